@@ -1,0 +1,50 @@
+# `make up` and `make test` need Python >= 3.11 and nothing else; each installs what it uses into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PACKAGES := shared services/ingest services/worker migrations
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
+IMAGES := ingest worker migrations simulator
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check format bench images lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: .venv/up.stamp ## the whole system on this machine: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
+	@exec $(BIN)/python -m dev.up
+
+test: .venv/test.stamp ## the whole suite: unit, SQL and system
+	@$(BIN)/python -m pytest -m "not container and not browser and not chaos and not cluster and not soak" $(TESTS)
+
+check: .venv/check.stamp ## ruff, mypy, import directions, manifests
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q tests/deploy -m "not container and not cluster"
+
+format: .venv/check.stamp ## lay the code out and fix what can be fixed mechanically
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: .venv/bench.stamp ## the benchmarks, side by side with peers
+	@$(BIN)/python -m benchmarks
+
+images: ## the four container images, tagged with the version
+	@for image in $(IMAGES); do docker build --quiet -f $$($(PYTHON) dev/images.py $$image) -t surelane-$$image:$(VERSION) . || exit 1; done
+
+lock: ## resolve the pinned, hashed requirements again (needs uv)
+	@sh requirements/lock
+
+clean: ## remove the environment and the development data
+	rm -rf .venv .surelane .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Surelane needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }
+
+# One stamp a requirements file: nothing is installed again until it, or a package's own metadata, changes.
+.venv/%.stamp: requirements/%.txt $(PACKAGES:%=%/pyproject.toml) | .venv/bin/python
+	@echo "installing requirements/$*.txt into .venv" >&2
+	@$(PIP) install --require-hashes --only-binary=:all: -r $<
+	@$(PIP) install --no-deps --no-build-isolation --no-index $(PACKAGES:%=-e ./%)
+	@touch $@

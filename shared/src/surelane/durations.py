@@ -1,0 +1,39 @@
+"""Durations as people write them in settings: ``500ms``, ``0.5s``, ``10m``, ``1h``, ``2d``, or plain seconds."""
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?", re.ASCII)
+
+
+def parse_duration(value: object) -> timedelta:
+    """Reads a duration.
+
+    Args:
+        value: a timedelta, a number of seconds, or text: a decimal number with an optional unit
+            (``ms``, ``s``, ``m``, ``h``, ``d``; seconds where none is given).
+
+    Raises:
+        ValueError: anything else, a negative one, or one of more than 3,650 days.
+    """
+    if isinstance(value, timedelta):
+        duration = value
+    else:
+        match = _DURATION.fullmatch(str(value).strip().lower())
+        if not match:
+            raise ValueError(f"{value!r} is not a duration: write 500ms, 0.5s, 10m, 1h, or a number of seconds")
+        seconds = float(match[1]) * _UNITS[match[2] or "s"]
+        if seconds > 3650 * 86400:
+            raise ValueError(f"{value!r} is longer than 3650 days")
+        duration = timedelta(seconds=seconds)
+    if duration < timedelta(0):
+        raise ValueError("a duration cannot be negative")
+    return duration
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+"""A pydantic field type that takes what :func:`parse_duration` reads."""

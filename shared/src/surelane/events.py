@@ -1,0 +1,108 @@
+"""Events as values: what is claimed, how a claim is settled, and what the database answered."""
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """One claimed event. Unknown fields of Slack's envelope are kept in :attr:`payload`.
+
+    Attributes:
+        id: the event's id in the queue, kept when it is requeued.
+        kind: what it is: ``slack.app_mention``, ``agent-turn``, ...
+        event_ts: when it happened, by Slack's clock where Slack gave one.
+        attempts: how often it has been tried, this attempt included.
+        claim: how often it has been claimed, this claim included; with :attr:`id` it fences every settle.
+        vt: when this claim's lease ends, as of the claim.
+        prior_vt: since when it was visible before this claim; ``None`` where the claim did not say.
+        body: the event as stored, JSON text.
+        item_key: its natural key: Slack's ``event_id``, or the schedule's key.
+        group_key: the entity it belongs to; events of one entity are handed to one worker at a time.
+        max_attempts: its own maximum, or ``None`` for the worker's setting.
+        enqueued_at: when it was stored.
+        errors: what went wrong in earlier attempts, oldest first, JSON text of an array.
+        traceparent: the W3C context of the span that stored it.
+    """
+
+    id: int
+    kind: str
+    event_ts: datetime
+    attempts: int
+    claim: int
+    vt: datetime
+    body: str
+    prior_vt: datetime | None = None
+    item_key: str | None = None
+    group_key: str | None = None
+    max_attempts: int | None = None
+    enqueued_at: datetime | None = None
+    errors: str = "[]"
+    traceparent: str | None = None
+
+    @cached_property
+    def payload(self) -> dict[str, Any]:
+        """The event as stored, parsed on first use: Slack's whole envelope, or a job's payload."""
+        parsed: dict[str, Any] = json.loads(self.body)
+        return parsed
+
+    @property
+    def slack(self) -> dict[str, Any]:
+        """The inner Slack event: the envelope's ``event``, or the payload itself where there is no envelope."""
+        inner = self.payload.get("event")
+        return inner if isinstance(inner, dict) else self.payload
+
+    @property
+    def key(self) -> str:
+        """What people look it up by, and what its trace id follows from: the item key, else the queue's id."""
+        return self.item_key or str(self.id)
+
+
+class Settled(StrEnum):
+    """What the database answered to a settle or a heartbeat of one event."""
+
+    DONE = "done"
+    STALE = "stale"
+    """Another claim holds the event, or it ended already: nothing was changed."""
+    BUSY = "busy"
+    """A lock was held; nothing was changed; try again, the lease is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An event to be moved to history as completed. ``result`` is JSON text."""
+
+    id: int
+    claim: int
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that failed.
+
+    Attributes:
+        error: JSON text of an object: ``type``, ``message``, ``at``, ``worker``, ``attempt``.
+        retry_in: seconds until the next attempt; ignored when this was the last one.
+        final: true to end the event now, whatever attempts remain.
+        reason: a short word for history when the event ends: ``attempts_exhausted``, ``channel_not_found``, ...
+    """
+
+    id: int
+    claim: int
+    error: str
+    retry_in: float = 0.0
+    final: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What became of one event of a batch of inserts. ``duplicate``: ``id`` is the event that was there already."""
+
+    id: int
+    duplicate: bool = field(default=False)

@@ -1,0 +1,71 @@
+"""Logs: one line of JSON an occurrence, or a readable one on a terminal, with the active trace's id."""
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from opentelemetry import trace
+
+Logger = structlog.stdlib.BoundLogger
+
+
+def configure_logs(service: str, level: str = "info") -> None:
+    """Sends structlog and the standard library's loggers to standard output in one format.
+
+    Args:
+        service: the ``service.name`` each line carries.
+        level: the lowest level that is written.
+    """
+    shared = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_trace,
+    ]
+    renderers: list[Any]
+    if sys.stdout.isatty():
+        renderers = [structlog.dev.ConsoleRenderer()]
+    else:
+        renderers = [_add_service(service), structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("asyncio", "slack_sdk", "aiohttp.access"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def get_logger(name: str) -> Logger:
+    """A logger whose lines carry ``name`` and whatever is bound to it."""
+    logger: Logger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def _add_trace(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    context = trace.get_current_span().get_span_context()
+    if context.is_valid:
+        line["trace_id"] = trace.format_trace_id(context.trace_id)
+    return line
+
+
+def _add_service(service: str) -> Any:  # noqa: ANN401 - structlog's processor type
+    def add(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        line["service"] = service
+        return line
+
+    return add

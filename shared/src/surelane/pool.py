@@ -1,0 +1,75 @@
+"""Connections to PostgreSQL: one pool a service, with budgets on everything that can hang."""
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+
+from surelane.errors import DatabaseUnavailableError
+
+Connection = asyncpg.Connection[asyncpg.Record]
+Pool = asyncpg.Pool[asyncpg.Record]
+
+UNAVAILABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InternalClientError,
+)
+"""What asyncpg raises when the database is away, going away, coming back, or out of connections."""
+
+RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+"""40P01 and 40001: the statement did nothing and may be sent again."""
+
+
+async def create_pool(
+    dsn: str,
+    *,
+    service: str,
+    max_size: int,
+    min_size: int = 0,
+    statement_timeout: timedelta | None = None,
+    connect_timeout: timedelta = timedelta(seconds=5),
+) -> Pool:
+    """Opens a pool without needing the database to be there yet (``min_size`` 0 connects on first use).
+
+    Args:
+        dsn: any libpq URI.
+        service: the ``application_name`` an administrator sees.
+        max_size: connections at most.
+        min_size: connections opened at once.
+        statement_timeout: given up by the server and by the client after this long; none where ``None``.
+        connect_timeout: how long one attempt to connect may take.
+
+    Raises:
+        DatabaseUnavailableError: ``min_size`` connections could not be had.
+        ValueError: ``dsn`` is not a PostgreSQL URI.
+    """
+    server_settings = {"application_name": service}
+    if statement_timeout is not None:
+        server_settings["statement_timeout"] = str(int(statement_timeout.total_seconds() * 1000))
+    try:
+        return await asyncpg.create_pool(
+            dsn,
+            min_size=min_size,
+            max_size=max_size,
+            timeout=connect_timeout.total_seconds(),
+            command_timeout=None if statement_timeout is None else statement_timeout.total_seconds() + 0.5,
+            server_settings=server_settings,
+        )
+    except UNAVAILABLE as error:
+        raise DatabaseUnavailableError(f"cannot connect to the database: {type(error).__name__}: {error}") from error
+
+
+async def close_pool(pool: Pool, within: timedelta = timedelta(seconds=5)) -> None:
+    """Closes a pool, cutting connections that are still busy when the time is up."""
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            await pool.close()
+    except TimeoutError:
+        pool.terminate()

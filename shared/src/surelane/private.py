@@ -1,0 +1,56 @@
+"""The private port of every service: ``/livez``, ``/readyz`` and ``/metrics``. Never published."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import AsyncIterator
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from surelane.errors import SettingsError
+
+Unready = Callable[[], Awaitable[str | None]]
+"""Answers why the service cannot take work now, or ``None`` when it can."""
+
+
+def private_app(unready: Unready) -> web.Application:
+    """The application behind the private port.
+
+    ``/livez`` answers as long as the event loop turns and never touches the database; ``/readyz`` asks ``unready``.
+    """
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.json_response({"status": "alive"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        reason = await unready()
+        if reason is None:
+            return web.json_response({"status": "ready"})
+        return web.json_response({"status": "not ready", "reason": reason}, status=503)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    return app
+
+
+@asynccontextmanager
+async def serving(app: web.Application, port: int, *, setting: str, host: str) -> AsyncIterator[int]:
+    """Serves ``app`` on ``port`` (0: any free one) for the length of the block; yields the port.
+
+    Raises:
+        SettingsError: the port is taken; the message names it and ``setting``, the variable that moves it.
+    """
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=30)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, reuse_address=True)
+        try:
+            await site.start()
+        except OSError as error:
+            raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror or error}; set {setting} to a free port") from None
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()

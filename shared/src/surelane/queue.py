@@ -1,0 +1,184 @@
+"""The queue's client: the only Python that speaks to the queue. Every method is one call of a documented SQL function.
+
+The database owns every change of state; see ``migrations/idempotent/`` for what each function does.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import asyncpg
+
+from surelane.events import Completion, Event, Failure, Inserted, Settled
+from surelane.pool import Connection, Pool
+
+Row = asyncpg.Record
+
+
+class Queue:
+    """The queue behind a connection or a pool.
+
+    On the caller's own connection, calls join the caller's transaction; on a pool, each call is its own.
+    """
+
+    def __init__(self, database: Pool | Connection) -> None:
+        self._database = database
+
+    async def insert_event(self, event: str) -> int:
+        """Stores one event (JSON text of Slack's envelope or a bare event); returns its id, an existing one for a duplicate.
+
+        Raises:
+            asyncpg.PostgresError: the text is not a JSON object PostgreSQL can hold, or the database failed.
+        """
+        identity: int = await self._database.fetchval("select agent.insert_event($1)", event)
+        return identity
+
+    async def insert_events(
+        self,
+        events: Sequence[str],
+        *,
+        traceparents: Sequence[str | None] | None = None,
+        item_keys: Sequence[str | None] | None = None,
+    ) -> list[Inserted]:
+        """Stores a batch in one round trip and one transaction; answers in the order given.
+
+        Args:
+            events: JSON texts of objects.
+            traceparents: the span that stores each, kept on its row.
+            item_keys: natural keys that override the event's own, where not ``None``.
+
+        Raises:
+            asyncpg.LockNotAvailableError: one of them is blocked by another transaction: insert them singly.
+            asyncpg.PostgresError: one of them cannot be held as jsonb: insert them singly to find out which.
+        """
+        rows = await self._database.fetch(
+            "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal", events, traceparents, item_keys
+        )
+        return [Inserted(row["id"], row["duplicate"]) for row in rows]
+
+    async def claim_event(
+        self, max_attempts: int = 3, invisible_for: timedelta = timedelta(minutes=10)
+    ) -> Event | None:
+        """Claims one visible event of any kind that is not paused, chosen at random; ``None`` when there is none."""
+        row = await self._database.fetchrow(
+            "select *, cardinality(claimed) as claim, null::timestamptz as prior_vt from agent.claim_event($1, $2)",
+            max_attempts,
+            invisible_for,
+        )
+        return None if row is None else _event(row)
+
+    async def claim_events(
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        max_attempts: int = 3,
+        invisible_for: timedelta = timedelta(minutes=10),
+        cursors: Sequence[datetime | None] | None = None,
+    ) -> list[Event]:
+        """Claims up to ``limit`` visible events of ``kinds`` (more when the last group is larger), groups whole.
+
+        Args:
+            worker: recorded as ``claimed_by``.
+            cursors: for each lane and kind (``lane * len(kinds) + position``), where to start scanning.
+        """
+        rows = await self._database.fetch(
+            "select * from agent.claim_events($1, $2, $3, $4, $5, $6)",
+            kinds,
+            limit,
+            max_attempts,
+            invisible_for,
+            worker,
+            cursors,
+        )
+        return [_event(row) for row in rows]
+
+    async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
+        """Moves events to history as completed, each fenced by its claim; answers in the order given."""
+        rows = await self._database.fetch(
+            "select answer from agent.complete_events($1, $2, $3) order by ordinal",
+            [item.id for item in items],
+            [item.claim for item in items],
+            [item.result for item in items],
+        )
+        return _answers(rows)
+
+    async def fail_events(self, items: Sequence[Failure], max_attempts: int = 3) -> list[Settled]:
+        """Records failed attempts: retried after ``retry_in``, or moved to history as failed when none remain."""
+        rows = await self._database.fetch(
+            "select answer from agent.fail_events($1, $2, $3, $4, $5, $6, $7) order by ordinal",
+            [item.id for item in items],
+            [item.claim for item in items],
+            [item.error for item in items],
+            [timedelta(seconds=item.retry_in) for item in items],
+            [item.final for item in items],
+            [item.reason for item in items],
+            max_attempts,
+        )
+        return _answers(rows)
+
+    async def snooze_event(self, identity: int, claim: int, pause: timedelta) -> Settled:
+        """Puts an event off for ``pause``; the attempt is not counted."""
+        return Settled(await self._database.fetchval("select agent.snooze_event($1, $2, $3)", identity, claim, pause))
+
+    async def extend_leases(
+        self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
+    ) -> list[Settled]:
+        """Renews the leases of (id, claim) pairs; ``stale`` means that the lease is lost."""
+        rows = await self._database.fetch(
+            "select answer from agent.extend_leases($1, $2, $3) order by ordinal",
+            [identity for identity, _ in items],
+            [claim for _, claim in items],
+            invisible_for,
+        )
+        return _answers(rows)
+
+    async def release_events(self, items: Sequence[tuple[int, int]]) -> list[Settled]:
+        """Gives events back at once, their attempt not counted."""
+        rows = await self._database.fetch(
+            "select answer from agent.release_events($1, $2) order by ordinal",
+            [identity for identity, _ in items],
+            [claim for _, claim in items],
+        )
+        return _answers(rows)
+
+    async def delete_event(self, identity: int) -> None:
+        """Moves an event to history as completed, whoever holds it; an unknown id does nothing."""
+        await self._database.execute("select agent.delete_event($1)", identity)
+
+    async def delete_expired_events(
+        self, max_attempts: int = 3, max_vt_age: timedelta = timedelta(hours=1)
+    ) -> int:
+        """Moves exhausted and too old events to history; returns how many."""
+        expired: int = await self._database.fetchval("select agent.delete_expired_events($1, $2)", max_attempts, max_vt_age)
+        return expired
+
+    async def schema_version(self) -> tuple[str, str]:
+        """The database's version and the oldest version of the services it still serves."""
+        row = await self._database.fetchrow("select version, min_compatible from agent.schema_version()")
+        if row is None:
+            raise LookupError("agent.version holds no row")
+        return row["version"], row["min_compatible"]
+
+
+def _event(row: Row) -> Event:
+    return Event(
+        id=row["id"],
+        kind=row["kind"],
+        event_ts=row["event_ts"],
+        attempts=row["attempts"],
+        claim=row["claim"],
+        vt=row["vt"],
+        prior_vt=row["prior_vt"],
+        body=row["event"],
+        item_key=row["item_key"],
+        group_key=row["group_key"],
+        max_attempts=row["max_attempts"],
+        enqueued_at=row["enqueued_at"],
+        errors=row["errors"],
+        traceparent=row["traceparent"],
+    )
+
+
+def _answers(rows: Sequence[Row]) -> list[Settled]:
+    return [Settled(row["answer"]) for row in rows]
