@@ -1,0 +1,45 @@
+"""The database's accounts, as an administrator sets them up once: owner, group roles, one login a service.
+
+Production does the same by its own means: Compose and Kubernetes by scripts, a managed service as it can.
+"""
+
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import asyncpg
+
+from surelane.pool import Connection
+
+OWNER = "surelane"
+GROUPS = ("agent_ingest", "agent_worker", "agent_operator")
+LOGINS = {"surelane_ingest": ("agent_ingest",), "surelane_worker": ("agent_worker", "agent_operator")}
+PASSWORD = "surelane"  # noqa: S105 - of development and test servers only; ignored where the server trusts
+
+
+async def create_roles(admin: Connection) -> None:
+    """Creates the roles that are missing, as a superuser; existing ones are left as they are."""
+    await _create_role(admin, OWNER, f"login createrole password '{PASSWORD}'")
+    for group in GROUPS:
+        await _create_role(admin, group, "nologin")
+        await admin.execute(f"grant {group} to {OWNER} with admin option")
+    for login, groups in LOGINS.items():
+        await _create_role(admin, login, f"login password '{PASSWORD}'")
+        for group in groups:
+            await admin.execute(f"grant {group} to {login}")
+
+
+async def _create_role(admin: Connection, role: str, options: str) -> None:
+    """Roles belong to the whole server, so somebody else may create the same one at the same moment."""
+    if await admin.fetchval("select exists (select from pg_roles where rolname = $1)", role):
+        return
+    try:
+        await admin.execute(f"create role {role} {options}")
+    except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
+        return
+
+
+def uri_of(uri: str, *, role: str, database: str) -> str:
+    """The same server's URI for another role and database."""
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    password = f":{PASSWORD}" if host else ""  # a Unix socket is trusted: only its owner can reach it
+    return urlunsplit(parts._replace(netloc=f"{role}{password}@{host}", path=f"/{quote(database)}"))

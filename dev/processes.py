@@ -1,0 +1,115 @@
+"""Child processes that cannot outlive us: own session, watched output, a signal, a deadline, then a kill."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+LONGEST_LINE = 2**20
+
+OnLine = Callable[[str], None]
+
+
+class Child:
+    """A running child process whose output goes to a callback line by line."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, on_line: OnLine) -> None:
+        self.name = name
+        self.process = process
+        self._reader = asyncio.create_task(self._read(process.stdout, on_line), name=f"output of {name}")
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        *command: str | Path,
+        on_line: OnLine,
+        env: Mapping[str, str] | None = None,
+        user: int | None = None,
+        orphaned: signal.Signals = signal.SIGTERM,
+    ) -> "Child":
+        """Starts ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
+
+        Args:
+            name: what messages call it.
+            command: the program and its arguments.
+            on_line: receives standard output and standard error, without line ends.
+            env: the whole environment; ours where ``None``.
+            user: the uid (and gid) to run as, for a parent that is root.
+            orphaned: the signal it gets when we are killed without having stopped it (Linux only).
+        """
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent(orphaned),
+            limit=LONGEST_LINE,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else (),
+        )
+        return cls(name, process, on_line)
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; ``None`` while it runs. Negative: the signal that killed it."""
+        return self.process.returncode
+
+    async def wait(self) -> int:
+        """Waits for its end and for the last of its output."""
+        code = await self.process.wait()
+        with suppress(TimeoutError):  # a grandchild may hold the pipe open
+            async with asyncio.timeout(1):
+                await asyncio.shield(self._reader)
+        self._reader.cancel()
+        return code
+
+    async def stop(self, number: signal.Signals, within: float) -> int:
+        """Sends a signal, waits ``within`` seconds, then kills what is left. Returns the exit code."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            async with asyncio.timeout(within):
+                return await self.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.wait()
+
+    def kill(self) -> None:
+        """Kills it and whatever it started."""
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def _read(self, stream: asyncio.StreamReader | None, on_line: OnLine) -> None:
+        while stream is not None:
+            try:
+                line = await stream.readline()
+            except ValueError:
+                on_line(f"({self.name} wrote a line of more than {LONGEST_LINE} bytes)")
+                continue
+            if not line:
+                return
+            on_line(line.decode(errors="replace").rstrip("\r\n"))
+
+
+def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """What the child runs before its program: asks the kernel for a signal when we die, however we die."""
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # we died before the kernel knew
+            os._exit(1)
+
+    return ask

@@ -1,0 +1,45 @@
+"""Fixtures for every test: a server a session, a fresh database a test."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.databases import Server, migrated_template, running_server
+
+
+@pytest.fixture(scope="session")
+async def server() -> AsyncIterator[Server]:
+    """The session's PostgreSQL server, with our roles."""
+    async with running_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def template(server: Server) -> AsyncIterator[str]:
+    """The name of a migrated database that others are copied from."""
+    async with migrated_template(server) as name:
+        yield name
+
+
+@pytest.fixture
+async def empty_database(server: Server) -> AsyncIterator[str]:
+    """The URI of an empty database, as its owner ``surelane``."""
+    async with server.fresh() as name:
+        yield server.uri(name)
+
+
+@pytest.fixture
+async def database(server: Server, template: str) -> AsyncIterator[str]:
+    """The URI of a migrated database, as its owner ``surelane``."""
+    async with server.fresh(template) as name:
+        yield server.uri(name)
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[Connection]:
+    """A connection to ``database``."""
+    connected = await asyncpg.connect(database)
+    yield connected
+    await connected.close()

@@ -1,0 +1,140 @@
+"""Our programs as real processes, the way an operator runs them."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+from dev.processes import Child
+
+OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_")
+
+
+@dataclass
+class Service:
+    """A running program of ours."""
+
+    port: int
+    private_port: int
+    child: Child
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        return self.child.process
+
+    @property
+    def url(self) -> str:
+        """Where its public port listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def private_url(self) -> str:
+        """Where its private port listens."""
+        return f"http://127.0.0.1:{self.private_port}"
+
+
+@asynccontextmanager
+async def service(
+    module: str,
+    env: Mapping[str, str],
+    *,
+    ready: str = "/readyz",
+    ready_within: float = 30,
+    ends_within: float = 30,
+    exit_code: int = 0,
+) -> AsyncIterator[Service]:
+    """Runs ``python -m module`` on free ports until the block ends, then checks how it exits after SIGTERM.
+
+    A test that ends the process itself is believed: its exit code is not checked then.
+
+    Args:
+        module: `surelane_ingest`, `surelane_worker`, `dev.simulator`, …
+        env: our settings; none of the caller's environment's are passed on.
+        ready: what answers 200 when it can work: a path on the private port or a URL; empty: do not wait.
+        ready_within: seconds it may take to get ready.
+        ends_within: seconds it may take to exit after SIGTERM.
+        exit_code: what it must exit with.
+    """
+    port, private_port = free_port(), free_port()
+    ports = {
+        "SURELANE_PORT": str(port),
+        "SURELANE_PRIVATE_PORT": str(private_port),
+        "SURELANE_HOST": "127.0.0.1",
+    }
+    output: list[str] = []
+
+    def show(line: str) -> None:
+        output.append(line)
+        print(f"{module}  {line}")  # noqa: T201 - pytest shows it with a failing test
+
+    child = await Child.start(
+        module, sys.executable, "-m", module, on_line=show, env={**clean_environment(), **ports, **env}
+    )
+    running = Service(port, private_port, child, output)
+    try:
+        if ready:
+            url = ready if "://" in ready else running.private_url + ready
+            await _until_ready(child, url, ready_within, output)
+        yield running
+        if child.exit_code is None:
+            code = await child.stop(signal.SIGTERM, ends_within)
+            assert code == exit_code, f"{module} exited with {code} after SIGTERM:\n" + "\n".join(output)
+    finally:
+        child.kill()
+        await child.wait()
+
+
+def clean_environment() -> dict[str, str]:
+    """Our environment without any setting of ours, so that a developer's shell does not change a test."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def until(condition: Callable[[], object], *, within: float = 10, what: str = "the condition") -> None:
+    """Polls ``condition`` until it is true.
+
+    Raises:
+        AssertionError: it was not within ``within`` seconds.
+    """
+    try:
+        async with asyncio.timeout(within):
+            while not condition():  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come true within {within} s") from None
+
+
+async def _until_ready(child: Child, url: str, within: float, output: list[str]) -> None:
+    try:
+        async with asyncio.timeout(within), aiohttp.ClientSession() as session:
+            while child.exit_code is None:
+                if await _answers(session, url):
+                    return
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{url} was not ready within {within} s:\n" + "\n".join(output)) from None
+    await child.wait()
+    raise AssertionError(
+        f"{child.name} ended with {child.exit_code} before it was ready:\n" + "\n".join(output)
+    )
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
