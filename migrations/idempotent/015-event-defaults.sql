@@ -1,0 +1,25 @@
+-- Makes a plain insert into agent.event (event_ts, event) a sound row: this is how people move events back by hand.
+create or replace function agent.event_defaults() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if new.kind is null then
+        new.kind := agent.event_kind(new.event);
+        new.item_key := coalesce(new.item_key, agent.event_item_key(new.event));
+        new.group_key := coalesce(new.group_key, agent.event_group_key(new.event));
+    end if;
+    new.lane := coalesce(new.lane, agent.lane(new.group_key));
+    if new.group_key is not null then
+        perform from agent.event where group_key = new.group_key and head for key share;
+        new.head := not found;
+    else
+        new.head := true;
+    end if;
+    insert into agent.kind (kind) values (new.kind) on conflict do nothing;
+    return new;
+end
+$$;
+
+create or replace trigger event_defaults before insert on agent.event
+for each row when (new.kind is null or new.lane is null or new.head is null) execute function agent.event_defaults();

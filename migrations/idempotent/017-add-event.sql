@@ -1,0 +1,62 @@
+-- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
+-- Every insert of ours ends here. Groups are entered by locking the head for key share, so that it cannot vanish before we commit.
+create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    _head_id int8;
+    _head_vt timestamptz;
+    _head_idle boolean;
+begin
+    -- The second look below is sound only where each statement sees what has been committed before it.
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise invalid_transaction_state using message = 'events can be inserted in READ COMMITTED transactions only'
+        , hint = 'At ' || upper(current_setting('transaction_isolation')) || ' a duplicate of an event that is moving to history would be stored.';
+    end if;
+    if not exists (select from agent.kind where kind = _new.kind) then
+        insert into agent.kind (kind) values (_new.kind) on conflict do nothing;
+    end if;
+    duplicate := false;
+    loop
+        if _new.group_key is not null then
+            select e.id, e.vt, e.claimed_by is null and not e.retrying into _head_id, _head_vt, _head_idle
+            from agent.event as e where e.group_key = _new.group_key and e.head for key share;
+        end if;
+        insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
+            , deadline, enqueued_at, enqueued_by, errors, traceparent)
+        values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
+            , _new.item_key, _new.dedupe_key, _new.group_key, _new.group_key is null or _head_id is null, agent.lane(_new.group_key)
+            , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
+            , coalesce(_new.errors, '[]'), _new.traceparent)
+        on conflict do nothing returning e.id into id;
+        exit when id is not null;
+        select e.id into id from agent.event as e where e.item_key = _new.item_key;
+        if id is null and _new.dedupe_key is not null then
+            select e.id into id from agent.event as e where e.dedupe_key = _new.dedupe_key and e.claimed = '{}';
+        end if;
+        duplicate := id is not null;
+        if duplicate then
+            return;
+        end if;
+        -- The twin has just moved to history, or another row has just become the group's head: look again.
+    end loop;
+    if _head_idle and _head_vt > _new.vt then
+        perform agent.take_head(id, _new.group_key, _new.vt);
+    end if;
+    if _in_history then
+        declare
+            -- In a new statement, after the insert: a twin that was moving to history meanwhile is seen here.
+            _twin int8 := agent.find_in_history(_new.item_key, _new.event_ts, _exact);
+        begin
+            if _twin is not null then
+                delete from agent.event as e where e.id = add_event.id;
+                id := _twin;
+                duplicate := true;
+            end if;
+        end;
+    end if;
+end
+$$;

@@ -1,0 +1,23 @@
+-- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands; skips what another transaction
+-- has locked. A member of a group is held through its head, so that a group changes in one transaction at a time.
+create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    _groups text[];
+begin
+    select array_agg(distinct e.group_key) into _groups
+    from agent.event as e where e.id = any(_ids) and e.group_key is not null;
+    if _groups is not null then
+        select array_agg(locked.group_key) into _groups
+        from (select group_key from agent.event where group_key = any(_groups) and head order by group_key for update skip locked) as locked;
+    end if;
+    return array(
+        select e.id from (select distinct * from unnest(_ids, _claims)) as item (id, claim) join agent.event as e on e.id = item.id
+        where e.claimed_by is not null and cardinality(e.claimed) = item.claim
+        and (e.group_key is null or e.group_key = any(_groups))
+        order by e.id for update of e skip locked);
+end
+$$;

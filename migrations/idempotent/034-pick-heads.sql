@@ -1,0 +1,42 @@
+-- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, the lanes in turn from a random one, the
+-- kinds of a lane in random order; one index probe a (lane, kind), from its cursor on where one is given.
+-- Exhausted heads are last attempts that lapsed. A claim that meets only those looks at 100 more, then has them swept.
+create or replace function agent.pick_heads
+( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
+, out ids int8[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _first int4 := floor(random() * 16);
+    _exhausted int8;
+begin
+    foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
+        select array_agg(h.id) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
+        , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
+        into ids, vts, group_keys, lapsed, _exhausted
+        from (
+            select e.id, e.vt, e.group_key, e.claimed_by is not null as claimed, e.attempts < coalesce(e.max_attempts, _max_attempts) as claimable
+            from (
+                select (_first + turn) & 15 as lane, k.kind
+                -- A cursor ahead of the clock would hide events: it is dropped.
+                , case when cursor <= _now then cursor else '-infinity' end as start
+                from generate_series(0, 15) as turn cross join unnest(_kinds) with ordinality as k (kind, nth)
+                cross join lateral (select _cursors[((_first + turn) & 15) * cardinality(_kinds) + k.nth]) as given (cursor)
+                where not exists (select from agent.kind where kind.kind = k.kind and paused)
+                order by turn, random()
+            ) as probe
+            cross join lateral (
+                select * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
+                order by vt limit _limit for no key update skip locked
+            ) as e
+            limit _limit
+        ) as h;
+        exit when ids is not null or _exhausted = 0;
+        if _exhausted > 100 then
+            perform agent.sweep_exhausted(_max_attempts, 1000);
+        end if;
+    end loop;
+end
+$$;

@@ -1,0 +1,24 @@
+-- Claims one visible event, chosen at random among the lanes, of any kind that is not paused: one row as it is after the
+-- claim, or none. Of a group it is the head, alone. Sends no heartbeats: the claim stands until its vt.
+create or replace function agent.claim_event(_max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _picked record;
+begin
+    select * into _picked
+    from agent.pick_heads(array(select kind from agent.kind where not paused), 1, _max_attempts, _now, null);
+    if _picked.lapsed[1] and _picked.group_keys[1] is not null then
+        perform agent.fence_members(_picked.group_keys[1:1], _now);
+    end if;
+    return query
+    update agent.event
+    set attempts = attempts + 1, vt = _now + _invisible_for, claimed = claimed || _now, heartbeat_at = null, retrying = false
+    , claimed_by = coalesce(nullif(current_setting('application_name'), ''), session_user)
+    where id = _picked.ids[1] returning *;
+end
+$$;

@@ -1,0 +1,39 @@
+-- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to 100 visible members in
+-- order, the last one also beyond _limit; one whose lease lapsed comes as its head alone. prior_vt is a head's vt
+-- before the claim: the highest one seen in a (lane, kind) is where the claimant's cursor there may start next time.
+-- _cursors: one for each lane and kind, at lane * cardinality(_kinds) + position.
+create or replace function agent.claim_events
+( _kinds text[], _limit int4 default 100, _max_attempts int4 default 3, _invisible_for interval default '10m'
+, _claimed_by text default session_user, _cursors timestamptz[] default null
+) returns table
+( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
+, group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _picked record;
+    _ids int8[];
+begin
+    select * into _picked from agent.pick_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+    if _picked.ids is null then
+        return;
+    end if;
+    _ids := _picked.ids[1:_limit];
+    if array_remove(_picked.group_keys, null) <> '{}' then
+        _ids := agent.pick_members(_ids, _picked.group_keys, _picked.lapsed, _kinds, _limit, _now);
+    end if;
+    return query
+    update agent.event as e
+    set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed = e.claimed || _now, claimed_by = _claimed_by, heartbeat_at = _now
+    , retrying = false
+    from unnest(_ids) with ordinality as mine (id, nth) left join unnest(_picked.ids, _picked.vts) as picked (id, vt) on picked.id = mine.id
+    where e.id = mine.id
+    returning e.id, e.kind, e.lane, e.event_ts, e.attempts, cardinality(e.claimed), e.vt, picked.vt, e.event, e.item_key, e.group_key
+    , e.max_attempts, e.enqueued_at, e.errors, e.notes, e.traceparent;
+end
+$$;

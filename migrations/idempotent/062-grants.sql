@@ -1,0 +1,34 @@
+-- Who may do what. Nothing is granted to PUBLIC; a role gets the functions it calls and no table.
+revoke all on schema agent from public;
+revoke execute on all functions in schema agent from public;
+
+do $$
+declare
+    _inserting text := 'insert_event(jsonb), agent.insert_events(jsonb[], text[], text[])';
+    _working text := 'claim_event(int4, interval), agent.claim_events(text[], int4, int4, interval, text, timestamptz[]), agent.next_visible(text[])'
+        ', agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
+        ', agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4), agent.release_events(int8[], int4[])'
+        ', agent.snooze_event(int8, int4, interval), agent.note_event(int8, int4, jsonb), agent.rescue_events(interval)'
+        ', agent.sweep_events(int4, interval, text[], boolean, int4), agent.delete_expired_events(int, interval)';
+    _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text), agent.cancel_event(text)'
+        ', agent.reschedule_event(text, timestamptz)';
+    _operating text := 'requeue_events(int8[]), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats()';
+    _reading text := 'schema_version(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
+    _grant record;
+begin
+    for _grant in
+        select * from (values
+            ('agent_ingest', array[_inserting, 'schema_version()']),
+            ('agent_worker', array[_working, _enqueuing, _reading]),
+            ('agent_operator', array[_enqueuing, _operating, _reading])
+        ) as wanted (role_name, functions)
+        where exists (select from pg_roles where rolname = role_name)
+    loop
+        execute format('grant usage on schema agent to %I', _grant.role_name);
+        execute format('grant execute on function agent.%s to %I', array_to_string(_grant.functions, ', agent.'), _grant.role_name);
+    end loop;
+    if exists (select from pg_roles where rolname = 'agent_operator') then
+        grant select on agent.job, agent.schedule_queue, agent.kind to agent_operator;
+    end if;
+end
+$$;
