@@ -10,6 +10,12 @@ from opentelemetry import trace
 
 Logger = structlog.stdlib.BoundLogger
 
+_TRACEBACKS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(
+        show_locals=False
+    )  # locals hold secrets and people's messages
+)
+
 
 def configure_logs(service: str, level: str = "info") -> None:
     """Sends structlog and the standard library's loggers to standard output in one format.
@@ -29,7 +35,7 @@ def configure_logs(service: str, level: str = "info") -> None:
     if sys.stdout.isatty():
         renderers = [structlog.dev.ConsoleRenderer()]
     else:
-        renderers = [_add_service(service), structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        renderers = [_add_service(service), _TRACEBACKS, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
