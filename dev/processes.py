@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 PR_SET_PDEATHSIG = 1
 LONGEST_LINE = 2**20
@@ -18,9 +19,16 @@ OnLine = Callable[[str], None]
 class Child:
     """A running child process whose output goes to a callback line by line."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, on_line: OnLine) -> None:
+    running: ClassVar[set["Child"]] = set()
+    """Every child that has not ended."""
+
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, on_line: OnLine, killed_by: signal.Signals
+    ) -> None:
         self.name = name
         self.process = process
+        self._killed_by = killed_by
+        self.running.add(self)
         self._reader = asyncio.create_task(self._read(process.stdout, on_line), name=f"output of {name}")
 
     @classmethod
@@ -32,6 +40,7 @@ class Child:
         env: Mapping[str, str] | None = None,
         user: int | None = None,
         orphaned: signal.Signals = signal.SIGTERM,
+        killed_by: signal.Signals = signal.SIGKILL,
     ) -> "Child":
         """Starts ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
 
@@ -42,6 +51,7 @@ class Child:
             env: the whole environment; ours where ``None``.
             user: the uid (and gid) to run as, for a parent that is root.
             orphaned: the signal it gets when we are killed without having stopped it (Linux only).
+            killed_by: the signal that ends it at once, where SIGKILL would leave things behind.
         """
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -56,7 +66,7 @@ class Child:
             group=user,
             extra_groups=None if user is None else (),
         )
-        return cls(name, process, on_line)
+        return cls(name, process, on_line, killed_by)
 
     @property
     def exit_code(self) -> int | None:
@@ -66,10 +76,9 @@ class Child:
     async def wait(self) -> int:
         """Waits for its end and for the last of its output."""
         code = await self.process.wait()
-        with suppress(TimeoutError):  # a grandchild may hold the pipe open
-            async with asyncio.timeout(1):
-                await asyncio.shield(self._reader)
+        await asyncio.wait({self._reader}, timeout=1)  # a grandchild may hold the pipe open
         self._reader.cancel()
+        self.running.discard(self)
         return code
 
     async def stop(self, number: signal.Signals, within: float) -> int:
@@ -84,10 +93,10 @@ class Child:
             return await self.wait()
 
     def kill(self) -> None:
-        """Kills it and whatever it started."""
+        """Ends it at once, and whatever it started."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+                os.killpg(self.process.pid, self._killed_by)
 
     async def _read(self, stream: asyncio.StreamReader | None, on_line: OnLine) -> None:
         while stream is not None:

@@ -118,8 +118,8 @@ def engine_answers() -> bool:
 @asynccontextmanager
 async def _embedded() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory(prefix="surelane-tests-") as directory:
-        async with embedded(Path(directory), on_line=_show, settings=UNSAFE) as admin:
-            yield admin
+        async with embedded(Path(directory), on_line=_show, settings=UNSAFE) as postgres:
+            yield postgres.uri
 
 
 @asynccontextmanager

