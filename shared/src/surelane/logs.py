@@ -10,10 +10,9 @@ from opentelemetry import trace
 
 Logger = structlog.stdlib.BoundLogger
 
+# Without local variables: they hold secrets and people's messages.
 _TRACEBACKS = structlog.processors.ExceptionRenderer(
-    structlog.tracebacks.ExceptionDictTransformer(
-        show_locals=False
-    )  # locals hold secrets and people's messages
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
 
 
@@ -24,7 +23,7 @@ def configure_logs(service: str, level: str = "info") -> None:
         service: the ``service.name`` each line carries.
         level: the lowest level that is written.
     """
-    shared = [
+    shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
