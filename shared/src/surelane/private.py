@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import AsyncIterator
+from typing import Any, AsyncIterator
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -37,13 +37,22 @@ def private_app(unready: Unready) -> web.Application:
 
 
 @asynccontextmanager
-async def serving(app: web.Application, port: int, *, setting: str, host: str) -> AsyncIterator[int]:
+async def serving(
+    app: web.Application,
+    port: int,
+    *,
+    setting: str,
+    host: str,
+    **options: Any,  # noqa: ANN401 - passed on to aiohttp
+) -> AsyncIterator[int]:
     """Serves ``app`` on ``port`` (0: any free one) for the length of the block; yields the port.
+
+    ``options`` are those of aiohttp's ``AppRunner``; requests may take ``shutdown_timeout`` (30 s) to finish at the end.
 
     Raises:
         SettingsError: the port is taken; the message names it and ``setting``, the variable that moves it.
     """
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=30)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, **{"shutdown_timeout": 30, **options})
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, reuse_address=True)

@@ -1,0 +1,11 @@
+"""``python -m surelane_ingest``: the service that Slack posts to. Configured by the environment; see
+``settings``.
+"""
+
+import sys
+
+from surelane.lifecycle import run
+from surelane_ingest.wiring import main
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,197 @@
+"""The public port: what each of Slack's requests is answered, and with which status.
+
+- 200: stored, a duplicate, or sound but not taken (another type, the app's own message). - 400: signed, but
+not JSON, not an event, or never storable: with ``x-slack-no-retry``. Garbled HTTP: without. - 401: no
+signature, a wrong or stale one, or hostile headers. - 404, 405: no such path; not a POST. - 408: the body
+took too long to arrive. - 413: the body is too large. - 415: not the content type Slack uses here, or
+compressed. - 503: not known to be stored: the database is away, too much waits, or the service is stopping.
+Slack tries again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from aiohttp import web
+
+from surelane.events import Inserted
+from surelane.logs import get_logger
+from surelane.telemetry import send_span
+from surelane_ingest.body import Bodies, Refusal
+from surelane_ingest.envelope import (
+    Challenge,
+    Envelope,
+    Ignore,
+    Malformed,
+    RateLimited,
+    Take,
+    read_command,
+    read_event,
+    read_interaction,
+)
+from surelane_ingest.signature import Signatures
+from surelane_ingest.subscriptions import Subscriptions
+from surelane_ingest.writer import NotStored, Writer
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+RETRY_AFTER = "2"
+
+_logger = get_logger(__name__)
+
+Read = Callable[[bytes], Envelope]
+
+
+@dataclass
+class Drain:
+    """Whether the service is stopping: from then on it takes nothing new."""
+
+    started: bool = False
+
+
+class SlackApp:
+    """The handlers behind Slack's three URLs."""
+
+    def __init__(
+        self,
+        *,
+        signatures: Signatures,
+        subscriptions: Subscriptions,
+        bodies: Bodies,
+        writer: Writer,
+        drain: Drain,
+        tracing: bool,
+    ) -> None:
+        self._signatures = signatures
+        self._subscriptions = subscriptions
+        self._bodies = bodies
+        self._writer = writer
+        self._metrics = writer.metrics
+        self._drain = drain
+        self._tracing = tracing
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """The routes, the refusals of other methods and paths last."""
+        posts = {
+            "/slack/events": self.events,
+            "/slack/commands": self.commands,
+            "/slack/interactions": self.interactions,
+        }
+        return [
+            *(web.post(path, handler) for path, handler in posts.items()),
+            *(web.route("*", path, self._method_not_allowed) for path in posts),
+            web.route("*", "/{path:.*}", self._not_found),
+        ]
+
+    async def events(self, request: web.Request) -> web.Response:
+        """The Events API."""
+        return await self._answer(request, JSON, lambda body: read_event(body, self._subscriptions))
+
+    async def commands(self, request: web.Request) -> web.Response:
+        """Slash commands."""
+        return await self._answer(request, FORM, read_command)
+
+    async def interactions(self, request: web.Request) -> web.Response:
+        """Buttons, menus, shortcuts and modals."""
+        return await self._answer(request, FORM, read_interaction)
+
+    async def _answer(self, request: web.Request, media_type: str, read: Read) -> web.Response:
+        response = await self._decide(request, media_type, read)
+        self._metrics.answers[request.path, response.status] += 1
+        return response
+
+    async def _decide(self, request: web.Request, media_type: str, read: Read) -> web.Response:
+        if self._drain.started:
+            return _refused(request, Refusal(503, "stopping"))
+        refusal = self._bodies.refusal(request, media_type)
+        if refusal is not None:
+            return _refused(request, refusal)
+        with self._bodies.held(request):
+            body = await self._bodies.read(request)
+            if isinstance(body, Refusal):
+                return _refused(request, body)
+            if not self._signed(request, body):
+                return _refused(request, Refusal(401, "the signature is missing, wrong or stale"))
+            return await self._act(request, read(body))
+
+    def _signed(self, request: web.Request, body: bytes) -> bool:
+        headers = request.headers
+        return self._signatures.valid(
+            body, headers.getall("X-Slack-Request-Timestamp", ()), headers.getall("X-Slack-Signature", ())
+        )
+
+    async def _act(self, request: web.Request, envelope: Envelope) -> web.Response:
+        match envelope:
+            case Take():
+                return await self._store(request, envelope)
+            case Challenge(challenge):
+                _logger.info("url verified")
+                return web.json_response({"challenge": challenge})
+            case Ignore(reason):
+                self._metrics.ignored[reason] += 1
+                _logger.debug("request ignored", reason=reason)
+                return web.Response()
+            case RateLimited(team, minute):
+                self._metrics.rate_limited += 1
+                _logger.warning(
+                    "slack drops events of a workspace that has too many", team=team, minute=minute
+                )
+                return web.Response()
+            case Malformed(reason):
+                return _useless(request, reason)
+            case _:
+                assert_never(envelope)
+
+    async def _store(self, request: web.Request, event: Take) -> web.Response:
+        answer = await self._insert(event)
+        if isinstance(answer, NotStored):
+            self._metrics.sent[event.kind, answer.name.lower()] += 1
+            if answer is NotStored.UNSTORABLE:
+                return _useless(request, answer.value, event)
+            return _refused(request, Refusal(503, answer.value), event)
+        if answer.duplicate:
+            self._metrics.duplicates += 1
+        else:
+            self._metrics.sent[event.kind, ""] += 1
+        if event.altered:
+            self._metrics.altered += 1
+            _logger.warning(
+                "event stored with replaced characters or numbers", event_id=event.key, kind=event.kind
+            )
+        _logger.debug(
+            "event stored", event_id=event.key, kind=event.kind, id=answer.id, duplicate=answer.duplicate
+        )
+        return web.Response()
+
+    async def _insert(self, event: Take) -> Inserted | NotStored:
+        if not self._tracing:
+            return await self._writer.store(event.body, event.key)
+        with send_span(event.key, event.kind, {}) as traceparent:
+            return await self._writer.store(event.body, event.key, traceparent)
+
+    async def _method_not_allowed(self, _: web.Request) -> web.Response:
+        self._metrics.answers["other", 405] += 1
+        return web.json_response({"error": "POST only"}, status=405, headers={"Allow": "POST"})
+
+    async def _not_found(self, _: web.Request) -> web.Response:
+        self._metrics.answers["other", 404] += 1
+        return web.json_response({"error": "no such path"}, status=404)
+
+
+def _refused(request: web.Request, refusal: Refusal, event: Take | None = None) -> web.Response:
+    _log_refusal(request, refusal.status, refusal.error, event)
+    response = web.json_response({"error": refusal.error}, status=refusal.status)
+    if refusal.status == 503:
+        response.headers["Retry-After"] = RETRY_AFTER
+    return response
+
+
+def _useless(request: web.Request, reason: str, event: Take | None = None) -> web.Response:
+    """Refuses a signed request that no retry can save, and tells Slack so."""
+    _log_refusal(request, 400, reason, event)
+    return web.json_response({"error": reason}, status=400, headers={"x-slack-no-retry": "1"})
+
+
+def _log_refusal(request: web.Request, status: int, reason: str, event: Take | None) -> None:
+    about = {} if event is None else {"event_id": event.key, "kind": event.kind}
+    _logger.warning("request refused", path=request.path, status=status, reason=reason, **about)

@@ -1,0 +1,101 @@
+"""What ingest counts. Plain numbers, read when metrics are collected: counting costs a request nothing
+measurable.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.util.types import AttributeValue
+
+from surelane.telemetry import SCHEMA_URL, operation
+
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
+
+_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5]
+
+
+class Metrics:
+    """Counts since the process began.
+
+    Attributes:
+        answers: by route and status.
+        ignored: sound requests that were not taken, by reason.
+        sent: events stored, by kind and error type (empty: none); duplicates are not among them.
+        duplicates: events that were there already.
+        altered: events in which something PostgreSQL cannot hold was replaced.
+        rate_limited: times Slack said that it drops a workspace's events.
+    """
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        """``waiting`` answers how many events wait for the database now."""
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self.ignored: Counter[str] = Counter()
+        self.sent: Counter[tuple[str, str]] = Counter()
+        self.duplicates = self.altered = self.rate_limited = 0
+        meter = metrics.get_meter("surelane_ingest", schema_url=SCHEMA_URL)
+        self._duration = meter.create_histogram(
+            "messaging.client.operation.duration",
+            "s",
+            "Duration of one insert of a batch of events, commit included.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        count = meter.create_observable_counter
+        count("messaging.client.sent.messages", [self._observe_sent], "{message}", "Events stored.")
+        count("surelane.ingest.answers", [self._observe_answers], "{answer}", "Answers by route and status.")
+        count(
+            "surelane.ingest.ignored",
+            [lambda _: [Observation(n, {"reason": reason}) for reason, n in self.ignored.items()]],
+            "{request}",
+            "Sound requests that were not taken.",
+        )
+        count(
+            "surelane.ingest.duplicates",
+            [_single(lambda: self.duplicates)],
+            "{event}",
+            "Events already there.",
+        )
+        count(
+            "surelane.ingest.altered",
+            [_single(lambda: self.altered)],
+            "{event}",
+            "Events with replaced text.",
+        )
+        count(
+            "surelane.ingest.rate_limited",
+            [_single(lambda: self.rate_limited)],
+            "{notice}",
+            "Slack's notices.",
+        )
+        meter.create_observable_gauge(
+            "surelane.ingest.waiting", [_single(waiting)], "{event}", "Events waiting for the database."
+        )
+
+    def inserted(self, seconds: float, error: str = "") -> None:
+        """Records one insert of a batch."""
+        attributes: dict[str, AttributeValue] = {
+            "messaging.system": "surelane",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+        }
+        if error:
+            attributes["error.type"] = error
+        self._duration.record(seconds, attributes)
+
+    def _observe_sent(self, _: CallbackOptions) -> Iterable[Observation]:
+        for (kind, error), number in self.sent.items():
+            attributes = operation("send", "send", kind)
+            yield Observation(number, {**attributes, "error.type": error} if error else attributes)
+
+    def _observe_answers(self, _: CallbackOptions) -> Iterable[Observation]:
+        for (route, status), number in self.answers.items():
+            attributes: Mapping[str, AttributeValue] = {
+                "http.route": route,
+                "http.response.status_code": status,
+            }
+            yield Observation(number, attributes)
+
+
+def _single(value: Callable[[], int]) -> Observe:
+    return lambda _: [Observation(value())]

@@ -1,0 +1,50 @@
+"""Whether ingest can take requests now: what ``/readyz`` answers."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+from surelane import Queue, __version__
+from surelane.pool import UNAVAILABLE
+from surelane_ingest.connections import Connections
+
+
+class Readiness:
+    """Ready: not stopping, and a database that answers and whose schema serves this version."""
+
+    def __init__(self, connections: Connections, stopping: Callable[[], bool], budget: timedelta) -> None:
+        self._connections = connections
+        self._stopping = stopping
+        self._budget = budget.total_seconds()
+
+    async def unready(self) -> str | None:
+        """Why no request can be taken, or ``None``."""
+        if self._stopping():
+            return "stopping"
+        try:
+            async with self._connections.lend() as connection, asyncio.timeout(self._budget):
+                version, min_compatible = await Queue(connection).schema_version()
+        except UNAVAILABLE as error:
+            return f"the database is unavailable: {type(error).__name__}"
+        except Exception as error:  # noqa: BLE001 - a probe answers, whatever is wrong with the schema
+            return f"the schema cannot be used: {type(error).__name__}"
+        return unfit(version, min_compatible)
+
+
+def unfit(version: str, min_compatible: str, ours: str = __version__) -> str | None:
+    """Why a database of ``version`` does not serve services of version ``ours``, or ``None`` where it does.
+
+    A newer database does, so that old replicas restart during a rollout, unless it says that it is too new
+    for them.
+    """
+    if _release(version) < _release(ours):
+        return f"the schema is of version {version}, older than {ours}: run the migrations"
+    if _release(min_compatible) > _release(ours):
+        return f"the schema serves version {min_compatible} and newer, not {ours}"
+    return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version, re.ASCII)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

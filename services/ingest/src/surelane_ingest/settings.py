@@ -1,0 +1,90 @@
+"""Ingest's settings: environment variables, checked before anything starts."""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
+from pydantic_settings import NoDecode
+
+from surelane.durations import Duration
+from surelane.settings import DEMO_SIGNING_SECRET, Port, ServiceSettings
+
+_EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z]+)?", re.ASCII)
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _event_types(names: frozenset[str]) -> frozenset[str]:
+    wrong = sorted(name for name in names if not _EVENT_TYPE.fullmatch(name))
+    if wrong or not names:
+        raise ValueError(f"{', '.join(wrong) or 'nothing'} is no event type: write app_mention,message.im")
+    return names
+
+
+def _positive(duration: timedelta) -> timedelta:
+    if not duration:
+        raise ValueError("must be longer than nothing")
+    return duration
+
+
+def _not_empty(size: ByteSize) -> ByteSize:
+    if size < 1024:
+        raise ValueError("must be at least 1KiB")
+    return size
+
+
+Positive = Annotated[Duration, AfterValidator(_positive)]
+Size = Annotated[ByteSize, AfterValidator(_not_empty)]
+
+
+class IngestSettings(ServiceSettings):
+    """What ingest reads beside what every service does."""
+
+    port: Port = Field(8080, validation_alias="SURELANE_PORT")
+    """The public port, where Slack posts."""
+
+    signing_secret: SecretStr = Field(validation_alias="SLACK_SIGNING_SECRET")
+    """The app's signing secret; during a rotation the old and the new one, separated by a comma."""
+
+    event_types: Annotated[
+        frozenset[str], NoDecode, BeforeValidator(_split), AfterValidator(_event_types)
+    ] = Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
+    """Which of the events Slack sends are taken, by the names of Slack's subscriptions, separated by commas.
+    """
+
+    max_body: Size = Field(ByteSize(1024 * 1024), validation_alias="SURELANE_MAX_BODY")
+    """The largest body taken, in bytes or as ``1MiB``. Larger ones are answered 413."""
+
+    body_memory: Size = Field(ByteSize(64 * 1024 * 1024), validation_alias="SURELANE_BODY_MEMORY")
+    """What the bodies of all unanswered requests may take together. Requests beyond it are answered 503."""
+
+    buffer: int = Field(2000, ge=1, validation_alias="SURELANE_BUFFER")
+    """Events waiting for the database at most. Requests beyond it are answered 503."""
+
+    database_budget: Positive = Field(timedelta(seconds=2), validation_alias="SURELANE_DATABASE_BUDGET")
+    """How long a request waits for its commit before it is answered 503. Slack gives up after three seconds.
+    """
+
+    drain_timeout: Positive = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
+    """How long requests may take to finish once the service has been told to stop."""
+
+    @property
+    def signing_secrets(self) -> list[str]:
+        """The signing secrets, any of which may have signed a request."""
+        return [part.strip() for part in self.signing_secret.get_secret_value().split(",") if part.strip()]
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if not self.signing_secrets:
+            raise ValueError("SLACK_SIGNING_SECRET holds no secret")
+        if self.speaks_to_slack and DEMO_SIGNING_SECRET in self.signing_secrets:
+            raise ValueError(
+                "SLACK_SIGNING_SECRET is the public demo secret while SLACK_API_URL is Slack's own:"
+                " copy your app's signing secret from its Basic Information page"
+            )
+        if self.body_memory < self.max_body:
+            raise ValueError("SURELANE_BODY_MEMORY must be no less than SURELANE_MAX_BODY")
+        return self

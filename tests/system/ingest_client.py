@@ -1,0 +1,111 @@
+"""What the ingest tests share: a sender that signs as Slack does, and the service's settings."""
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+
+SECRET = "test-signing-secret-0123456789abcdef"
+TEAM, CHANNEL, BOT, APP = "T1", "C1", "UBOT", "A1"
+
+
+def event_id() -> str:
+    """A new event id, as unique as Slack's."""
+    return f"Ev{secrets.token_hex(8).upper()}"
+
+
+def mention(identity: str | None = None, **inner: Any) -> dict[str, Any]:
+    """The envelope of a person mentioning the bot."""
+    ts = f"{time.time():.6f}"
+    event = {
+        "type": "app_mention",
+        "user": "U1",
+        "text": "<@UBOT> hello",
+        "ts": ts,
+        "event_ts": ts,
+        "channel": CHANNEL,
+    }
+    return envelope({**event, **inner}, identity)
+
+
+def envelope(event: Mapping[str, Any], identity: str | None = None) -> dict[str, Any]:
+    """Slack's envelope around an inner event."""
+    return {
+        "token": "verification-token",
+        "team_id": TEAM,
+        "api_app_id": APP,
+        "event": event,
+        "type": "event_callback",
+        "event_id": identity or event_id(),
+        "event_time": int(time.time()),
+        "authorizations": [{"enterprise_id": None, "team_id": TEAM, "user_id": BOT, "is_bot": True}],
+    }
+
+
+def signed(body: bytes, secret: str = SECRET, timestamp: str | None = None) -> dict[str, str]:
+    """The headers by which Slack signs ``body``."""
+    timestamp = timestamp or str(int(time.time()))
+    digest = hmac.new(secret.encode(), b"v0:" + timestamp.encode() + b":" + body, hashlib.sha256).hexdigest()
+    return {"X-Slack-Request-Timestamp": timestamp, "X-Slack-Signature": f"v0={digest}"}
+
+
+class Answer:
+    """An HTTP answer, read."""
+
+    def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.body = body
+
+    @property
+    def no_retry(self) -> bool:
+        """Whether Slack is told not to try again."""
+        return self.headers.get("x-slack-no-retry") == "1"
+
+    def __repr__(self) -> str:
+        return f"<{self.status} {self.body!r}>"
+
+
+class Slack:
+    """Posts to ingest as Slack does."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, secret: str = SECRET) -> None:
+        self.session = session
+        self.url = url
+        self.secret = secret
+
+    async def event(self, payload: object, **headers: str) -> Answer:
+        """Posts an Events API request."""
+        return await self.post("/slack/events", json.dumps(payload).encode(), "application/json", **headers)
+
+    async def form(self, path: str, fields: Mapping[str, str]) -> Answer:
+        """Posts a form, signed."""
+        return await self.post(path, urlencode(fields).encode(), "application/x-www-form-urlencoded")
+
+    async def post(
+        self, path: str, body: bytes, content_type: str = "application/json", **headers: str
+    ) -> Answer:
+        """Posts a raw body, signed."""
+        sent = {"Content-Type": content_type, **signed(body, self.secret), **headers}
+        return await self.send("POST", path, body, sent)
+
+    async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Sends a request as it is given."""
+        async with self.session.request(method, self.url + path, data=body, headers=headers) as response:
+            return Answer(response, await response.read())
+
+
+def settings(database: str, **others: str) -> dict[str, str]:
+    """The environment of an ingest service under test."""
+    return {
+        "DATABASE_URL": database,
+        "SLACK_SIGNING_SECRET": SECRET,
+        "LOG_LEVEL": "debug",
+        **others,
+    }

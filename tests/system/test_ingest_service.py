@@ -1,0 +1,24 @@
+"""The ingest service as an operator runs it: a process, its two ports, its exit."""
+
+import json
+
+import aiohttp
+
+from surelane.pool import Connection
+from tests.databases import as_role
+from tests.processes import service
+from tests.system.ingest_client import Slack, mention, settings
+
+
+async def test_an_acknowledged_event_is_stored_whole(database: str, connection: Connection) -> None:
+    sent = mention(novel_field={"kept": True})
+    async with (
+        service("surelane_ingest", settings(as_role(database, "surelane_ingest"))) as ingest,
+        aiohttp.ClientSession() as session,
+    ):
+        answer = await Slack(session, ingest.url).event(sent)
+    assert answer.status == 200, answer
+    row = await connection.fetchrow("select event, kind, item_key from agent.event")
+    assert row is not None
+    assert json.loads(row["event"]) == sent
+    assert (row["kind"], row["item_key"]) == ("slack.app_mention", sent["event_id"])

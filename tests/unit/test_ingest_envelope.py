@@ -1,0 +1,233 @@
+"""Every body that was signed means exactly one thing, and none of them is an exception."""
+
+import hashlib
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surelane_ingest.envelope import (
+    Challenge,
+    Envelope,
+    Ignore,
+    Malformed,
+    RateLimited,
+    Take,
+    read_command,
+    read_event,
+    read_interaction,
+)
+from surelane_ingest.subscriptions import Subscriptions
+
+DEFAULT = frozenset({"app_mention", "message.im"})
+MESSAGE = {"type": "message", "channel_type": "im", "channel": "D1", "user": "U1", "ts": "1.2", "text": "hi"}
+MENTION = {"type": "app_mention", "channel": "C1", "user": "U1", "ts": "1.2", "text": "<@UBOT> hi"}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def around(event: Any, **fields: Any) -> dict[str, Any]:
+    envelope = {
+        "type": "event_callback",
+        "team_id": "T1",
+        "api_app_id": "A1",
+        "event_id": "Ev1",
+        "event": event,
+    }
+    return {**envelope, "authorizations": [{"team_id": "T1", "user_id": "UBOT", "is_bot": True}], **fields}
+
+
+def read(payload: Any, types: frozenset[str] = DEFAULT) -> Envelope:
+    return read_event(json.dumps(payload).encode(), Subscriptions(types))
+
+
+def form(**fields: str) -> bytes:
+    return urlencode(fields).encode()
+
+
+def test_a_mention_and_a_direct_message_are_taken_under_their_event_id() -> None:
+    body = json.dumps(around(MENTION))
+    assert read_event(body.encode(), Subscriptions(DEFAULT)) == Take("slack.app_mention", "Ev1", body)
+    taken = read(around(MESSAGE))
+    assert isinstance(taken, Take)
+    assert (taken.kind, taken.key) == ("slack.message.im", "Ev1")
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ({**MESSAGE, "channel_type": "channel"}, "type"),
+        ({"type": "reaction_added", "user": "U1"}, "type"),
+        ({**MESSAGE, "subtype": "message_changed"}, "subtype"),
+        ({**MESSAGE, "subtype": "message_deleted"}, "subtype"),
+        ({**MESSAGE, "subtype": ["odd"]}, "subtype"),
+        ({**MESSAGE, "hidden": True}, "hidden"),
+        ({**MESSAGE, "bot_id": "B1"}, "bot"),
+        ({**MENTION, "bot_id": "B1"}, "bot"),
+        ({**MESSAGE, "app_id": "A1"}, "own"),
+        ({**MESSAGE, "user": "UBOT"}, "own"),
+    ],
+)
+def test_what_is_not_for_the_bot_is_ignored(event: dict[str, Any], reason: str) -> None:
+    assert read(around(event)) == Ignore(reason)
+
+
+@pytest.mark.parametrize("subtype", ["file_share", "thread_broadcast"])
+def test_messages_with_files_and_broadcast_replies_are_taken(subtype: str) -> None:
+    assert isinstance(read(around({**MESSAGE, "subtype": subtype})), Take)
+
+
+def test_the_apps_own_reactions_are_ignored_and_its_own_memberships_are_not() -> None:
+    types = frozenset({"reaction_added", "member_joined_channel"})
+    assert read(around({"type": "reaction_added", "user": "UBOT"}), types) == Ignore("own")
+    assert isinstance(read(around({"type": "member_joined_channel", "user": "UBOT"}), types), Take)
+
+
+def test_a_person_who_authorized_the_app_is_not_the_bot() -> None:
+    person = [{"team_id": "T1", "user_id": "U1", "is_bot": False}]
+    assert isinstance(read(around(MESSAGE, authorizations=person)), Take)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [("channel", "channels"), ("group", "groups"), ("im", "im"), ("mpim", "mpim")]
+)
+def test_messages_are_named_as_slacks_subscriptions_are(where: str, name: str) -> None:
+    taken = read(around({**MESSAGE, "channel_type": where}), frozenset({f"message.{name}"}))
+    assert isinstance(taken, Take)
+    assert taken.kind == f"slack.message.{name}"
+
+
+def test_a_mention_and_its_channel_message_are_one_event_where_both_are_taken() -> None:
+    types = frozenset({"app_mention", "message.channels"})
+    mentioned = read(around(MENTION, event_id="Ev1"), types)
+    written = read(around({**MENTION, "type": "message", "channel_type": "channel"}, event_id="Ev2"), types)
+    assert isinstance(mentioned, Take)
+    assert isinstance(written, Take)
+    assert mentioned.key == written.key == "message:T1:C1:1.2"
+    without_ts = read(around({**MENTION, "ts": None}), types)
+    assert isinstance(without_ts, Take)
+    assert without_ts.key == "Ev1"
+    direct = read(around(MESSAGE), types | {"message.im"})
+    assert isinstance(direct, Take)
+    assert direct.key == "Ev1"
+
+
+@pytest.mark.parametrize("identity", [None, "", 7, ["Ev1"]])
+def test_without_an_event_id_the_content_is_the_key(identity: object) -> None:
+    first = read(around(MENTION, event_id=identity))
+    assert isinstance(first, Take)
+    assert first.key.startswith("sha256:")
+    assert first == read(around(MENTION, event_id=identity))
+
+
+def test_a_long_event_id_is_shortened_to_a_hash() -> None:
+    taken = read(around(MENTION, event_id="E" * 10_000))
+    assert isinstance(taken, Take)
+    assert len(taken.key) < 100
+
+
+def test_what_postgresql_cannot_hold_is_replaced_in_the_key_too() -> None:
+    taken = read(around({**MENTION, "text": "nul \x00"}, event_id="Ev\x00"))
+    assert isinstance(taken, Take)
+    assert taken.altered
+    assert taken.key == "Ev\ufffd"
+    assert "\\u0000" not in taken.body
+
+
+def test_the_url_is_verified_with_the_challenge() -> None:
+    assert read({"type": "url_verification", "challenge": "abc"}) == Challenge("abc")
+    assert read({"type": "url_verification", "challenge": 1}) == Malformed("no challenge")
+
+
+def test_a_notice_that_events_are_dropped_is_no_event() -> None:
+    assert read({"type": "app_rate_limited", "team_id": "T1", "minute_rate_limited": 5}) == RateLimited(
+        "T1", 5
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [1, "text", None, [], {}, {"type": "nonsense"}, {"type": ["event_callback"]}, MENTION,
+     around(None), around([]), around({}), around({"type": 1}), around({"type": None})],
+)  # fmt: skip
+def test_what_is_no_event_is_malformed(payload: Any) -> None:
+    assert isinstance(read(payload), Malformed)
+
+
+def test_a_command_is_stored_as_its_fields_under_its_trigger() -> None:
+    fields = {
+        "command": "/deploy",
+        "text": "api now",
+        "trigger_id": "1.2.abc",
+        "response_url": "https://x",
+        "empty": "",
+    }
+    taken = read_command(form(**fields))
+    assert isinstance(taken, Take)
+    assert taken.kind == "slack.command.deploy"
+    assert taken.key == "trigger:" + hashlib.sha256(b"1.2.abc").hexdigest()
+    assert json.loads(taken.body) == fields
+
+
+def test_forms_that_are_no_command_are_malformed() -> None:
+    assert read_command(form(text="x")) == Malformed("no command")
+    assert read_command(form(command="/")) == Malformed("no command")
+    assert read_command(b"") == Malformed("no command")
+    assert read_command(b"&".join(b"a=1" for _ in range(1000))) == Malformed("too many fields")
+
+
+def test_certificate_checks_are_not_events() -> None:
+    assert read_command(form(ssl_check="1", token="t")) == Ignore("ssl_check")
+    assert read_interaction(form(ssl_check="1", token="t")) == Ignore("ssl_check")
+
+
+def test_an_interaction_is_stored_as_its_payload() -> None:
+    payload = json.dumps({"type": "block_actions", "trigger_id": "1.2.abc", "actions": []})
+    digest = hashlib.sha256(b"1.2.abc").hexdigest()
+    assert read_interaction(form(payload=payload)) == Take(
+        "slack.block_actions", f"trigger:{digest}", payload
+    )
+
+
+def test_an_interaction_without_a_trigger_is_keyed_by_its_content() -> None:
+    taken = read_interaction(form(payload=json.dumps({"type": "view_closed"})))
+    assert isinstance(taken, Take)
+    assert taken.key.startswith("sha256:")
+
+
+def test_menus_that_want_their_options_at_once_are_not_taken() -> None:
+    assert read_interaction(form(payload='{"type": "block_suggestion"}')) == Ignore("block_suggestion")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", form(payload=""), form(payload="[]"), form(payload="{}"), form(payload='{"type": 1}')]
+)
+def test_forms_that_are_no_interaction_are_malformed(body: bytes) -> None:
+    assert isinstance(read_interaction(body), Malformed)
+
+
+@given(
+    VALUES,
+    st.sampled_from([MENTION, MESSAGE]),
+    st.sampled_from(["type", "channel", "user", "app_id", "bot_id", "ts"]),
+)
+def test_no_field_of_an_event_can_break_the_reader(value: Any, event: dict[str, Any], field: str) -> None:
+    types = DEFAULT | {"message.channels"}
+    assert isinstance(read(around({**event, field: value}), types), Envelope)
+    assert isinstance(read(around(event, **{field: value}), types), Envelope)
+    assert isinstance(read(around(event, authorizations=value), types), Envelope)
+    assert isinstance(read(around(event, authorizations=[value]), types), Envelope)
+    assert isinstance(read(around(value), types), Envelope)
+
+
+@given(st.binary())
+def test_no_body_can_break_a_reader(body: bytes) -> None:
+    assert isinstance(read_event(body, Subscriptions(DEFAULT)), Envelope)
+    assert isinstance(read_command(body), Envelope)
+    assert isinstance(read_interaction(body), Envelope)
+    assert isinstance(read_interaction(b"payload=" + body), Envelope)

@@ -1,0 +1,91 @@
+"""Settings that would lose events or let anyone in are refused before anything starts."""
+
+from datetime import timedelta
+
+import pytest
+
+from surelane.errors import SettingsError
+from surelane.settings import DEMO_SIGNING_SECRET, load_settings
+from surelane_ingest.installation import Installation, installation
+from surelane_ingest.readiness import unfit
+from surelane_ingest.settings import IngestSettings
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://u@/d?host=/s")
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", "new")
+    for name in ("SLACK_API_URL", "SURELANE_EVENT_TYPES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_defaults_stand_without_any_setting_of_ours() -> None:
+    settings = load_settings(IngestSettings)
+    assert settings.event_types == {"app_mention", "message.im"}
+    assert settings.database_budget == timedelta(seconds=2)
+    assert (settings.port, settings.max_body) == (8080, 2**20)
+
+
+def test_secrets_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", " new , old ,")
+    settings = load_settings(IngestSettings)
+    assert settings.signing_secrets == ["new", "old"]
+    assert "old" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("SLACK_SIGNING_SECRET", " , ", "holds no secret"),
+        ("SLACK_SIGNING_SECRET", "", "SLACK_SIGNING_SECRET is not set"),
+        ("SLACK_SIGNING_SECRET", f"new,{DEMO_SIGNING_SECRET}", "demo secret"),
+        ("SURELANE_EVENT_TYPES", "app_mention,message im", "message im"),
+        ("SURELANE_EVENT_TYPES", ",", "no event type"),
+        ("SURELANE_MAX_BODY", "much", "SURELANE_MAX_BODY"),
+        ("SURELANE_MAX_BODY", "1", "at least 1KiB"),
+        ("SURELANE_BODY_MEMORY", "2KiB", "no less than SURELANE_MAX_BODY"),
+        ("SURELANE_DATABASE_BUDGET", "0", "longer than nothing"),
+        ("SURELANE_BUFFER", "0", "SURELANE_BUFFER"),
+        ("SURELANE_PORT", "70000", "SURELANE_PORT"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, complaint: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings(IngestSettings)
+
+
+def test_the_demo_secret_is_good_for_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", DEMO_SIGNING_SECRET)
+    monkeypatch.setenv("SLACK_API_URL", "http://127.0.0.1:8090/api/")
+    assert load_settings(IngestSettings).signing_secrets == [DEMO_SIGNING_SECRET]
+
+
+def test_an_installation_is_that_of_the_authorization() -> None:
+    authorization = {"enterprise_id": "E1", "team_id": "T2", "is_enterprise_install": True}
+    assert installation({"team_id": "T1", "authorizations": [authorization]}) == Installation(
+        "E1", "T2", True
+    )
+    assert installation({"team_id": "T1"}) == Installation(None, "T1", False)
+    assert installation({"team_id": 1, "authorizations": [None]}) == Installation(None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("version", "min_compatible", "fits"),
+    [
+        ("0.9.0", "0.9.0", True),
+        ("0.10.0", "0.1.0", True),
+        ("1.0.0", "0.9.0", True),
+        ("1.0.0", "0.10.0", False),
+        ("0.8.9", "0.1.0", False),
+        ("garbled", "0.1.0", False),
+    ],
+)
+def test_a_schema_of_this_version_or_newer_fits_unless_it_says_otherwise(
+    version: str,
+    min_compatible: str,
+    fits: bool,
+) -> None:
+    assert (unfit(version, min_compatible, ours="0.9.0") is None) is fits
