@@ -1,0 +1,40 @@
+"""Runs the tools that operators run."""
+
+import os
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OURS = ("DATABASE_URL", "POSTGRES_", "SURELANE_", "SLACK_", "OTEL_", "LOG_LEVEL", "COMPOSE_")
+
+
+def run(
+    *command: str | Path, env: Mapping[str, str] | None = None, within: float = 60, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command in the repository's root, with none of our settings but those given.
+
+    Raises:
+        AssertionError: it failed (unless ``check`` is off); the message is its output.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=ROOT,
+        env={**environment, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=within,
+        check=False,
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(
+            f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
+    return done
+
+
+def version() -> str:
+    """The version of the packages, as their metadata has it."""
+    return str(tomllib.loads((ROOT / "shared/pyproject.toml").read_text())["project"]["version"])

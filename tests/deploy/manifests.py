@@ -1,0 +1,82 @@
+"""The rendered Kubernetes manifests, as values to make assertions about."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy.commands import ROOT, run
+from tests.needs import program
+
+Manifest = dict[str, Any]
+
+DEMONSTRATION = ROOT / "k8s"
+PRODUCTION = ROOT / "k8s/overlays/production"
+
+
+@cache
+def rendered(directory: Path) -> tuple[Manifest, ...]:
+    """What ``kubectl apply -k`` would apply."""
+    tool = program("kubectl", "kustomize")
+    command = (tool, "kustomize", directory) if Path(tool).name == "kubectl" else (tool, "build", directory)
+    return tuple(yaml.safe_load_all(run(*command).stdout))
+
+
+def of_kind(manifests: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
+    """The manifests of some kinds."""
+    return [manifest for manifest in manifests if manifest["kind"] in kinds]
+
+
+def named(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
+    """The one manifest of that kind and name."""
+    (found,) = (found for found in of_kind(manifests, kind) if found["metadata"]["name"] == name)
+    return found
+
+
+def workloads(manifests: tuple[Manifest, ...]) -> list[Manifest]:
+    """Everything that makes pods."""
+    return of_kind(manifests, "Deployment", "StatefulSet", "Job")
+
+
+def pod(workload: Manifest) -> Manifest:
+    """The pod's specification."""
+    spec: Manifest = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def labels(workload: Manifest) -> dict[str, str]:
+    """The labels of its pods."""
+    found: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
+    return found
+
+
+def containers(workload: Manifest) -> list[Manifest]:
+    """Init containers and containers."""
+    return [*pod(workload).get("initContainers", []), *pod(workload)["containers"]]
+
+
+def environment(manifests: tuple[Manifest, ...], container: Manifest) -> dict[str, str | None]:
+    """Every variable a container gets, its value where the manifests hold it."""
+    found: dict[str, str | None] = {}
+    for source in container.get("envFrom", []):
+        found.update(_data(manifests, source))
+    for variable in container.get("env", []):
+        found[variable["name"]] = variable.get("value")
+    return found
+
+
+def _data(manifests: tuple[Manifest, ...], source: Manifest) -> dict[str, str]:
+    kind, reference = (
+        ("ConfigMap", source["configMapRef"]) if "configMapRef" in source else ("Secret", source["secretRef"])
+    )
+    data: dict[str, str] = named(manifests, kind, reference["name"])["data"]
+    return data
+
+
+def probes(container: Manifest) -> Iterator[tuple[str, Manifest]]:
+    """The probes a container has, by name."""
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        if name in container:
+            yield name, container[name]

@@ -1,0 +1,40 @@
+"""Which environment variables our programs read, from their settings classes."""
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from pydantic_settings import BaseSettings
+
+import surelane_ingest.settings
+import surelane_migrations.settings
+import surelane_worker.settings
+from surelane.settings import load_settings
+from surelane_ingest.settings import IngestSettings
+
+LIBPQ = {"PGPASSWORD"}
+"""What the database driver reads by itself."""
+
+
+def _aliases(module: ModuleType) -> Iterator[str]:
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, BaseSettings):
+            yield from (str(field.validation_alias) for field in kind.model_fields.values())
+
+
+READ = {
+    "ingest": set(_aliases(surelane_ingest.settings)),
+    "worker": set(_aliases(surelane_worker.settings)),
+    "migrations": set(_aliases(surelane_migrations.settings)),
+}
+"""The variables of each image's program."""
+
+
+def is_read(image: str, variable: str) -> bool:
+    """Whether the image's program does something with the variable."""
+    return variable in READ[image] | LIBPQ or (image != "migrations" and variable.startswith("OTEL_"))
+
+
+def default_ports() -> tuple[int, int]:
+    """The public and the private port of ingest, where no setting moves them."""
+    settings = load_settings(IngestSettings, DATABASE_URL="postgresql://", SLACK_SIGNING_SECRET="any")
+    return settings.port, settings.private_port

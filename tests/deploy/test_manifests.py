@@ -1,0 +1,256 @@
+"""What the rendered manifests must say, beside being valid."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from surelane.durations import parse_duration
+from surelane.settings import DEMO_SIGNING_SECRET
+from tests.deploy.commands import ROOT, version
+from tests.deploy.manifests import (
+    DEMONSTRATION,
+    PRODUCTION,
+    Manifest,
+    containers,
+    environment,
+    labels,
+    named,
+    of_kind,
+    pod,
+    probes,
+    rendered,
+    workloads,
+)
+from tests.deploy.settings import default_ports, is_read
+
+POD_LABEL = "app.kubernetes.io/name"
+PATHS = {"/livez", "/readyz"}
+OURS = "surelane-"
+
+
+@pytest.fixture(params=[DEMONSTRATION, PRODUCTION], ids=["demonstration", "production"])
+def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
+    directory: Path = request.param
+    return rendered(directory)
+
+
+def image_of(container: Manifest) -> str | None:
+    """Which of our images a container runs: ``ingest``, ``worker``, ``migrations``, ``simulator``."""
+    name = str(container["image"]).rpartition("/")[2].partition(":")[0]
+    return name.removeprefix(OURS) if name.startswith(OURS) else None
+
+
+def test_every_pod_is_hardened(manifests: tuple[Manifest, ...]) -> None:
+    for workload in workloads(manifests):
+        security = pod(workload)["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert isinstance(security["runAsUser"], int)
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in containers(workload):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, container["name"]
+
+
+def test_every_workload_has_an_account_of_its_own_without_a_token(manifests: tuple[Manifest, ...]) -> None:
+    accounts = [pod(workload)["serviceAccountName"] for workload in workloads(manifests)]
+    assert len(set(accounts)) == len(accounts)
+    for workload in workloads(manifests):
+        account = named(manifests, "ServiceAccount", pod(workload)["serviceAccountName"])
+        assert account["automountServiceAccountToken"] is False
+        assert pod(workload)["automountServiceAccountToken"] is False
+        assert pod(workload)["enableServiceLinks"] is False
+
+
+def test_every_container_asks_for_what_it_needs_and_has_a_memory_limit(
+    manifests: tuple[Manifest, ...],
+) -> None:
+    for workload in workloads(manifests):
+        for container in containers(workload):
+            assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+            assert set(container["resources"]["limits"]) == {"memory"}, "a CPU limit only slows it down"
+            assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_every_image_is_of_this_version(manifests: tuple[Manifest, ...]) -> None:
+    for workload in workloads(manifests):
+        for container in containers(workload):
+            tag = container["image"].rpartition(":")[2]
+            assert tag == (version() if image_of(container) else "2.19.3-pg17"), container["image"]
+
+
+def test_the_database_is_the_one_that_compose_and_the_tests_run() -> None:
+    (database,) = containers(named(rendered(DEMONSTRATION), "StatefulSet", "timescaledb"))
+    assert f"image: {database['image']}" in (ROOT / "compose.yaml").read_text()
+
+
+def test_the_jobs_name_carries_the_images_tag(manifests: tuple[Manifest, ...]) -> None:
+    (job,) = of_kind(manifests, "Job")
+    assert job["metadata"]["name"] == f"migrate-{version()}"
+    assert job["spec"]["ttlSecondsAfterFinished"] > 0
+    annotations = job["metadata"]["annotations"]
+    assert annotations["argocd.argoproj.io/hook-delete-policy"] == "BeforeHookCreation"
+    assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation"
+
+
+def test_the_job_can_be_applied_again_unchanged_when_a_setting_or_secret_changes() -> None:
+    """A Job's template cannot change, so nothing it names may carry a hash of its content."""
+    (job,) = of_kind(rendered(DEMONSTRATION), "Job")
+    (container,) = containers(job)
+    for variable in container["env"]:
+        assert named(rendered(DEMONSTRATION), "Secret", variable["valueFrom"]["secretKeyRef"]["name"])
+        assert variable["valueFrom"]["secretKeyRef"]["name"] == "migrate"
+
+
+def test_selectors_select_the_pods_they_are_meant_for(manifests: tuple[Manifest, ...]) -> None:
+    pods = {workload["metadata"]["name"]: labels(workload) for workload in workloads(manifests)}
+    for workload in of_kind(manifests, "Deployment", "StatefulSet"):
+        assert workload["spec"]["selector"]["matchLabels"].items() <= labels(workload).items()
+    for service in of_kind(manifests, "Service"):
+        assert service["spec"]["selector"].items() <= pods[service["metadata"]["name"]].items()
+    for budget in of_kind(manifests, "PodDisruptionBudget"):
+        selector = budget["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= pods[budget["metadata"]["name"]].items()
+        assert budget["spec"]["maxUnavailable"] == 1
+    for name in ("ingest", "worker"):
+        assert named(manifests, "PodDisruptionBudget", name)
+        (spread,) = pod(named(manifests, "Deployment", name))["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
+
+
+def test_ports_are_the_ones_the_code_listens_on(manifests: tuple[Manifest, ...]) -> None:
+    public, private = default_ports()
+    expected = {"ingest": {"public": public, "private": private}, "worker": {"private": private}}
+    for name, ports in expected.items():
+        deployment = named(manifests, "Deployment", name)
+        (container,) = pod(deployment)["containers"]
+        assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
+        for _, probe in probes(container):
+            assert probe["httpGet"]["port"] == "private"
+            assert probe["httpGet"]["path"] in PATHS
+
+
+def test_services_name_ports_that_their_pods_have(manifests: tuple[Manifest, ...]) -> None:
+    for service in of_kind(manifests, "Service"):
+        (workload,) = (
+            workload
+            for workload in workloads(manifests)
+            if workload["metadata"]["name"] == service["metadata"]["name"]
+        )
+        there = {port["name"] for container in containers(workload) for port in container.get("ports", [])}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= there
+
+
+def test_the_public_service_has_the_public_port_alone(manifests: tuple[Manifest, ...]) -> None:
+    (port,) = named(manifests, "Service", "ingest")["spec"]["ports"]
+    assert port["targetPort"] == "public"
+
+
+def test_each_service_has_all_three_probes(manifests: tuple[Manifest, ...]) -> None:
+    for deployment in of_kind(manifests, "Deployment"):
+        for container in pod(deployment)["containers"]:
+            assert len(list(probes(container))) == 3, container["name"]
+    for name in ("ingest", "worker"):
+        (container,) = pod(named(manifests, "Deployment", name))["containers"]
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts nobody"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_every_variable_is_read_by_the_code(manifests: tuple[Manifest, ...]) -> None:
+    for workload in workloads(manifests):
+        for container in containers(workload):
+            image = image_of(container)
+            if image in {"ingest", "worker", "migrations"}:
+                for variable in environment(manifests, container):
+                    assert is_read(image, variable), f"{image} does not read {variable}"
+
+
+def test_every_secret_named_is_there_with_its_key() -> None:
+    manifests = rendered(DEMONSTRATION)
+    for workload in workloads(manifests):
+        for container in containers(workload):
+            for variable in container.get("env", []):
+                if reference := variable.get("valueFrom", {}).get("secretKeyRef"):
+                    assert reference["key"] in named(manifests, "Secret", reference["name"])["data"]
+
+
+def test_services_wait_for_the_schema(manifests: tuple[Manifest, ...]) -> None:
+    for name in ("ingest", "worker"):
+        (waiting,) = pod(named(manifests, "Deployment", name))["initContainers"]
+        assert image_of(waiting) == "migrations"
+        assert waiting["args"] == ["wait"]
+
+
+def test_a_worker_is_given_longer_than_it_drains(manifests: tuple[Manifest, ...]) -> None:
+    worker = named(manifests, "Deployment", "worker")
+    (container,) = pod(worker)["containers"]
+    drain = parse_duration(environment(manifests, container)["SURELANE_DRAIN_TIMEOUT"])
+    assert pod(worker)["terminationGracePeriodSeconds"] > drain.total_seconds() + 10
+
+
+def test_ingest_is_given_longer_than_its_pause_and_its_drain(manifests: tuple[Manifest, ...]) -> None:
+    ingest = named(manifests, "Deployment", "ingest")
+    (container,) = pod(ingest)["containers"]
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["python", "-c", "import time; time.sleep(5)"], "the image needs no shell"
+    drain = parse_duration(environment(manifests, container).get("SURELANE_DRAIN_TIMEOUT") or "30s")
+    assert pod(ingest)["terminationGracePeriodSeconds"] > 5 + drain.total_seconds()
+
+
+def test_who_is_scaled_has_no_replicas_of_its_own() -> None:
+    for manifests in map(rendered, (DEMONSTRATION, PRODUCTION)):
+        assert "replicas" not in named(manifests, "Deployment", "ingest")["spec"]
+        assert named(manifests, "HorizontalPodAutoscaler", "ingest")["spec"]["minReplicas"] >= 2
+    assert "replicas" not in named(rendered(PRODUCTION), "Deployment", "worker")["spec"]
+    assert named(rendered(PRODUCTION), "ScaledObject", "worker")["spec"]["scaleTargetRef"]["name"] == "worker"
+    assert named(rendered(DEMONSTRATION), "Deployment", "worker")["spec"]["replicas"] == 2
+
+
+def test_traffic_is_denied_unless_named(manifests: tuple[Manifest, ...]) -> None:
+    policies = of_kind(manifests, "NetworkPolicy")
+    everything = named(manifests, "NetworkPolicy", "deny-all")["spec"]
+    assert everything == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    selected = {policy["spec"]["podSelector"].get("matchLabels", {}).get(POD_LABEL) for policy in policies}
+    assert {labels(workload)[POD_LABEL] for workload in workloads(manifests)} <= selected
+
+
+def test_only_slack_and_webhooks_are_let_in_from_outside() -> None:
+    (ingress,) = of_kind(rendered(PRODUCTION), "Ingress")
+    (rule,) = ingress["spec"]["rules"]
+    assert {path["path"] for path in rule["http"]["paths"]} == {"/slack", "/v1/triggers"}
+    assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
+
+
+def test_the_database_runs_as_the_images_own_user_below_the_mount() -> None:
+    database = named(rendered(DEMONSTRATION), "StatefulSet", "timescaledb")
+    security = pod(database)["securityContext"]
+    assert (security["runAsUser"], security["fsGroup"]) == (70, 70)
+    (container,) = containers(database)
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    data = environment(rendered(DEMONSTRATION), container)["PGDATA"]
+    assert data is not None
+    assert data.startswith(mounts["data"] + "/")
+
+
+def test_the_production_overlay_brings_no_secret_simulator_or_database() -> None:
+    manifests = rendered(PRODUCTION)
+    assert not of_kind(manifests, "Secret", "StatefulSet")
+    assert {workload["metadata"]["name"] for workload in of_kind(manifests, "Deployment")} == {
+        "ingest",
+        "worker",
+    }
+    for workload in workloads(manifests):
+        for container in containers(workload):
+            assert "SLACK_API_URL" not in environment(manifests, container), "Slack's own is the default"
+
+
+def test_demonstration_secrets_are_marked_and_refused_against_slack() -> None:
+    secrets = of_kind(rendered(DEMONSTRATION), "Secret")
+    assert secrets
+    assert all(secret["metadata"]["labels"]["surelane.dev/demo"] == "true" for secret in secrets)
+    signing = named(rendered(DEMONSTRATION), "Secret", "ingest")["data"]["SLACK_SIGNING_SECRET"]
+    assert base64.b64decode(signing).decode() == DEMO_SIGNING_SECRET
