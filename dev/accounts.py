@@ -15,6 +15,17 @@ LOGINS = {"surelane_ingest": ("agent_ingest",), "surelane_worker": ("agent_worke
 PASSWORD = "surelane"  # noqa: S105 - of development and test servers only; ignored where the server trusts
 
 
+async def prepare(superuser: str, database: str) -> None:
+    """Creates the roles and the owner's database, where missing, on the server of a superuser's URI."""
+    admin = await asyncpg.connect(superuser)
+    try:
+        await create_roles(admin)
+        if not await admin.fetchval("select exists (select from pg_database where datname = $1)", database):
+            await admin.execute(f'create database "{database}" owner {OWNER}')
+    finally:
+        await admin.close()
+
+
 async def create_roles(admin: Connection) -> None:
     """Creates the roles that are missing, as a superuser; existing ones are left as they are."""
     await _create_role(admin, OWNER, f"login createrole password '{PASSWORD}'")

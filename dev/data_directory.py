@@ -20,13 +20,15 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
+from surelane.errors import SurelaneError
+
 MAJOR = "18"
 UNPRIVILEGED = "nobody"
 SOCKET = ".s.PGSQL.5432"
 LONGEST_SOCKET = 103  # bytes a Unix socket's path may have on every system
 
 
-class PostgresError(Exception):
+class PostgresError(SurelaneError):
     """The embedded PostgreSQL cannot be used; the message says why."""
 
 

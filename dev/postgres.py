@@ -34,7 +34,7 @@ SETTINGS = {
     "listen_addresses": "",
     "max_connections": "200",
     "shared_buffers": "64MB",
-    "log_min_messages": "warning",
+    "log_line_prefix": "",
 }
 
 
@@ -103,8 +103,13 @@ async def _running(
 ) -> AsyncIterator[Child]:
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     command: list[str | Path] = [program("postgres"), "-D", data, *options]
+
+    def complain(line: str) -> None:
+        if not line.startswith("LOG:"):  # each start and stop is five of these
+            on_line(line)
+
     child = await Child.start(
-        "postgres", *command, on_line=on_line, user=user, orphaned=signal.SIGINT, killed_by=signal.SIGQUIT
+        "postgres", *command, on_line=complain, user=user, orphaned=signal.SIGINT, killed_by=signal.SIGQUIT
     )
     try:
         yield child

@@ -1,0 +1,75 @@
+"""What the terminal shows: every process's lines under its name, log records made readable."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+COLOURS = {"postgres": 34, "migrate": 35, "simulator": 36, "ingest": 32, "worker": 33}
+WIDTH = max(map(len, COLOURS))
+
+
+class Output:
+    """Standard output, in colour where it is a terminal."""
+
+    def __init__(self, *, colours: bool | None = None) -> None:
+        wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._colours = wanted if colours is None else colours
+        self._render = structlog.dev.ConsoleRenderer(colors=self._colours, pad_event_to=0, sort_keys=False)
+
+    def of(self, name: str) -> Callable[[str], None]:
+        """What shows the lines of the process ``name``."""
+        prefix = name.ljust(WIDTH)
+        if self._colours:
+            prefix = f"\x1b[{COLOURS.get(name, 37)}m{prefix}\x1b[0m"
+        return lambda line: self.say(*(f"{prefix}  {part}" for part in self.readable(line).splitlines()))
+
+    def say(self, *lines: str) -> None:
+        """Writes lines. A terminal that went away is no reason to end without cleaning up."""
+        with suppress(OSError):
+            print(*lines, sep="\n", flush=True)
+
+    def readable(self, line: str) -> str:
+        """A record of structlog's JSON as one line and its traceback; anything else as it is."""
+        try:
+            record = json.loads(line)
+        except ValueError:
+            return line
+        if not isinstance(record, dict) or "event" not in record:
+            return line
+        record.pop("service", None)  # the prefix says it
+        if "timestamp" in record:
+            record["timestamp"] = _clock(str(record["timestamp"]))
+        if isinstance(record.get("exception"), list):
+            record["exception"] = "\n".join(_traceback(record["exception"]))
+        return str(self._render(None, "", record))
+
+
+def _clock(timestamp: str) -> str:
+    try:
+        return datetime.fromisoformat(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    except ValueError:
+        return timestamp
+
+
+def _traceback(errors: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines as Python writes them, the cause first; structlog's dictionaries begin with the last."""
+    lines: list[str] = []
+    for error in reversed(list(errors)):
+        if lines:
+            lines.append("which led to")
+        lines.append("Traceback (most recent call last):")
+        lines.extend(
+            f'  File "{frame.get("filename")}", line {frame.get("lineno")}, in {frame.get("name")}'
+            for frame in error.get("frames", ())
+        )
+        lines.append(f"{error.get('exc_type')}: {error.get('exc_value')}")
+        lines.extend(error.get("exc_notes", ()))
+        for nested in error.get("exceptions", ()):
+            lines.extend(f"  | {line}" for line in _traceback(nested))
+    return lines

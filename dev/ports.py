@@ -1,0 +1,53 @@
+"""Which ports the services listen on: the wanted ones, or free ones where nobody asked for these."""
+
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from surelane.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A port somebody needs."""
+
+    setting: str
+    """The variable that sets it."""
+
+    given: int | None
+    """Its value, 0 for any free port; ``None`` where it is not set."""
+
+    default: int
+
+
+def choose(host: str, wanted: Mapping[str, Wanted]) -> dict[str, int]:
+    """Finds a free port for each name; those that are set come first and do not move.
+
+    Raises:
+        SettingsError: a port that is set is in use; the message names its variable.
+    """
+    chosen: dict[str, int] = {}
+    with ExitStack() as held:  # all at once, so that no two get the same
+        for name, port in sorted(wanted.items(), key=lambda item: item[1].given is None):
+            listener = held.enter_context(_listener(host, port))
+            chosen[name] = listener.getsockname()[1]
+    return chosen
+
+
+def _listener(host: str, port: Wanted) -> socket.socket:
+    if port.given is not None:
+        try:
+            return _listen(host, port.given)
+        except OSError as error:
+            reason = error.strerror or error
+            message = f"{port.setting}: cannot listen on {host}:{port.given}: {reason}; set it to a free port"
+            raise SettingsError(message) from None
+    try:
+        return _listen(host, port.default)
+    except OSError:
+        return _listen(host, 0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

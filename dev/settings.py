@@ -1,0 +1,37 @@
+"""What `make up` reads from the environment; whatever the services read too is passed on to them."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from surelane.durations import Duration
+from surelane.settings import Port
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCALHOST = "127.0.0.1"
+
+
+class UpSettings(BaseSettings):
+    """Settings of the whole system on one machine. A port that is not set may move to a free one."""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")
+    """A database of your own, migrated and used as this URI's role; no PostgreSQL is started then."""
+
+    data_dir: Path = Field(ROOT / ".surelane" / "postgres", validation_alias="SURELANE_DATA_DIR")
+    """Where the embedded PostgreSQL keeps its data."""
+
+    host: str = Field(LOCALHOST, validation_alias="SURELANE_HOST")
+    port: Port | None = Field(None, validation_alias="SURELANE_PORT")
+    private_port: Port | None = Field(None, validation_alias="SURELANE_PRIVATE_PORT")
+    worker_private_port: Port | None = Field(None, validation_alias="SURELANE_WORKER_PRIVATE_PORT")
+    simulator_port: Port | None = Field(None, validation_alias="SURELANE_SIMULATOR_PORT")
+
+    slack_api_url: str | None = Field(None, validation_alias="SLACK_API_URL")
+    """Slack's Web API; the simulator's unless given."""
+
+    drain_timeout: Duration = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
+    """How long ingest and the worker may take to finish what they hold."""

@@ -1,0 +1,194 @@
+"""`make up`: the whole system on one machine, until Ctrl-C.
+
+The database first, then its migrations, then the services; taken down the other way round, so that what a
+worker holds is finished while everything it needs is still there.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+
+import aiohttp
+
+from dev.accounts import prepare
+from dev.output import Output
+from dev.ports import Wanted, choose
+from dev.postgres import embedded
+from dev.processes import Child
+from dev.services import DATABASE, Databases, Service, psql, services
+from dev.settings import UpSettings
+from surelane.errors import SettingsError, SurelaneError
+from surelane.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
+from surelane.settings import load_settings
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GRACE = 5.0  # seconds a service may take to end beyond its drain
+
+
+class UpError(SurelaneError):
+    """Something that should keep running ended."""
+
+
+def main() -> int:
+    """Runs the system until a signal; returns the exit code."""
+    output = Output()
+    try:
+        return asyncio.run(_until_signal(output))
+    except SettingsError as error:
+        output.say(str(error))
+        return EXIT_SETTINGS
+    except SurelaneError as error:
+        output.say(str(error))
+        return EXIT_FAILED
+
+
+async def _until_signal(output: Output) -> int:
+    """The first signal ends everything in order; a second one ends it at once."""
+    task = asyncio.create_task(_up(load_settings(UpSettings), output))
+    received: list[str] = []
+
+    def on_signal(name: str) -> None:
+        received.append(name)
+        if len(received) == 1:
+            output.say(f"{name}: ending; again to end at once")
+            task.cancel()
+        else:
+            for child in list(Child.running):
+                child.kill()
+
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number.name)
+    with suppress(asyncio.CancelledError):
+        await task
+    if len(received) > 1:
+        return EXIT_FORCED
+    output.say("everything has ended")
+    return EXIT_OK
+
+
+async def _up(settings: UpSettings, output: Output) -> None:
+    ports = choose(settings.host, _wanted(settings))
+    async with _database(settings, output) as (databases, postgres):
+        await _migrate(databases.owner, output)
+        simulator, ingest, worker = services(settings, ports, databases)
+        drain = settings.drain_timeout.total_seconds() + GRACE
+        async with (
+            _running(simulator, within=GRACE, output=output) as simulating,
+            _running(ingest, worker, within=drain, output=output) as serving,
+            _staying_up(*postgres, *simulating, *serving),
+        ):
+            await _ready(simulator, ingest, worker)
+            output.say(*_where_to_look(settings, ports, databases))
+
+
+def _wanted(settings: UpSettings) -> dict[str, Wanted]:
+    return {
+        "ingest": Wanted("SURELANE_PORT", settings.port, 8080),
+        "ingest_private": Wanted("SURELANE_PRIVATE_PORT", settings.private_port, 8081),
+        "worker_private": Wanted("SURELANE_WORKER_PRIVATE_PORT", settings.worker_private_port, 8082),
+        "simulator": Wanted("SURELANE_SIMULATOR_PORT", settings.simulator_port, 8090),
+    }
+
+
+@asynccontextmanager
+async def _database(
+    settings: UpSettings, output: Output
+) -> AsyncIterator[tuple[Databases, tuple[Child, ...]]]:
+    """The database that was given, or the embedded one with the process it is."""
+    if settings.database_url is not None:
+        yield Databases.given(settings.database_url.get_secret_value()), ()
+        return
+    async with embedded(settings.data_dir, on_line=output.of("postgres")) as postgres:
+        await prepare(postgres.uri, DATABASE)
+        yield Databases.embedded(postgres.uri), (postgres.child,)
+
+
+async def _migrate(uri: str, output: Output) -> None:
+    """Brings the schema up.
+
+    Raises:
+        UpError: it did not get there.
+    """
+    command = (sys.executable, "-m", "surelane_migrations", "apply")
+    child = await Child.start(
+        "migrate", *command, env={**os.environ, "DATABASE_URL": uri}, on_line=output.of("migrate")
+    )
+    try:
+        code = await child.wait()
+    finally:
+        child.kill()
+        await child.wait()
+    if code != 0:
+        raise UpError(f"the migrations ended with code {code}")
+
+
+@asynccontextmanager
+async def _running(*wanted: Service, within: float, output: Output) -> AsyncIterator[list[Child]]:
+    """Runs services, and ends them together: ``within`` seconds after SIGTERM they are killed."""
+    children: list[Child] = []
+    try:
+        for service in wanted:
+            command = (sys.executable, "-m", *service.command)
+            show = output.of(service.name)
+            children.append(await Child.start(service.name, *command, env=service.environment, on_line=show))
+        yield children
+    finally:
+        await asyncio.gather(*(child.stop(signal.SIGTERM, within) for child in children))
+
+
+@asynccontextmanager
+async def _staying_up(*children: Child) -> AsyncIterator[None]:
+    """Stays in the block, and after it, until a child ends.
+
+    Raises:
+        UpError: when one does, saying which.
+    """
+
+    async def watch(child: Child) -> None:
+        code = await child.wait()
+        raise UpError(f"{child.name} ended with code {code}; ending the rest")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for child in children:
+                group.create_task(watch(child))
+            yield
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _ready(*wanted: Service) -> None:
+    async with aiohttp.ClientSession() as session:
+        for service in wanted:
+            while not await _answers(session, service.ready):  # noqa: ASYNC110 - another process has no event
+                await asyncio.sleep(0.05)
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as response:
+            return response.status == HTTPStatus.OK
+    except aiohttp.ClientError:
+        return False
+
+
+def _where_to_look(settings: UpSettings, ports: dict[str, int], databases: Databases) -> list[str]:
+    at = f"http://{settings.host}"
+    own = "yours, by DATABASE_URL"
+    return [
+        "",
+        "Surelane is up. Ctrl-C ends it.",
+        f"  talk to the bot  {at}:{ports['simulator']}/",
+        f"  ingest           {at}:{ports['ingest']}/slack/events",
+        f"  private ports    ingest {at}:{ports['ingest_private']}/, worker {at}:{ports['worker_private']}/",
+        f"  database         {psql(databases.owner) if settings.database_url is None else own}",
+        "",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
