@@ -1,0 +1,154 @@
+"""``python -m surelane_migrations``: what an operator, a Job and an init container run.
+
+Results go to standard output, progress and errors to standard error. Exit codes are in ``errors.Exit``.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from surelane_migrations.database import Connection, connected
+from surelane_migrations.errors import DifferentError, MigrationError
+from surelane_migrations.files import PACKAGED, discover
+from surelane_migrations.plan import plan as plan_migration
+from surelane_migrations.runner import Migration
+from surelane_migrations.settings import load_database_url, load_lock_settings, parse_duration
+from surelane_migrations.status import read_status
+from surelane_migrations.verify import expected_schema
+from surelane_migrations.verify import verify as verify_schema
+from surelane_migrations.version import RELEASE
+from surelane_migrations.wait import wait_for_schema
+
+app = typer.Typer(
+    name="surelane-migrations",
+    help=f"Brings the database of DATABASE_URL up to the schema of Surelane {RELEASE}.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Result = TypeVar("Result")
+
+Directory = Annotated[
+    Path, typer.Option("--scripts", help="Read the scripts here.", show_default="this release's")
+]
+Again = Annotated[
+    bool, typer.Option("--again", help="Migrate even if the version is equal; repairs what verify finds.")
+]
+Timeout = Annotated[
+    timedelta, typer.Option(parser=parse_duration, metavar="DURATION", help="Give up after this: 30s, 10m.")
+]
+
+
+@app.command()
+def apply(scripts: Directory = PACKAGED, again: Again = False) -> None:
+    """Migrate to this release, in one transaction; do nothing if that is done."""
+    migration = _migration(scripts, again)
+    outcome = _run(migration.apply(load_database_url()))
+    if not outcome.migrated:
+        _say(f"the schema is at {outcome.after}: nothing to do")
+        return
+    _say(
+        f"migrated from {outcome.before or 'nothing'} to {outcome.after} in {outcome.seconds:.1f} s: "
+        f"{outcome.incremental} incremental and {outcome.idempotent} idempotent scripts"
+    )
+
+
+@app.command()
+def status(
+    scripts: Directory = PACKAGED,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the schema's version and which scripts are applied, pending or changed."""
+    found = _run(_with_connection(lambda connection: read_status(connection, discover(scripts))))
+    print(json.dumps(found.as_json(), default=str, indent=2) if as_json else found.as_text())
+
+
+@app.command()
+def plan(scripts: Directory = PACKAGED, again: Again = False) -> None:
+    """Print the SQL that apply would run; apply nothing."""
+    migration = _migration(scripts, again)
+    print(_run(_with_connection(lambda connection: plan_migration(connection, migration))), end="")
+
+
+@app.command()
+def wait(timeout: Timeout = timedelta(minutes=5)) -> None:
+    """Wait until the schema is at this release or newer; never migrate."""
+    _run(wait_for_schema(load_database_url(), timeout=timeout, report=_say))
+
+
+@app.command()
+def verify(scripts: Directory = PACKAGED) -> None:
+    """Compare every object, function body and grant with what this release's scripts make."""
+    expected = expected_schema(scripts)
+    found = _run(_with_connection(lambda connection: verify_schema(connection, discover(scripts), expected)))
+    for line in found.missing:
+        print(f"missing:    {line}")
+    for line in found.unexpected:
+        print(f"unexpected: {line}")
+    if found.missing or found.unexpected:
+        raise DifferentError(
+            "the schema is not what this release makes. apply --again restores functions and grants; "
+            "tables and indexes that were changed by hand are changed back by hand."
+        )
+    _say(f"the schema is what {RELEASE} makes: {len(expected)} objects and grants")
+
+
+def run() -> None:
+    """The entry point: every error of ours is one message and its exit code."""
+    try:
+        app()
+    except MigrationError as error:
+        _fail(error)
+
+
+def _migration(directory: Path, again: bool) -> Migration:
+    return Migration(discover(directory), locks=load_lock_settings(), again=again, report=_say)
+
+
+async def _with_connection(read: Callable[[Connection], Awaitable[Result]]) -> Result:
+    async with connected(load_database_url()) as connection:
+        return await read(connection)
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Runs to the end, or until SIGTERM or SIGINT, which roll back and end with 128 plus the signal's number.
+
+    By itself SIGTERM does not end a container's first process.
+    """
+    received: list[int] = []
+
+    async def main() -> Result:
+        task = asyncio.current_task()
+
+        def cancel(number: int) -> None:
+            received.append(number)
+            if task:
+                task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, cancel, number)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        _say(f"interrupted by {signal.Signals(received[0]).name}: nothing was applied")
+        raise SystemExit(128 + received[0]) from None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _fail(error: MigrationError) -> NoReturn:
+    _say(f"error: {error}")
+    raise SystemExit(int(error.exit_code))

@@ -1,0 +1,184 @@
+"""The connection, and what a database says about itself before anything is changed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from surelane_migrations.errors import ForbiddenError, MigrationError, SettingsError, UnreachableError
+from surelane_migrations.files import Applied
+from surelane_migrations.version import Version
+
+if TYPE_CHECKING:  # generic for the type checker alone
+    Connection = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
+
+APPLICATION_NAME = "surelane-migrations"
+CONNECT_TIMEOUT = 10.0
+
+UNREACHABLE = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InternalClientError,
+)
+"""The database is away, going away or coming back, or does not let us in."""
+
+_FACTS = """
+select current_user::text as role, current_database()::text as database
+, (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agent') as owner
+, has_database_privilege(current_database(), 'create') as may_create
+, (select count(*) = 2 from pg_class c join pg_namespace n on n.oid = c.relnamespace
+   where nspname = 'agent' and relkind = 'r' and relname in ('version', 'migration')) as bootstrapped
+"""
+# An owner reads the table; a service's role may only call the function.
+_VERSIONS = (
+    "select version, min_compatible from agent.version",
+    "select version, min_compatible from agent.schema_version()",
+)
+_APPLIED = "select file_name, version, applied_at, checksum from agent.migration order by file_name"
+
+
+@dataclass(frozen=True)
+class SchemaVersion:
+    """The release a schema is at, and the oldest whose services still work on it."""
+
+    version: Version
+    min_compatible: Version
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Who we are, and whose the schema is. ``owner`` is None where there is no schema yet."""
+
+    role: str
+    database: str
+    owner: str | None
+    may_create: bool
+    bootstrapped: bool
+
+
+@asynccontextmanager
+async def connected(dsn: str, answers_within: float | None = None) -> AsyncIterator[Connection]:
+    """A connection of its own, closed at the end.
+
+    Args:
+        dsn: any libpq URI.
+        answers_within: seconds for connecting and for each statement; None leaves a statement all its time.
+
+    Raises:
+        SettingsError: ``dsn`` cannot be read.
+        UnreachableError: there is no connection to be had, or it is lost before the end.
+    """
+    connection = await _connect(dsn, answers_within)
+    try:
+        yield connection
+    except UNREACHABLE as error:
+        raise UnreachableError(
+            f"the connection to the database was lost: {_one_line(error)}. Nothing is left halfway: unless "
+            "it was lost during the commit, nothing was applied. Run the command again; it finds out."
+        ) from error
+    except asyncpg.PostgresError as error:
+        raise MigrationError(
+            f"the database refused: {_one_line(error)} ({error.sqlstate}). Nothing was applied."
+        ) from error
+    finally:
+        await _close(connection)
+
+
+async def _connect(dsn: str, answers_within: float | None) -> Connection:
+    try:
+        return await asyncpg.connect(
+            dsn,
+            timeout=min(CONNECT_TIMEOUT, answers_within or CONNECT_TIMEOUT),
+            command_timeout=answers_within,
+            statement_cache_size=0,  # every statement runs once, and a transaction pooler may be in between
+            server_settings={"application_name": APPLICATION_NAME},
+        )
+    except (asyncpg.ClientConfigurationError, ValueError):
+        # The reason may quote a part of the password, which is what such URIs usually trip over.
+        raise SettingsError(
+            "DATABASE_URL is not a PostgreSQL URI: write postgresql://user:password@host:5432/database, "
+            "special characters in the password as %XX"
+        ) from None
+    except UNREACHABLE as error:
+        raise UnreachableError(
+            f"cannot connect to the database: {_one_line(error)}. Check that it is up and DATABASE_URL right."
+        ) from error
+
+
+async def _close(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=5)
+    except UNREACHABLE:
+        connection.terminate()
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+async def read_facts(connection: Connection) -> Facts:
+    """Reads catalogs that everybody may read."""
+    (row,) = await connection.fetch(_FACTS)
+    return Facts(**dict(row))
+
+
+async def read_version(connection: Connection) -> SchemaVersion | None:
+    """The schema's version, without any lock; None where there is no schema yet.
+
+    Raises:
+        ForbiddenError: this role may not read it.
+        MigrationError: what is there is not a version.
+    """
+    refusal: asyncpg.PostgresError | None = None
+    for query in _VERSIONS:
+        try:
+            row = await connection.fetchrow(query)
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError):
+            continue
+        except asyncpg.InsufficientPrivilegeError as error:
+            refusal = error
+            continue
+        return _schema_version(row) if row else None
+    if refusal:
+        raise ForbiddenError(
+            f"this role may not read the schema's version: {refusal}. Connect as the schema's owner, "
+            "or grant the role membership in agent_ingest or agent_worker."
+        )
+    return None
+
+
+def _schema_version(row: asyncpg.Record) -> SchemaVersion:
+    try:
+        return SchemaVersion(Version.parse(row["version"]), Version.parse(row["min_compatible"]))
+    except ValueError as error:
+        raise MigrationError(
+            f"agent.version cannot be understood: {error}; correct it to the release applied"
+        ) from None
+
+
+async def read_applied(connection: Connection) -> tuple[Applied, ...]:
+    """The incremental scripts applied so far; none where there is no schema yet.
+
+    Raises:
+        ForbiddenError: this role may not read ``agent.migration``.
+    """
+    try:
+        return tuple(Applied(**dict(row)) for row in await connection.fetch(_APPLIED))
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return ()
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ForbiddenError(
+            f"this role may not read agent.migration: {error}. Connect as the schema's owner."
+        ) from None

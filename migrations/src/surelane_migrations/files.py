@@ -1,0 +1,157 @@
+"""Migration scripts as files: which there are, in what order, and whether those applied are still the same.
+
+Nothing here touches a database. The scripts of ``incremental/`` run exactly once, those of ``idempotent/`` on
+every migration. Each is called ``NNN-name.sql``, numbered from 000 without gaps or doubles: there is one
+order, and two people cannot both add number 7.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from surelane_migrations.errors import DifferentError, ScriptsError
+
+PACKAGED = Path(__file__).parent
+"""The directory that holds this release's own scripts."""
+
+_NAME = re.compile(r"(\d{3})-[a-z0-9]+(?:[-_][a-z0-9]+)*\.sql", re.ASCII)
+_RULE = (
+    "scripts are called NNN-name.sql: three digits from 000 without gaps, then lower-case words with hyphens"
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script. ``folder`` is ``incremental`` or ``idempotent``."""
+
+    folder: str
+    file_name: str
+    sql: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.folder}/{self.file_name}"
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the text, in hexadecimal."""
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """All scripts of a release, each folder in the order of its numbers."""
+
+    incremental: tuple[Script, ...]
+    idempotent: tuple[Script, ...]
+
+    def __iter__(self) -> Iterator[Script]:
+        yield from self.incremental
+        yield from self.idempotent
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over every script's name and text: it changes when anything about the set does."""
+        listing = "".join(f"{script.label} {script.checksum}\n" for script in self)
+        return hashlib.sha256(listing.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A row of ``agent.migration``: an incremental script that was applied, by which release and when."""
+
+    file_name: str
+    version: str
+    applied_at: datetime
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The incremental scripts here against those applied. Only ``pending`` ones are as they should be."""
+
+    pending: tuple[Script, ...]
+    changed: tuple[str, ...]
+    vanished: tuple[str, ...]
+
+    def require_unchanged(self) -> None:
+        """Raises DifferentError naming each applied script that changed or vanished since."""
+        problems = [f"incremental/{name} changed after it was applied" for name in self.changed]
+        problems += [f"incremental/{name} was applied and is gone" for name in self.vanished]
+        if problems:
+            raise DifferentError(
+                "; ".join(problems) + ". Applied scripts are history: restore them as they were, "
+                "and put the change into a new script with the next number."
+            )
+
+
+def compare(scripts: Scripts, applied: Iterable[Applied]) -> Comparison:
+    """Compares by file name and checksum.
+
+    Numbers have no gaps and applied scripts cannot vanish, so what is pending comes after what was applied.
+    """
+    recorded = {row.file_name: row.checksum for row in applied}
+    here = {script.file_name: script.checksum for script in scripts.incremental}
+    return Comparison(
+        pending=tuple(script for script in scripts.incremental if script.file_name not in recorded),
+        changed=tuple(name for name, checksum in recorded.items() if here.get(name, checksum) != checksum),
+        vanished=tuple(name for name in recorded if name not in here),
+    )
+
+
+def discover(directory: Path = PACKAGED) -> Scripts:
+    """Reads the scripts in ``directory``'s ``incremental`` and ``idempotent``.
+
+    Raises:
+        ScriptsError: a folder is missing or has no scripts, or a name or text breaks a rule.
+    """
+    return Scripts(incremental=_read(directory, "incremental"), idempotent=_read(directory, "idempotent"))
+
+
+def _read(directory: Path, folder: str) -> tuple[Script, ...]:
+    if not (directory / folder).is_dir():
+        raise ScriptsError(
+            f"{directory / folder} is not a directory; scripts are in incremental/ and idempotent/"
+        )
+    names = sorted(path.name for path in (directory / folder).iterdir() if not path.name.startswith("."))
+    if not names:
+        raise ScriptsError(f"{directory / folder} holds no scripts; was the package built without them?")
+    _check_numbering(folder, names)
+    return tuple(_read_script(directory, folder, name) for name in names)
+
+
+def _check_numbering(folder: str, names: Iterable[str]) -> None:
+    """Raises ScriptsError at the first name that is not the next number's. ``names`` are sorted."""
+    previous = ""
+    for expected, name in enumerate(names):
+        match = _NAME.fullmatch(name)
+        if not match:
+            raise ScriptsError(f"{folder}/{name}: {_RULE}; rename it")
+        if previous[:3] == match[1]:
+            raise ScriptsError(
+                f"{folder}/{previous} and {folder}/{name} have the same number; renumber the later one"
+            )
+        if int(match[1]) != expected:
+            raise ScriptsError(f"{folder}/{name} should have number {expected:03d}: there is a gap before it")
+        previous = name
+
+
+def _read_script(directory: Path, folder: str, name: str) -> Script:
+    try:
+        # Python reads all line endings as one, so a checkout on Windows has the same checksums.
+        sql = (directory / folder / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScriptsError(f"{folder}/{name} cannot be read as UTF-8 text: {error}") from error
+    if not sql.strip() or "\0" in sql:
+        raise ScriptsError(
+            f"{folder}/{name} is empty or holds a zero byte; write it, or delete it and renumber"
+        )
+    return Script(folder, name, sql)
+
+
+def parse_releases(text: str) -> Mapping[str, str]:
+    """Reads ``releases.txt``: a line for every release with its scripts' digest (``Scripts.digest``)."""
+    return dict(line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))

@@ -1,0 +1,71 @@
+"""The two locks of a migration: an advisory lock, then ``agent.migration`` itself.
+
+The first keeps runners apart, even where there is no schema yet; the second keeps out all others.
+"""
+
+import asyncpg
+
+from surelane_migrations.database import Connection
+from surelane_migrations.errors import LockedError
+from surelane_migrations.settings import LockSettings
+
+ADVISORY_KEY = 31321898691465844
+
+_HOLDER = """
+select l.pid, a.application_name, a.usename, host(a.client_addr) as address, a.xact_start
+from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+and ((l.classid::int8 << 32) | l.objid::int8) = $1
+and l.database = (select oid from pg_database where datname = current_database())
+"""
+_TABLE_HOLDER = """
+select l.pid, a.application_name, a.usename, host(a.client_addr) as address, a.xact_start
+from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'relation' and l.granted and l.pid <> pg_backend_pid()
+and l.mode not in ('AccessShareLock', 'RowShareLock')
+and l.relation = to_regclass('agent.migration')
+and l.database = (select oid from pg_database where datname = current_database())
+limit 1
+"""
+
+
+async def take_advisory_lock(connection: Connection) -> bool:
+    """Asks once, without waiting. The lock goes with the transaction, however that ends."""
+    return bool(await connection.fetchval("select pg_try_advisory_xact_lock($1)", ADVISORY_KEY))
+
+
+TABLE_LOCK = "lock table agent.migration in exclusive mode"
+
+
+async def take_table_lock(connection: Connection) -> None:
+    """Locks ``agent.migration`` against everything but reading, waiting as long as ``lock_timeout`` says.
+
+    Raises:
+        asyncpg.LockNotAvailableError: the time is up.
+    """
+    await connection.execute(TABLE_LOCK)
+
+
+async def advisory_holder(connection: Connection) -> str:
+    """Who holds the advisory lock, in words."""
+    return _describe(await connection.fetchrow(_HOLDER, ADVISORY_KEY))
+
+
+async def table_locked(connection: Connection, settings: LockSettings) -> LockedError:
+    """The error for a table lock that was not had in time, naming its holder if that is still there."""
+    holder = _describe(await connection.fetchrow(_TABLE_HOLDER))
+    return LockedError(
+        f"agent.migration was locked for {settings.timeout.total_seconds():g} s by {holder}. Nothing was "
+        "applied. End that session, or raise SURELANE_MIGRATION_LOCK_TIMEOUT, and run this again."
+    )
+
+
+def _describe(row: asyncpg.Record | None) -> str:
+    if row is None:
+        return "a session that has just gone"
+    since = (
+        f"{row['xact_start']:%Y-%m-%d %H:%M:%S %Z}" if row["xact_start"] else "a time hidden from this role"
+    )
+    address = f" from {row['address']}" if row["address"] else ""
+    name = row["application_name"] or "no application name"
+    return f"process {row['pid']} ({name}, role {row['usename'] or 'hidden'}{address}, since {since})"

@@ -1,0 +1,50 @@
+"""What ``apply`` would do, as SQL to read or to hand to an administrator. Nothing is applied."""
+
+from collections.abc import Iterator
+
+from surelane_migrations.database import Connection, read_facts
+from surelane_migrations.files import Script
+from surelane_migrations.history import count_history, read_history
+from surelane_migrations.locks import ADVISORY_KEY, TABLE_LOCK
+from surelane_migrations.runner import Migration
+from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql
+
+
+async def plan(connection: Connection, migration: Migration) -> str:
+    """The SQL of the whole migration, or a comment where there is nothing to do.
+
+    Raises:
+        MigrationError: what ``apply`` would raise before it ran anything.
+    """
+    header = [f"-- Database {(await read_facts(connection)).database}, {await _conversion(connection)}"]
+    if await migration.nothing_to_do(connection):
+        return f"{header[0]}\n-- The schema is at {migration.target}: nothing to do without --again.\n"
+    bootstrapped = (await read_facts(connection)).bootstrapped
+    before, comparison = await migration.compare(connection)
+    header.append(f"-- From {before.version if before else 'nothing'} to {migration.target}.")
+    parts = ["\n".join(header), *_transaction(migration, comparison.pending, bootstrapped)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped: bool) -> Iterator[str]:
+    """The statements of :meth:`Migration.apply`, in its order."""
+    yield "begin;"
+    yield f"select pg_advisory_xact_lock({ADVISORY_KEY});"
+    yield f"{BASELINE}set local lock_timeout = {migration.locks.timeout_ms};"
+    if not bootstrapped:
+        yield BOOTSTRAP
+    yield f"{TABLE_LOCK};"
+    for step in steps(migration.scripts, pending, migration.target):
+        yield f"-- {step.script.label}\n{step.script.sql.rstrip()}\n{step.record or ''}"
+    yield version_sql(migration.target, migration.min_compatible)
+    yield "commit;"
+
+
+async def _conversion(connection: Connection) -> str:
+    """What a migration does to history, in words: a conversion rewrites every row of it."""
+    history = await read_history(connection)
+    if not history.converts:
+        return f"history stays as it is ({history.form or 'none yet'})"
+    version = history.installed or history.available
+    rows = await count_history(connection)
+    return f"history becomes a hypertable of TimescaleDB {version}, which rewrites {rows} rows"

@@ -1,0 +1,200 @@
+"""Applies a release's scripts: in one transaction, under two locks, by the schema's owner alone.
+
+Whatever happens on the way, be it a failing script or a killed process, the database is as it was before.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from surelane_migrations import files
+from surelane_migrations.database import (
+    Connection,
+    Facts,
+    SchemaVersion,
+    connected,
+    read_applied,
+    read_facts,
+    read_version,
+)
+from surelane_migrations.errors import (
+    DifferentError,
+    ForbiddenError,
+    IncompatibleError,
+    LockedError,
+    MigrationError,
+)
+from surelane_migrations.files import Comparison, Script, Scripts
+from surelane_migrations.locks import advisory_holder, table_locked, take_advisory_lock, take_table_lock
+from surelane_migrations.script import run_script, show_notices
+from surelane_migrations.settings import LockSettings
+from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql
+from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
+
+Report = Callable[[str], None]
+"""Takes one line of progress."""
+
+# A killed runner's session would otherwise finish a long script first. Not every platform's server can tell.
+_NOTICE_LOST_CLIENT = """
+do $$ begin set local client_connection_check_interval = '1s'; exception when others then null; end $$
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a migration did: the versions before and after, and how many scripts it ran."""
+
+    before: Version | None
+    after: Version
+    incremental: int = 0
+    idempotent: int = 0
+    seconds: float = 0.0
+
+    @property
+    def migrated(self) -> bool:
+        return self.idempotent > 0
+
+
+def silent(_line: str) -> None:
+    """Reports nothing."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Brings a database from whatever version it is at to ``target``.
+
+    ``again`` runs it even where the version is equal: idempotent scripts restore functions and grants that
+    were changed by hand, and history becomes a hypertable once TimescaleDB is there.
+    """
+
+    scripts: Scripts
+    target: Version = RELEASE
+    min_compatible: Version = MIN_COMPATIBLE
+    locks: LockSettings = field(default_factory=LockSettings)
+    again: bool = False
+    report: Report = silent
+
+    async def apply(self, dsn: str) -> Outcome:
+        """Migrates, waiting for another runner if there is one.
+
+        Raises:
+            MigrationError: each of its kinds as ``errors`` has them. The database is then as it was before.
+        """
+        for attempt in range(1, self.locks.attempts + 1):
+            # A new connection each time: a session whose create extension was rolled back cannot do it again.
+            async with connected(dsn) as connection:
+                outcome = await self._attempt(connection)
+                if outcome:
+                    return outcome
+                holder = await advisory_holder(connection)
+            self.report(
+                f"waiting for another migration, attempt {attempt} of {self.locks.attempts}: {holder}"
+            )
+            if attempt < self.locks.attempts:
+                await asyncio.sleep(self.locks.delay.total_seconds())
+        raise LockedError(
+            f"another migration is still running: {holder}. Nothing was applied here. Run this again when it "
+            "is done; if it hangs, end it with select pg_terminate_backend(pid)."
+        )
+
+    async def _attempt(self, connection: Connection) -> Outcome | None:
+        """One try at the lock; None where another runner has it."""
+        if await self.nothing_to_do(connection):
+            return Outcome(before=self.target, after=self.target)
+        try:
+            async with connection.transaction(isolation="read_committed"):
+                return await self._migrate(connection) if await take_advisory_lock(connection) else None
+        except asyncpg.LockNotAvailableError:
+            raise (await table_locked(connection, self.locks)) from None
+        except asyncpg.ReadOnlySQLTransactionError:
+            raise MigrationError(
+                "the database is read-only; set DATABASE_URL to the primary, not a standby"
+            ) from None
+
+    async def nothing_to_do(self, connection: Connection) -> bool:
+        """Whether the version is this one already; reads only, and takes no lock that anybody waits for."""
+        before, comparison = await self.compare(connection)
+        if self.again or before is None or before.version != self.target:
+            return False
+        if comparison.pending:
+            raise DifferentError(
+                f"the schema is at {self.target} without {comparison.pending[0].label}, which was added to "
+                "this release after it was applied. Give the release a new version, or run apply --again."
+            )
+        return True
+
+    async def compare(self, connection: Connection) -> tuple[SchemaVersion | None, Comparison]:
+        """What is there against what is here; raises what makes a migration impossible."""
+        facts = await read_facts(connection)
+        require_owner(facts)
+        if not facts.bootstrapped:
+            return None, files.compare(self.scripts, ())
+        before = await read_version(connection)
+        if before:
+            self._require_not_newer(before)
+        comparison = files.compare(self.scripts, await read_applied(connection))
+        comparison.require_unchanged()
+        return before, comparison
+
+    async def _migrate(self, connection: Connection) -> Outcome:
+        """Everything under the advisory lock, where what was read before it may be out of date."""
+        if await self.nothing_to_do(connection):
+            return Outcome(before=self.target, after=self.target)
+        started = time.monotonic()
+        await self._prepare(connection)
+        before, comparison = await self.compare(connection)
+        self.report(f"migrating from {before.version if before else 'nothing'} to {self.target}")
+        await self._run(connection, comparison.pending)
+        return Outcome(
+            before=before.version if before else None,
+            after=self.target,
+            incremental=len(comparison.pending),
+            idempotent=len(self.scripts.idempotent),
+            seconds=time.monotonic() - started,
+        )
+
+    async def _prepare(self, connection: Connection) -> None:
+        """Creates what the runner keeps where it is missing, and locks it."""
+        await connection.execute(BASELINE)
+        await connection.execute(_NOTICE_LOST_CLIENT)
+        await connection.execute("select set_config('lock_timeout', $1, true)", str(self.locks.timeout_ms))
+        if not (await read_facts(connection)).bootstrapped:
+            await connection.execute(BOOTSTRAP)
+        await take_table_lock(connection)
+
+    async def _run(self, connection: Connection, pending: tuple[Script, ...]) -> None:
+        with show_notices(connection, self.report):
+            for step in steps(self.scripts, pending, self.target):
+                started = time.monotonic()
+                await run_script(connection, step.script)
+                if step.record:
+                    await connection.execute(step.record)
+                self.report(f"  {step.script.label:<60} {(time.monotonic() - started) * 1000:6.0f} ms")
+        await connection.execute(version_sql(self.target, self.min_compatible))
+
+    def _require_not_newer(self, found: SchemaVersion) -> None:
+        if found.version > self.target:
+            raise IncompatibleError(
+                f"the schema is at {found.version}, newer than this release, {self.target}. Nothing "
+                f"was applied: run {found.version} or later; services from {found.min_compatible} on work."
+            )
+
+
+def require_owner(facts: Facts) -> None:
+    """Raises ForbiddenError unless this role owns the schema, or may create it where there is none yet.
+
+    A superuser or a member of the owner's role could do it too, and leave objects the owner cannot change.
+    """
+    if facts.owner is None and not facts.may_create:
+        raise ForbiddenError(
+            f"role {facts.role} may not create schema agent. Run as the database's owner, or have an "
+            f'administrator run: grant create on database "{facts.database}" to "{facts.role}"'
+        )
+    if facts.owner is not None and facts.owner != facts.role:
+        raise ForbiddenError(
+            f"schema agent belongs to {facts.owner}, not to {facts.role}; only its owner migrates it. "
+            f"Set DATABASE_URL to log in as {facts.owner}."
+        )

@@ -1,0 +1,68 @@
+"""Runs one script inside the migration's transaction, and tells people what went wrong where."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from surelane_migrations.database import UNREACHABLE, Connection
+from surelane_migrations.errors import LockedError, MigrationError
+from surelane_migrations.files import Script
+
+# Executed by PL/pgSQL, a script cannot end the transaction it runs in: the server refuses commit and its kin
+# there. Sent as it is, a stray commit would make half a migration permanent.
+_REMEMBER = "select set_config('surelane.script', $1, true)"
+_EXECUTE = "do $$ begin execute current_setting('surelane.script'); end $$"
+
+
+async def run_script(connection: Connection, script: Script) -> None:
+    """Executes all statements of a script.
+
+    Raises:
+        LockedError: a statement waited for a table longer than ``lock_timeout``.
+        MigrationError: a statement failed; the message has the script, the reason and, where known, the line.
+    """
+    await connection.execute(_REMEMBER, script.sql)
+    try:
+        await connection.execute(_EXECUTE)
+    except UNREACHABLE:
+        raise
+    except asyncpg.LockNotAvailableError as error:
+        raise LockedError(
+            f"{script.label} waited too long for a lock ({error}). Nothing was applied. Find the long "
+            "transaction in pg_stat_activity, run this again at a quieter hour, or raise "
+            "SURELANE_MIGRATION_LOCK_TIMEOUT."
+        ) from None
+    except asyncpg.PostgresError as error:
+        raise MigrationError(f"{script.label} failed{_explain(script, error)}") from error
+
+
+def _explain(script: Script, error: asyncpg.PostgresError) -> str:
+    text = f": {error.args[0]} ({error.sqlstate}). Nothing was applied; correct the cause and run this again."
+    if error.sqlstate == "0A000" and "transaction commands" in str(error.args[0]):
+        text = ": it begins or ends a transaction. A migration is one transaction; take that statement out."
+    details = [detail for detail in (error.detail, error.hint) if detail]
+    return _line(script, error) + text + "".join(f"\n  {detail}" for detail in details)
+
+
+def _line(script: Script, error: asyncpg.PostgresError) -> str:
+    """Where, if the server gave a position in the script itself rather than in a function's body."""
+    position = error.internal_position
+    if not position or error.internal_query != script.sql:
+        return ""
+    return f" at line {script.sql.count(chr(10), 0, int(position) - 1) + 1}"
+
+
+@contextmanager
+def show_notices(connection: Connection, report: Callable[[str], None]) -> Iterator[None]:
+    """Reports what scripts raise as notice or warning, but not that something is there already."""
+
+    def listen(_connection: object, message: asyncpg.PostgresLogMessage) -> None:
+        if not str(message.message).endswith(", skipping"):
+            report(f"  {(message.severity_en or 'notice').lower()}: {message.message}")
+
+    connection.add_log_listener(listen)
+    try:
+        yield
+    finally:
+        connection.remove_log_listener(listen)

@@ -1,0 +1,92 @@
+"""The command's settings, from the environment alone."""
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from surelane_migrations.errors import SettingsError
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d{1,8}(?:\.\d+)?|\.\d+)\s*(ms|s|m|h)?", re.ASCII)
+
+
+def parse_duration(value: object) -> timedelta:
+    """Reads ``500ms``, ``0.5s``, ``10m``, ``1h``, or a plain number of seconds, as the services do.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(str(value).strip().lower())
+    if not match:
+        raise ValueError(f"{value!r} is not a duration: write 500ms, 0.5s, 10m, 1h, or a number of seconds")
+    return timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"])
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+
+
+class LockSettings(BaseSettings):
+    """How patiently a migration asks for its locks."""
+
+    model_config = SettingsConfigDict(
+        env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
+    )
+
+    attempts: int = Field(default=10, ge=1, validation_alias="SURELANE_MIGRATION_LOCK_ATTEMPTS")
+    """How often to ask for the advisory lock before giving up."""
+
+    delay: Duration = Field(default=timedelta(seconds=10), validation_alias="SURELANE_MIGRATION_LOCK_DELAY")
+    """The pause between two attempts, outside any transaction."""
+
+    timeout: Duration = Field(
+        default=timedelta(seconds=5), validation_alias="SURELANE_MIGRATION_LOCK_TIMEOUT"
+    )
+    """How long a statement may wait for a table's lock, in scripts too: while an ``alter table`` waits for a
+    long query, everybody else waits for the ``alter table``."""
+
+    @property
+    def timeout_ms(self) -> int:
+        """``timeout`` as PostgreSQL's ``lock_timeout`` counts, where 0 would be no limit."""
+        return max(1, round(self.timeout.total_seconds() * 1000))
+
+
+class DatabaseSettings(BaseSettings):
+    """Where the database is."""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True)
+
+    database_url: SecretStr = Field(validation_alias="DATABASE_URL")
+    """Any libpq URI, the Unix-socket form ``postgresql://user@/name?host=/dir`` included."""
+
+
+def load_database_url() -> str:
+    """Reads ``DATABASE_URL``.
+
+    Raises:
+        SettingsError: it is not set.
+    """
+    try:
+        settings = DatabaseSettings()  # type: ignore[call-arg] # read from the environment
+    except ValidationError:
+        raise SettingsError(
+            "DATABASE_URL is not set; set it to a URI such as postgresql://surelane@host/surelane"
+        ) from None
+    return settings.database_url.get_secret_value()
+
+
+def load_lock_settings() -> LockSettings:
+    """Reads the ``SURELANE_MIGRATION_LOCK_…`` settings.
+
+    Raises:
+        SettingsError: naming each that cannot be used, and why.
+    """
+    try:
+        return LockSettings()
+    except ValidationError as error:
+        problems = "; ".join(f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
+        raise SettingsError(f"settings cannot be used: {problems}") from None
