@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -31,8 +30,11 @@ class Output:
 
     def say(self, *lines: str) -> None:
         """Writes lines. A terminal that went away is no reason to end without cleaning up."""
-        with suppress(OSError):
+        try:
             print(*lines, sep="\n", flush=True)
+        except OSError:
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is what is wanted
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
     def readable(self, line: str) -> str:
         """A record of structlog's JSON as one line and its traceback; anything else as it is."""
