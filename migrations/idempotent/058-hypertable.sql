@@ -3,7 +3,8 @@
 do $$
 begin
     if exists (select from pg_available_extensions where name = 'timescaledb' and installed_version is null)
-    and 'timescaledb' = any(string_to_array(replace(current_setting('shared_preload_libraries'), ' ', ''), ',')) then
+    -- Whether it is preloaded shows in a setting of its loader: an ordinary role may not read shared_preload_libraries.
+    and current_setting('timescaledb.max_background_workers', true) is not null then
         begin
             create extension if not exists timescaledb;
         exception when insufficient_privilege then
