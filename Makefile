@@ -38,13 +38,16 @@ lock: ## resolve the pinned, hashed requirements again (needs uv)
 clean: ## remove the environment and the development data
 	rm -rf .venv .surelane .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
+# Checked one by one, so that each says what to do.
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Surelane needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11")'
-	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Surelane needs Python 3.11 or newer and %s is %d.%d; name another: make PYTHON=/path/to/python3" % (sys.executable, sys.version_info[0], sys.version_info[1]))'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; exit 1; }
 
 # One stamp a requirements file: nothing is installed again until it, or a package's own metadata, changes.
 .venv/%.stamp: requirements/%.txt $(PACKAGES:%=%/pyproject.toml) | .venv/bin/python
-	@echo "installing requirements/$*.txt into .venv" >&2
+	@echo "installing requirements/$*.txt into .venv (a minute, once)" >&2
 	@$(PIP) install --require-hashes --only-binary=:all: -r $<
 	@$(PIP) install --no-deps --no-build-isolation --no-index $(PACKAGES:%=-e ./%)
 	@touch $@
