@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 
-@dataclass(frozen=True)
-class Event:
+@dataclass
+class Event:  # not frozen: freezing makes building one four times as dear, and workers build tens of thousands a second
     """One claimed event. Unknown fields of Slack's envelope are kept in :attr:`payload`.
 
     Attributes:
@@ -27,6 +27,8 @@ class Event:
         enqueued_at: when it was stored.
         errors: what went wrong in earlier attempts, oldest first, JSON text of an array.
         traceparent: the W3C context of the span that stored it.
+        lane: where claims found it; ``None`` where the claim did not say.
+        notes: what earlier claims noted for this one (:meth:`Queue.note_event`), JSON text of an object.
     """
 
     id: int
@@ -43,6 +45,8 @@ class Event:
     enqueued_at: datetime | None = None
     errors: str = "[]"
     traceparent: str | None = None
+    lane: int | None = None
+    notes: str | None = None
 
     @cached_property
     def payload(self) -> dict[str, Any]:

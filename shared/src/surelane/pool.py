@@ -2,13 +2,21 @@
 
 import asyncio
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import asyncpg
 
 from surelane.errors import DatabaseUnavailableError
 
-Connection = asyncpg.Connection[asyncpg.Record]
-Pool = asyncpg.Pool[asyncpg.Record]
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+    Pool = asyncpg.Pool[asyncpg.Record]
+else:  # generic in its stubs only
+    Connection = asyncpg.Connection
+    Pool = asyncpg.Pool
+
+DatabaseError = asyncpg.PostgresError
+"""Whatever the server refuses; those of :data:`UNAVAILABLE` and :data:`RETRYABLE` are worth sending again."""
 
 UNAVAILABLE = (
     OSError,

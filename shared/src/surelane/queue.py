@@ -93,6 +93,13 @@ class Queue:
         )
         return [_event(row) for row in rows]
 
+    async def next_visible(self, kinds: Sequence[str]) -> float | None:
+        """Seconds until the next event of ``kinds`` that is not visible yet will be; ``None`` when there is none."""
+        seconds = await self._database.fetchval(
+            "select extract(epoch from agent.next_visible($1) - agent.clock())::float8", kinds
+        )
+        return None if seconds is None else float(seconds)
+
     async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
         """Moves events to history as completed, each fenced by its claim; answers in the order given."""
         rows = await self._database.fetch(
@@ -133,6 +140,10 @@ class Queue:
         )
         return _answers(rows)
 
+    async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
+        """Keeps ``notes`` (JSON text of an object) on a claimed event, for its later attempts."""
+        return Settled(await self._database.fetchval("select agent.note_event($1, $2, $3)", identity, claim, notes))
+
     async def release_events(self, items: Sequence[tuple[int, int]]) -> list[Settled]:
         """Gives events back at once, their attempt not counted."""
         rows = await self._database.fetch(
@@ -152,6 +163,32 @@ class Queue:
         """Moves exhausted and too old events to history; returns how many."""
         expired: int = await self._database.fetchval("select agent.delete_expired_events($1, $2)", max_attempts, max_vt_age)
         return expired
+
+    async def sweep_events(
+        self,
+        *,
+        max_attempts: int = 3,
+        max_vt_age: timedelta = timedelta(hours=1),
+        kinds: Sequence[str] | None = None,
+        by_age: bool = True,
+        limit: int = 1000,
+    ) -> int:
+        """One bounded batch of a sweep: moves up to ``limit`` events of each sort to history as expired; returns how many.
+
+        Args:
+            max_attempts: for events without a maximum of their own.
+            max_vt_age: an event visible and unclaimed for longer is too old, where ``by_age``.
+            kinds: those that may be too old; every one where ``None``.
+        """
+        swept: int = await self._database.fetchval(
+            "select agent.sweep_events($1, $2, $3, $4, $5)", max_attempts, max_vt_age, kinds, by_age, limit
+        )
+        return swept
+
+    async def rescue_events(self, dead_for: timedelta = timedelta(minutes=5)) -> int:
+        """Ends the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Returns how many."""
+        rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
+        return rescued
 
     async def schema_version(self) -> tuple[str, str]:
         """The database's version and the oldest version of the services it still serves."""
@@ -177,6 +214,8 @@ def _event(row: Row) -> Event:
         enqueued_at=row["enqueued_at"],
         errors=row["errors"],
         traceparent=row["traceparent"],
+        lane=row["lane"],
+        notes=row["notes"],
     )
 
 

@@ -1,0 +1,9 @@
+"""``python -m surelane_worker``: claims events and runs handlers. Configured by the environment; see ``settings``."""
+
+import sys
+
+from surelane.lifecycle import run
+from surelane_worker.wiring import main
+
+if __name__ == "__main__":
+    sys.exit(run(main))

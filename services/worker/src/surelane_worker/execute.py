@@ -1,0 +1,211 @@
+"""Runs handlers: one claim, one outcome."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from surelane.events import Completion, Event, Failure
+from surelane_worker.claims import LOST, Claim, Work, runs_of
+from surelane_worker.context import Context, Services
+from surelane_worker.handler import Handler
+from surelane_worker.metrics import Metrics
+from surelane_worker.outcomes import Discard, Done, Outcome, Retry, Snooze, outcome_of, seconds
+from surelane_worker.records import ResultError, error_text, result_text, where
+from surelane_worker.retry import Backoff
+from surelane_worker.settle import Released, Settler, Snoozed
+from surelane_worker.tracing import Tracing, fail, traceparent
+
+FinalReason = Callable[[BaseException], str | None]
+"""Says why no further attempt can mend an error; ``None`` where one may."""
+
+
+class HandlerTimeoutError(Exception):
+    """The handler took longer than its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What an attempt came to whose handler raised an exception."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What an attempt came to whose handler was cancelled: its lease was lost, or the worker ends."""
+
+
+Ending = Outcome | Raised | Stopped
+
+
+class Executor:
+    """Runs the handlers of claimed work and hands each claim's settle to the settler."""
+
+    def __init__(
+        self,
+        services: Services,
+        handlers: Mapping[str, Handler],
+        settler: Settler,
+        backoff: Backoff,
+        metrics: Metrics,
+        tracing: Tracing | None,
+        final_reason: FinalReason,
+    ) -> None:
+        self._services = services
+        self._handlers = handlers
+        self._settler = settler
+        self._backoff = backoff
+        self._metrics = metrics
+        self._tracing = tracing
+        self._final_reason = final_reason
+        self._max_attempts = services.settings.max_attempts
+        self._worker = services.settings.name
+
+    async def run(self, work: Work) -> None:
+        """Works off a piece of work. Every claim of it is settled, or forgotten where its lease is lost."""
+        if not work.stopped and len(work.claims) == 1:
+            await self._attempt(work.handler, work, work.claims)
+            return
+        for handler, claims in runs_of(work.claims, self._handlers):
+            for step in [claims] if handler.grouped else [[claim] for claim in claims]:
+                if work.stopped or not await self._attempt(handler, work, step):
+                    self.give_back(work)
+                    return
+
+    def give_back(self, work: Work) -> None:
+        """Releases the claims of a piece of work that are not settled yet; forgets them where the lease is lost."""
+        claims = [claim for claim in work.claims if not claim.settling]
+        if work.stopped == LOST:
+            self._settler.forget(claims)
+        else:
+            for claim in claims:
+                self._settler.put(claim, Released())
+
+    async def _attempt(self, handler: Handler, work: Work, claims: Sequence[Claim]) -> bool:
+        """Runs the handler once for ``claims``; returns whether the entity's next events may follow."""
+        events = [claim.event for claim in claims]
+        context = Context(self._services, events, work)
+        began = time.time()
+        if self._tracing is None:
+            ending = await self._run(handler, work, context, events)
+        else:
+            ending = await self._run_traced(self._tracing, handler, work, context, claims)
+        self._count(events, began)
+        return self._settle(work, claims, ending, context)
+
+    async def _run(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Ending:
+        given = events if handler.grouped else events[0]
+        try:
+            if handler.timeout is None:
+                return outcome_of(await handler.call(given, context))
+            async with asyncio.timeout(handler.timeout) as limit:
+                return outcome_of(await handler.call(given, context))
+        except asyncio.CancelledError as error:
+            if work.stopped is None:  # the handler's own doing
+                return Raised(error)
+            _uncancel()
+            return Stopped()
+        except TimeoutError as error:
+            if handler.timeout is not None and limit.expired():
+                return Raised(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
+            return Raised(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its attempt, not the worker
+            return Raised(error)
+
+    async def _run_traced(
+        self, tracing: Tracing, handler: Handler, work: Work, context: Context, claims: Sequence[Claim]
+    ) -> Ending:
+        with tracing.process([claim.event for claim in claims]) as span:
+            ending = await self._run(handler, work, context, [claim.event for claim in claims])
+            if isinstance(ending, Raised):
+                fail(span, type(ending.error).__name__)
+            for claim in claims:
+                claim.traceparent = traceparent(span)
+        return ending
+
+    def _count(self, events: Sequence[Event], began: float) -> None:
+        ended = time.time()
+        metrics = self._metrics
+        metrics.process.add(events[0].kind, ended - began)
+        for event in events:
+            happened = event.event_ts.timestamp()
+            metrics.until_started.add(event.kind, max(began - happened, 0.0))
+            metrics.until_finished.add(event.kind, max(ended - happened, 0.0))
+
+    def _settle(self, work: Work, claims: Sequence[Claim], ending: Ending, context: Context) -> bool:
+        match ending:
+            case Done(result):
+                return self._complete(claims, result, context)
+            case Snooze(pause):
+                for claim in claims:
+                    self._settler.put(claim, Snoozed(timedelta(seconds=seconds(pause))))
+                return True
+            case Stopped():
+                self.give_back(work)
+                return False
+            case _:
+                return self._fail(claims, ending, context)
+
+    def _complete(self, claims: Sequence[Claim], result: object, context: Context) -> bool:
+        try:
+            text = result_text(result)
+        except ResultError as error:
+            # The handler did its work: repeating it would not change what it returns.
+            return self._fail(claims, Raised(error), context)
+        for claim in claims:
+            self._settler.put(claim, Completion(claim.event.id, claim.event.claim, text))
+        return True
+
+    def _fail(self, claims: Sequence[Claim], ending: Discard | Retry | Raised, context: Context) -> bool:
+        pause = self._backoff.pause(max(claim.event.attempts for claim in claims))
+        ended = True
+        for claim in claims:
+            failure = self._failure(claim, ending, pause)
+            again = not failure.final and claim.event.attempts < (
+                claim.event.max_attempts or self._max_attempts
+            )
+            ended = ended and not again
+            self._metrics.failed(claim.event.kind, retried=again)
+            self._settler.put(claim, failure)
+        self._log(context, ending, retried=not ended)
+        return ended
+
+    def _failure(self, claim: Claim, ending: Discard | Retry | Raised, pause: float) -> Failure:
+        event, span = claim.event, claim.traceparent
+        match ending:
+            case Discard(reason):
+                error = error_text(
+                    event, self._worker, None, kind="Discard", message=reason, traceparent=span
+                )
+                return Failure(event.id, event.claim, error, final=True, reason=reason)
+            case Retry(after, reason):
+                error = error_text(event, self._worker, None, kind="Retry", message=reason, traceparent=span)
+                return Failure(event.id, event.claim, error, retry_in=seconds(after))
+            case Raised(raised):
+                final = "result_refused" if isinstance(raised, ResultError) else self._final_reason(raised)
+                error = error_text(event, self._worker, raised, traceparent=span)
+                return Failure(event.id, event.claim, error, pause, final=final is not None, reason=final)
+
+    @staticmethod
+    def _log(context: Context, ending: Discard | Retry | Raised, *, retried: bool) -> None:
+        match ending:
+            case Raised(error):
+                # Without the message, which may quote what somebody wrote; it is in the event's error record.
+                context.log.error(
+                    "handler failed", error=type(error).__name__, where=where(error), retried=retried
+                )
+            case Discard():
+                context.log.info("event discarded")
+            case Retry():
+                context.log.info("handler asked for another attempt", retried=retried)
+
+
+def _uncancel() -> None:
+    """Takes back the cancellation that stopped a handler: its task still has to give the rest back."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()

@@ -1,0 +1,83 @@
+"""Heartbeats: renews the leases of everything held, in batches, and stops work whose lease is lost."""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+
+from surelane.events import Settled
+from surelane.logs import get_logger
+from surelane.pool import UNAVAILABLE
+from surelane.queue import Queue
+from surelane_worker.claims import LOST, Claim
+from surelane_worker.metrics import Metrics
+from surelane_worker.outage import Outage
+
+LONGEST_PAUSE = timedelta(seconds=100)
+"""Claims without a heartbeat for five minutes are taken for dead; two lost heartbeats must not make them so."""
+BATCH = 500
+
+log = get_logger("surelane_worker.lease")
+
+
+class Leases:
+    """The claims this worker holds."""
+
+    def __init__(self, queue: Queue, lease: timedelta, metrics: Metrics) -> None:
+        self._queue = queue
+        self._lease = lease
+        self._metrics = metrics
+        self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
+        self._outage = Outage(log, "heartbeats")
+        self.held: set[Claim] = set()
+
+    def ends(self, claimed_at: float) -> float:
+        """When a lease that was asked for at ``claimed_at`` runs out at the earliest."""
+        return claimed_at + self._lease.total_seconds()
+
+    async def keep(self) -> None:
+        """Sends heartbeats until cancelled. While the database is away, stops work as its lease runs out."""
+        pause = self._pause
+        while True:
+            await asyncio.sleep(pause)
+            reached = await self._extend_all()
+            pause = self._pause if reached else min(self._pause, 1.0)
+            self._stop_lapsed()
+
+    async def _extend_all(self) -> bool:
+        claims = [claim for claim in self.held if not claim.settling]
+        for start in range(0, len(claims), BATCH):
+            try:
+                await self._extend(claims[start : start + BATCH])
+            except UNAVAILABLE as error:
+                self._outage.goes_on(error)
+                return False
+        self._outage.is_over()
+        return True
+
+    async def _extend(self, claims: list[Claim]) -> None:
+        ends = self.ends(asyncio.get_running_loop().time())
+        answers = await self._queue.extend_leases([claim.fence for claim in claims], self._lease)
+        for claim, answer in zip(claims, answers, strict=True):
+            if answer is Settled.DONE:
+                claim.lease_ends = ends
+            elif answer is Settled.STALE:
+                self._lose(claim)
+
+    def _stop_lapsed(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for claim in [claim for claim in self.held if claim.lease_ends < now]:
+            self._lose(claim)
+
+    def _lose(self, claim: Claim) -> None:
+        # A claim that is settled meanwhile answers stale to a heartbeat sent before: that is no loss.
+        if claim not in self.held or claim.settling or claim.work.stopped == LOST:
+            return
+        self._metrics.lease_lost(claim.event.kind)
+        log.warning(
+            "lease lost", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
+        )
+        claim.work.stop(LOST)
+
+    def drop(self, claims: Iterable[Claim]) -> None:
+        """Forgets claims that are settled or lost."""
+        self.held.difference_update(claims)

@@ -1,0 +1,221 @@
+"""The worker's loop: claim, dispatch, sleep; and at the end, drain."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from surelane.events import Event
+from surelane.listener import Listener
+from surelane.logs import get_logger
+from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.queue import Queue
+from surelane_worker.claims import Work, works_of
+from surelane_worker.cursors import Cursors
+from surelane_worker.dispatch import PATIENCE, Dispatch
+from surelane_worker.execute import Executor
+from surelane_worker.handler import Handler
+from surelane_worker.lease import Leases
+from surelane_worker.metrics import Metrics
+from surelane_worker.outage import Outage
+from surelane_worker.settings import WorkerSettings
+from surelane_worker.settle import Settler
+from surelane_worker.tracing import Tracing
+from surelane_worker.wakeup import Wakeup
+
+MOST_UNSETTLED = 1000
+"""Events held at once, waiting, running and being settled, beyond which nothing is claimed."""
+FLUSH = 10.0
+"""Seconds a drain waits for the database to take the last settles."""
+FIRST_PAUSE = 0.1
+
+log = get_logger("surelane_worker.loop")
+
+
+class Loop:
+    """Claims events and has them run, as long as it may."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        handlers: Mapping[str, Handler],
+        listener: Listener,
+        wakeup: Wakeup,
+        room: asyncio.Event,
+        dispatch: Dispatch,
+        executor: Executor,
+        settler: Settler,
+        leases: Leases,
+        metrics: Metrics,
+        tracing: Tracing | None,
+    ) -> None:
+        """``room`` is set by whatever ends work or settles it: more may be claimed then."""
+        self._settings = settings
+        self._handlers = handlers
+        self._listener = listener
+        self._wakeup = wakeup
+        self._dispatch = dispatch
+        self._executor = executor
+        self._settler = settler
+        self._leases = leases
+        self._metrics = metrics
+        self._tracing = tracing
+        self._cursors = Cursors(settings.poll_interval)
+        self._outage = Outage(log, "claims")
+        self._failures = 0
+        self._claiming_since: float | None = None
+        self._room = room
+        self.stopping = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until ``stop`` is set, then drains."""
+        heeding = asyncio.create_task(self._heed(stop))
+        try:
+            while not self.stopping:
+                await self._until_room()
+                if not await self._claim_all():
+                    await self._sleep()
+        finally:
+            heeding.cancel()
+        await self._drain()
+
+    async def _heed(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.stopping = True
+        self._room.set()
+        self._wakeup.wake()
+
+    @property
+    def claiming_for(self) -> float:
+        """For how many seconds claims have been succeeding without interruption."""
+        return (
+            0.0 if self._claiming_since is None else asyncio.get_running_loop().time() - self._claiming_since
+        )
+
+    async def _until_room(self) -> None:
+        """Waits while every slot is taken, giving back what has waited for one for too long."""
+        while not self.stopping and not self._open_lines():
+            self._room.clear()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._room.wait()
+            except TimeoutError:
+                self._give_back(self._dispatch.take_waiting(asyncio.get_running_loop().time() - PATIENCE))
+
+    def _open_lines(self) -> list[tuple[list[str], int]]:
+        """What may be claimed now: kinds that share a bound, and how many events of them."""
+        left = MOST_UNSETTLED - len(self._leases.held)
+        rooms = ((line.kinds, min(self._dispatch.room(line), left)) for line in self._dispatch.lines)
+        return [(kinds, room) for kinds, room in rooms if room > 0]
+
+    async def _claim_all(self) -> bool:
+        """Claims for every open line in one statement; where that brings something, for each line on its own."""
+        self._wakeup.answered()
+        lines = self._open_lines()
+        if not lines:
+            return True
+        found = await self._claim(
+            [kind for kinds, _ in lines for kind in kinds], min(room for _, room in lines)
+        )
+        if found and len(lines) > 1:
+            for kinds, room in self._open_lines():
+                await self._claim(kinds, room)
+        return found
+
+    async def _claim(self, kinds: list[str], limit: int) -> bool:
+        """Claims once and hands over what it brought; returns whether it brought something."""
+        if self.stopping:
+            return False
+        loop = asyncio.get_running_loop()
+        began, began_at = loop.time(), time.time_ns()
+        try:
+            events = await self._claim_events(kinds, limit, began)
+        except (*UNAVAILABLE, *RETRYABLE, DatabaseError) as error:
+            await self._recover(error)
+            return False
+        self._succeeded(began)
+        self._metrics.operation.add("receive", loop.time() - began)
+        if not events:
+            return False
+        self._wakeup.found_some()
+        self._accept(events, began, began_at)
+        return True
+
+    async def _claim_events(self, kinds: list[str], limit: int, began: float) -> list[Event]:
+        connection, fresh = await self._listener.connection()
+        if fresh:
+            self._cursors.forget()
+        starts = self._cursors.starts(kinds, began)
+        events = await Queue(connection).claim_events(
+            kinds,
+            limit,
+            worker=self._settings.name,
+            max_attempts=self._settings.max_attempts,
+            invisible_for=self._settings.lease,
+            cursors=starts,
+        )
+        now = asyncio.get_running_loop().time()
+        self._cursors.learn(kinds, starts, events, exhausted=len(events) < limit, now=now, took=now - began)
+        return events
+
+    def _accept(self, events: Sequence[Event], began: float, began_at: int) -> None:
+        self._metrics.claimed(events)
+        if self._tracing is not None:
+            self._tracing.received(events, began_at)
+        works = works_of(events, self._handlers, self._leases.ends(began), asyncio.get_running_loop().time())
+        for work in works:
+            self._leases.held.update(work.claims)
+        if self.stopping:
+            self._give_back(works)
+        else:
+            self._dispatch.add(works)
+
+    def _succeeded(self, began: float) -> None:
+        self._outage.is_over()
+        self._failures = 0
+        if self._claiming_since is None:
+            self._claiming_since = began
+
+    async def _recover(self, error: BaseException) -> None:
+        """Waits, the longer the more often it was needed, before the connection is opened again."""
+        if isinstance(error, UNAVAILABLE):
+            self._outage.goes_on(error)
+        else:
+            log.error("claim failed", error=type(error).__name__)
+        self._listener.drop()
+        self._claiming_since = None
+        self._failures += 1
+        longest = self._settings.poll_interval.total_seconds()
+        self._wakeup.answered()
+        await self._wakeup.sleep(min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest))
+
+    async def _sleep(self) -> None:
+        """Sleeps until there may be something to claim."""
+        now = asyncio.get_running_loop().time()
+        if not self._failures and self._wakeup.should_look_ahead(now):
+            await self._look_ahead(now)
+        await self._wakeup.sleep(self._wakeup.pause(now))
+
+    async def _look_ahead(self, now: float) -> None:
+        kinds = [kind for line in self._dispatch.lines for kind in line.kinds]
+        try:
+            connection, _ = await self._listener.connection()
+            self._wakeup.looked_ahead(now, await Queue(connection).next_visible(kinds))
+        except (*UNAVAILABLE, DatabaseError) as error:
+            await self._recover(error)
+
+    def _give_back(self, works: Sequence[Work]) -> None:
+        for work in works:
+            self._executor.give_back(work)
+
+    async def _drain(self) -> None:
+        """Gives back what has not started, lets running handlers end, and waits until everything is settled."""
+        log.info("draining", held=len(self._leases.held))
+        self._give_back(self._dispatch.take_waiting())
+        await self._dispatch.drain(self._settings.drain_timeout.total_seconds())
+        try:
+            async with asyncio.timeout(FLUSH):
+                await self._settler.flushed()
+        except TimeoutError:
+            log.warning(
+                "stopped with unsettled events; their leases will run out", count=len(self._leases.held)
+            )

@@ -1,0 +1,30 @@
+"""The rescue: frees the events of workers that crashed, when a worker starts and every few minutes."""
+
+import asyncio
+from datetime import timedelta
+
+from surelane.logs import get_logger
+from surelane.pool import UNAVAILABLE, DatabaseError
+from surelane.queue import Queue
+from surelane_worker.retry import jittered
+
+DEAD_FOR = timedelta(minutes=5)
+"""A worker that lives sends heartbeats several times as often."""
+RETRY = timedelta(seconds=1)
+
+log = get_logger("surelane_worker.maintenance.rescue")
+
+
+async def rescue(queue: Queue) -> None:
+    """Rescues at once, then every five minutes, until cancelled."""
+    while True:
+        pause = DEAD_FOR
+        try:
+            rescued = await queue.rescue_events(DEAD_FOR)
+            if rescued:
+                log.warning("events of dead workers freed", count=rescued)
+        except UNAVAILABLE:
+            pause = RETRY  # what claims says so
+        except DatabaseError as error:
+            log.error("rescue failed", error=type(error).__name__)
+        await asyncio.sleep(jittered(pause))

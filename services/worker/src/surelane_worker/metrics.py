@@ -1,0 +1,138 @@
+"""The worker's metrics, counted by kind. Names follow OpenTelemetry's messaging conventions.
+
+A worker handles tens of thousands of events a second and recording one value costs the SDK ten microseconds, so values
+are added up here, in plain dictionaries, and handed over when somebody asks: counters as the SDK's observable ones,
+distributions as a Prometheus collector.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import REGISTRY, Collector
+
+from surelane.events import Event
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Up to minutes: agents are slow."""
+KIND = "messaging.destination.name"
+
+
+class Distribution:
+    """How values of one sort are distributed, for each kind."""
+
+    def __init__(
+        self, name: str, description: str, label: str = KIND, bounds: Sequence[float] = SECONDS
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.label = label
+        self.bounds = bounds
+        self.counts: dict[str, list[int]] = {}
+        self.sums: dict[str, float] = {}
+
+    def add(self, kind: str, value: float) -> None:
+        """Counts one value."""
+        counts = self.counts.get(kind)
+        if counts is None:
+            counts = self.counts[kind] = [0] * (len(self.bounds) + 1)
+            self.sums[kind] = 0.0
+        counts[bisect_left(self.bounds, value)] += 1
+        self.sums[kind] += value
+
+    def family(self) -> HistogramMetricFamily:
+        """What Prometheus scrapes."""
+        name = self.name.replace(".", "_") + "_seconds"
+        family = HistogramMetricFamily(name, self.description, labels=[self.label.replace(".", "_")])
+        for kind, counts in self.counts.items():
+            buckets, total = [], 0
+            for bound, count in zip([*map(str, self.bounds), "+Inf"], counts, strict=True):
+                total += count
+                buckets.append((bound, total))
+            family.add_metric([kind], buckets, self.sums[kind])
+        return family
+
+
+class Metrics(Collector):
+    """What one worker counts."""
+
+    def __init__(self) -> None:
+        self._consumed: Counter[str] = Counter()
+        self._retries: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._lease_losses: Counter[str] = Counter()
+        self._stale: Counter[str] = Counter()
+        self._expired = 0
+        self.operation = Distribution(
+            "messaging.client.operation.duration", "Round trips to the queue.", "messaging.operation.name"
+        )
+        self.process = Distribution("messaging.process.duration", "How long handlers took.")
+        self.until_started = Distribution(
+            "surelane.event.start.latency", "From the event (by Slack's clock) until its handler started."
+        )
+        self.until_finished = Distribution(
+            "surelane.event.finish.latency", "From the event (by Slack's clock) until its handler finished."
+        )
+
+    def publish(self) -> None:
+        """Makes these the process's metrics."""
+        meter = metrics.get_meter("surelane_worker")
+        for name, description, counted in (
+            ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
+            ("surelane.event.retries", "Attempts that will be followed by another.", self._retries),
+            ("surelane.event.failures", "Attempts that failed.", self._failures),
+            ("surelane.lease.losses", "Claims lost while their handler ran.", self._lease_losses),
+            ("surelane.settle.stale", "Settles that came after the claim was lost.", self._stale),
+        ):
+            meter.create_observable_counter(name, [_observing(counted)], description=description)
+        meter.create_observable_counter(
+            "surelane.event.expired", [self._observe_expired], description="Events swept."
+        )
+        REGISTRY.register(self)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """What Prometheus scrapes."""
+        for distribution in (self.operation, self.process, self.until_started, self.until_finished):
+            yield distribution.family()
+
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """Names alone, so that registering collects nothing."""
+        return self.collect()
+
+    def claimed(self, events: Sequence[Event]) -> None:
+        """Counts a batch of claimed events."""
+        self._consumed.update([event.kind for event in events])
+
+    def failed(self, kind: str, *, retried: bool) -> None:
+        """Counts an attempt that failed."""
+        self._failures[kind] += 1
+        if retried:
+            self._retries[kind] += 1
+
+    def lease_lost(self, kind: str) -> None:
+        """Counts a claim that was lost while its handler ran."""
+        self._lease_losses[kind] += 1
+
+    def stale(self, kind: str) -> None:
+        """Counts a settle that changed nothing because the claim was lost."""
+        self._stale[kind] += 1
+
+    def expired(self, count: int) -> None:
+        """Counts events that a sweep moved to history."""
+        self._expired += count
+
+    def _observe_expired(self, _: CallbackOptions) -> Iterable[Observation]:
+        yield Observation(self._expired)
+
+
+def _observing(counted: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(count, {"messaging.system": "surelane", KIND: kind})
+            for kind, count in counted.items()
+        ]
+
+    return observe

@@ -1,0 +1,61 @@
+"""Outcomes as values: what a handler may return to say how its event goes on.
+
+Returning ``None`` or anything JSON can hold means :class:`Done`; raising an exception means a failed attempt.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from surelane.durations import parse_duration
+
+Pause = timedelta | float | str
+"""A duration: a timedelta, seconds, or text such as ``"90s"`` or ``"2m"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The event is finished. ``result``, anything JSON can hold, is kept in history."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt failed and counts; the next one comes after ``after`` if any remain, and blocks its entity until then."""
+
+    after: Pause
+    reason: str = "retry requested"
+
+    def __post_init__(self) -> None:
+        parse_duration(self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """The event ends now as failed, whatever attempts remain. ``reason`` is kept in history: a few words."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """The event is put off for ``pause``; the attempt does not count, and the entity's other events go on meanwhile."""
+
+    pause: Pause
+
+    def __post_init__(self) -> None:
+        parse_duration(self.pause)
+
+
+Outcome = Done | Retry | Discard | Snooze
+
+
+def outcome_of(returned: object) -> Outcome:
+    """The outcome that a handler's return value stands for."""
+    return returned if isinstance(returned, Outcome) else Done(returned)
+
+
+def seconds(pause: Pause) -> float:
+    """A pause in seconds."""
+    return parse_duration(pause).total_seconds()

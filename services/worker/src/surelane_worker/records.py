@@ -1,0 +1,87 @@
+"""What is written about an attempt: its result, or its error, as JSON that PostgreSQL can hold."""
+
+import json
+import traceback
+from datetime import UTC, datetime
+
+from surelane.events import Event
+
+LONGEST_MESSAGE = 2000
+LONGEST_RESULT = 1_000_000
+
+
+class ResultError(Exception):
+    """The handler's result cannot be kept."""
+
+
+def result_text(result: object) -> str | None:
+    """A handler's result as JSON text.
+
+    Raises:
+        ResultError: JSON cannot hold it, or it is longer than a million characters.
+    """
+    if result is None:
+        return None
+    try:
+        text = storable(json.dumps(result, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ResultError(f"the result is not JSON: {error}") from None
+    if len(text) > LONGEST_RESULT:
+        raise ResultError(f"the result has {len(text):,} characters; at most {LONGEST_RESULT:,} can be kept")
+    return text
+
+
+def error_text(
+    event: Event,
+    worker: str,
+    error: BaseException | None,
+    *,
+    kind: str | None = None,
+    message: str | None = None,
+    traceparent: str | None = None,
+) -> str:
+    """The record of a failed attempt, as JSON text of an object.
+
+    Args:
+        event: what was tried.
+        worker: who tried it.
+        error: the exception, where one was raised.
+        kind: the record's ``type``; the exception's class where ``None``.
+        message: the record's ``message``; the exception's text where ``None``.
+        traceparent: the span of the attempt, so that the next one can link to it.
+    """
+    record = {
+        "type": kind or type(error).__name__,
+        "message": (message if message is not None else str(error))[:LONGEST_MESSAGE],
+        "at": datetime.now(UTC).isoformat(),
+        "worker": worker,
+        "attempt": event.attempts,
+    }
+    if error is not None and (place := where(error)):
+        record["where"] = place
+    if traceparent is not None:
+        record["traceparent"] = traceparent
+    return storable(json.dumps(record))
+
+
+def where(error: BaseException) -> str | None:
+    """The file and line that raised an exception, where known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+
+
+def storable(text: str) -> str:
+    """JSON text without what jsonb refuses: NUL and lone surrogates become the replacement character."""
+    if "\\u0000" not in text and "\\ud" not in text:
+        return text
+    return json.dumps(_replaced(json.loads(text)), ensure_ascii=False)
+
+
+def _replaced(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_replaced(item) for item in value]
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(item) for key, item in value.items()}
+    return value

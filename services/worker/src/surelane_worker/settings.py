@@ -1,0 +1,77 @@
+"""The worker's settings, read from the environment."""
+
+import os
+import secrets
+import socket
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from surelane.durations import Duration
+from surelane.settings import ServiceSettings
+
+BUILT_IN_HANDLERS = "surelane_worker.handlers.answer:handlers"
+DEMO_BOT_TOKEN = "xoxb-surelane-demo"  # noqa: S105 - public on purpose, never sent to Slack itself
+
+
+def _name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+class WorkerSettings(ServiceSettings):
+    """What the worker reads."""
+
+    handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
+    """``module:attribute`` of the :class:`surelane_worker.Handlers` to run; the built-in ones answer in the thread."""
+
+    slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
+
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
+    """How many handlers run at once in this process."""
+
+    poll_interval: Duration = Field("5s", validation_alias="SURELANE_POLL_INTERVAL", validate_default=True)
+    """How often the queue is looked at when no notification comes."""
+
+    notifications: bool = Field(True, validation_alias="SURELANE_NOTIFICATIONS")
+    """``off`` behind a transaction pooler: the worker then only polls and prepares no statements."""
+
+    lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
+    """For how long a claim hides its event; renewed while its handler runs."""
+
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(3, validation_alias="SURELANE_MAX_ATTEMPTS")
+    """Attempts in total, for events that have no maximum of their own."""
+
+    max_vt_age: Duration = Field("1h", validation_alias="SURELANE_MAX_VT_AGE", validate_default=True)
+    """A Slack event that was visible for longer than this without being claimed expires."""
+
+    backoff_base: Duration = Field("10s", validation_alias="SURELANE_BACKOFF_BASE", validate_default=True)
+    backoff_cap: Duration = Field("1h", validation_alias="SURELANE_BACKOFF_CAP", validate_default=True)
+    """A failed event waits for ``base * attempt²``, at most ``cap``."""
+
+    drain_timeout: Duration = Field("30s", validation_alias="SURELANE_DRAIN_TIMEOUT", validate_default=True)
+    """For how long running handlers may go on after SIGTERM."""
+
+    sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
+    """How often exhausted and too old events are moved to history."""
+
+    process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")
+    """Whether handling an event continues the trace that stored it, or starts one of its own linked to it."""
+
+    name: str = Field(
+        default_factory=_name, validation_alias="SURELANE_WORKER_NAME", min_length=1, max_length=200
+    )
+    """What ``claimed_by`` says; must differ between processes."""
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        for name, shortest in (("poll_interval", 0.01), ("lease", 1.0), ("sweep_interval", 0.1)):
+            if getattr(self, name).total_seconds() < shortest:
+                raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
+        return self
+
+    @property
+    def bot_token(self) -> str | None:
+        """The token for Slack; a demo one where the Web API is not Slack's own; ``None`` where there is none."""
+        if self.slack_bot_token is not None:
+            return self.slack_bot_token.get_secret_value()
+        return None if self.speaks_to_slack else DEMO_BOT_TOKEN

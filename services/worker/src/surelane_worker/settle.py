@@ -1,0 +1,204 @@
+"""Settles: tells the database how claims ended, everything that waits in one round trip of each sort.
+
+Nothing is forgotten before the database has answered: a settle is sent again while the database is away or the event
+is locked, until its lease has run out. What is not settled counts against what may be claimed, which bounds memory.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from surelane.events import Completion, Failure, Settled
+from surelane.logs import get_logger
+from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.queue import Queue
+from surelane_worker.claims import Claim
+from surelane_worker.lease import Leases
+from surelane_worker.metrics import Metrics
+from surelane_worker.outage import Outage
+from surelane_worker.tracing import Tracing, now
+
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 1.0
+
+log = get_logger("surelane_worker.settle")
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """An event to be put off."""
+
+    pause: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An event to be given back, its attempt not counted."""
+
+
+Settle = Completion | Failure | Snoozed | Released
+Settlement = tuple[Claim, Settle]
+
+
+class Settler:
+    """Collects settles and sends them in batches."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        leases: Leases,
+        metrics: Metrics,
+        tracing: Tracing | None,
+        *,
+        max_attempts: int,
+        on_settled: Callable[[], None],
+    ) -> None:
+        """``on_settled`` is called when claims are settled or forgotten, so that more may be claimed."""
+        self._queue = queue
+        self._leases = leases
+        self._metrics = metrics
+        self._tracing = tracing
+        self._outage = Outage(log, "settles")
+        self._max_attempts = max_attempts
+        self._on_settled = on_settled
+        self._waiting: list[Settlement] = []
+        self._resent: set[Claim] = set()
+        self._some = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def put(self, claim: Claim, settle: Settle) -> None:
+        """Hands over how a claim ended."""
+        claim.settling = True
+        if self._tracing is not None:
+            claim.settling_since = now()
+        self._waiting.append((claim, settle))
+        self._some.set()
+        self._idle.clear()
+
+    async def flushed(self) -> None:
+        """Waits until everything handed over is settled or its lease has run out."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Sends settles until cancelled."""
+        pause = FIRST_PAUSE
+        while True:
+            await self._some.wait()
+            batch, self._waiting = self._waiting, []
+            self._some.clear()
+            again = await self._send(batch)
+            if again:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                self._return(again)
+            else:
+                pause = FIRST_PAUSE
+            if not self._waiting:
+                self._idle.set()
+
+    def _return(self, batch: Sequence[Settlement]) -> None:
+        now = asyncio.get_running_loop().time()
+        for claim, settle in batch:
+            if claim.lease_ends < now:
+                log.warning(
+                    "settle given up: its lease ran out", event_id=claim.event.key, kind=claim.event.kind
+                )
+                self.forget([claim])
+            else:
+                self._waiting.append((claim, settle))
+        if self._waiting:
+            self._some.set()
+
+    async def _send(self, batch: Sequence[Settlement]) -> list[Settlement]:
+        """Sends a batch; returns what must be sent again."""
+        again: list[Settlement] = []
+        for sort in (Completion, Failure, Released, Snoozed):
+            alike = [(claim, settle) for claim, settle in batch if isinstance(settle, sort)]
+            if alike:
+                again += await self._send_alike(alike)
+        return again
+
+    async def _send_alike(self, batch: Sequence[Settlement]) -> Sequence[Settlement]:
+        try:
+            answers = await self._call(batch)
+        except (*UNAVAILABLE, *RETRYABLE) as error:
+            self._outage.goes_on(error)
+            self._resent.update(claim for claim, _ in batch)
+            return batch
+        except DatabaseError as error:
+            return await self._send_singly(batch, error)
+        self._outage.is_over()
+        return self._sort(batch, answers)
+
+    async def _send_singly(self, batch: Sequence[Settlement], error: Exception) -> Sequence[Settlement]:
+        """One of a batch is refused: finds out which, so that it does not hold back the others."""
+        if len(batch) > 1:
+            return [again for one in batch for again in await self._send_alike([one])]
+        claim, settle = batch[0]
+        log.error(
+            "settle refused", event_id=claim.event.key, kind=claim.event.kind, error=type(error).__name__
+        )
+        if isinstance(settle, Completion) and settle.result is not None:
+            return [(claim, Completion(settle.id, settle.claim))]  # it is finished, whatever its result is
+        self.forget([claim])
+        return []
+
+    def _sort(self, batch: Sequence[Settlement], answers: Sequence[Settled]) -> list[Settlement]:
+        again: list[Settlement] = []
+        settled: list[Claim] = []
+        for one, answer in zip(batch, answers, strict=True):
+            if answer is Settled.BUSY:
+                again.append(one)
+                continue
+            settled.append(one[0])
+            if self._tracing is not None:
+                self._trace(self._tracing, one, answer)
+            if answer is Settled.STALE:
+                self._stale(one[0])
+        self.forget(settled)
+        return again
+
+    @staticmethod
+    def _trace(tracing: Tracing, one: Settlement, answer: Settled) -> None:
+        claim, settle = one
+        sort = type(settle).__name__.lower()
+        tracing.settled(claim.event, claim.traceparent, claim.settling_since, sort, answer)
+
+    def _stale(self, claim: Claim) -> None:
+        if claim in self._resent:  # it may have been settled by the try whose answer was lost
+            return
+        self._metrics.stale(claim.event.kind)
+        log.warning(
+            "stale settle", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
+        )
+
+    def forget(self, claims: Sequence[Claim]) -> None:
+        """Lets go of claims that are settled or lost."""
+        self._leases.drop(claims)
+        if self._resent:
+            self._resent.difference_update(claims)
+        self._on_settled()
+
+    async def _call(self, batch: Sequence[Settlement]) -> list[Settled]:
+        began = asyncio.get_running_loop().time()
+        try:
+            match batch[0][1]:
+                case Completion():
+                    return await self._queue.complete_events(
+                        [settle for _, settle in batch if isinstance(settle, Completion)]
+                    )
+                case Failure():
+                    failures = [settle for _, settle in batch if isinstance(settle, Failure)]
+                    return await self._queue.fail_events(failures, self._max_attempts)
+                case Released():
+                    return await self._queue.release_events([claim.fence for claim, _ in batch])
+                case Snoozed():
+                    return [
+                        await self._queue.snooze_event(*claim.fence, settle.pause)
+                        for claim, settle in batch
+                        if isinstance(settle, Snoozed)
+                    ]
+        finally:
+            self._metrics.operation.add("settle", asyncio.get_running_loop().time() - began)

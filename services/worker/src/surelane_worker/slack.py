@@ -1,0 +1,218 @@
+"""Replies: what a handler says in Slack is said once, however often its event is tried.
+
+Each message carries the event's id and the reply's ordinal (the first reply of a handler, the second, …) in its
+``metadata``. When an event was claimed before, and only then (the lookup is dear: some apps may do one a minute), a
+reply that an earlier attempt already sent is found and not sent again.
+"""
+
+from typing import Any
+
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.webhook.async_client import AsyncWebhookClient
+
+from surelane.events import Event
+from surelane.logs import Logger
+from surelane.queue import Queue
+from surelane_worker.place import Place, place_of
+from surelane_worker.slack_errors import slack_error
+from surelane_worker.stream import Notebook, Stream
+
+METADATA_TYPE = "surelane_reply"
+PAGES = 10
+UNREADABLE = (
+    "missing_scope",
+    "thread_not_found",
+    "not_in_channel",
+    "channel_not_found",
+    "method_not_supported_for_channel_type",
+)
+
+
+class NowhereToReplyError(Exception):
+    """The event names no channel and no response_url: pass ``channel=``."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class ResponseRefusedError(Exception):
+    """Slack did not take an answer to a command or an interaction."""
+
+
+class Replies:
+    """What a handler says in Slack during one attempt."""
+
+    def __init__(self, client: AsyncWebClient, queue: Queue, log: Logger) -> None:
+        self._client = client
+        self._queue = queue
+        self._log = log
+        self._ordinals: dict[int, int] = {}
+        self._notebooks: dict[int, Notebook] = {}
+        self._found: dict[tuple[int, str, str | None], dict[int, str]] = {}
+
+    @property
+    def client(self) -> AsyncWebClient:
+        """The plain Web API client; what it sends is sent again on every attempt."""
+        return self._client
+
+    async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
+        """Answers an event in its thread; a command or an interaction through its ``response_url``.
+
+        Args:
+            event: the event that is answered.
+            text: what to say.
+            arguments: any of ``chat.postMessage``'s: ``blocks``, ``channel`` and ``thread_ts`` to answer elsewhere, …
+
+        Returns:
+            The message's timestamp; ``None`` for an answer through a ``response_url``.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            NowhereToReplyError: the event names no place.
+        """
+        place = place_of(event)
+        ordinal = self._next_ordinal(event)
+        if place.response_url and "channel" not in arguments:
+            await self._respond(place.response_url, text, arguments)
+            return None
+        channel = arguments.pop("channel", place.channel)
+        if not channel:
+            raise NowhereToReplyError
+        thread_ts = arguments.pop("thread_ts", place.thread_ts)
+        sent = await self._already_sent(event, place, channel, thread_ts)
+        if ordinal in sent:
+            self._log.info("reply was already sent", ordinal=ordinal)
+            return sent[ordinal]
+        response = await self._client.chat_postMessage(
+            channel=channel, thread_ts=thread_ts, text=text, metadata=metadata_of(event, ordinal), **arguments
+        )
+        return str(response["ts"])
+
+    async def react(self, event: Event, name: str) -> None:
+        """Adds an emoji to the event's message; it may be there already.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            NowhereToReplyError: the event is about no message.
+        """
+        place = place_of(event)
+        if not place.channel or not place.message_ts:
+            raise NowhereToReplyError
+        try:
+            await self._client.reactions_add(
+                channel=place.channel, timestamp=place.message_ts, name=name.strip(":")
+            )
+        except SlackApiError as error:
+            if slack_error(error) != "already_reacted":
+                raise
+
+    async def set_status(self, event: Event, status: str, **arguments: Any) -> None:  # noqa: ANN401 - the method's
+        """Shows in the thread what is going on; an empty status removes it. Slack drops it after two minutes.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            NowhereToReplyError: the event is in no thread.
+        """
+        place = place_of(event)
+        if not place.channel or not place.thread_ts:
+            raise NowhereToReplyError
+        await self._client.assistant_threads_setStatus(
+            channel_id=place.channel, thread_ts=place.thread_ts, status=status, **arguments
+        )
+
+    def stream(self, event: Event, **arguments: Any) -> Stream:  # noqa: ANN401 - chat.startStream's
+        """A reply that grows: ``async with ctx.slack.stream(event) as stream: await stream.append("…")``.
+
+        An attempt that finds a stream of an earlier one finishes that message instead of beginning another.
+
+        Raises:
+            NowhereToReplyError: the event is in no thread.
+        """
+        place = place_of(event)
+        channel = arguments.pop("channel", place.channel)
+        thread_ts = arguments.pop("thread_ts", place.thread_ts)
+        if not channel or not thread_ts:
+            raise NowhereToReplyError
+        arguments.setdefault("recipient_team_id", place.team)
+        arguments.setdefault("recipient_user_id", place.user)
+        ordinal = self._next_ordinal(event)
+        notebook = self._notebooks.setdefault(event.id, Notebook(self._queue, event))
+        return Stream(
+            self._client,
+            notebook,
+            ordinal,
+            metadata_of(event, ordinal),
+            {"channel": channel, "thread_ts": thread_ts, **arguments},
+        )
+
+    def _next_ordinal(self, event: Event) -> int:
+        ordinal = self._ordinals.get(event.id, 0)
+        self._ordinals[event.id] = ordinal + 1
+        return ordinal
+
+    async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
+        webhook = AsyncWebhookClient(
+            url, session=self._client.session, retry_handlers=self._client.retry_handlers
+        )
+        arguments.pop("thread_ts", None)
+        response = await webhook.send(text=text, **arguments)
+        if response.status_code != 200:
+            raise ResponseRefusedError(f"response_url answered {response.status_code}: {response.body[:100]}")
+
+    async def _already_sent(
+        self, event: Event, place: Place, channel: str, thread_ts: str | None
+    ) -> dict[int, str]:
+        """The replies that earlier claims of the event sent: ordinal → timestamp."""
+        if event.claim <= 1:
+            return {}
+        key = (event.id, channel, thread_ts)
+        if key not in self._found:
+            try:
+                self._found[key] = await self._look(event, place, channel, thread_ts)
+            except SlackApiError as error:
+                if slack_error(error) not in UNREADABLE:
+                    raise
+                # Rather twice than never: without a readable thread nobody can tell.
+                self._log.warning("cannot look for an earlier reply", error=slack_error(error))
+                self._found[key] = {}
+        return self._found[key]
+
+    async def _look(self, event: Event, place: Place, channel: str, thread_ts: str | None) -> dict[int, str]:
+        found: dict[int, str] = {}
+        cursor: str | None = None
+        for _ in range(PAGES):
+            arguments: dict[str, Any] = {
+                "channel": channel,
+                "oldest": place.since,
+                "include_all_metadata": True,
+                "cursor": cursor,
+            }
+            page = (
+                await self._client.conversations_replies(ts=thread_ts, **arguments)
+                if thread_ts
+                else await self._client.conversations_history(**arguments)
+            )
+            for message in page.get("messages") or []:
+                ordinal = ordinal_of(message, event)
+                if ordinal is not None:
+                    found.setdefault(ordinal, str(message["ts"]))
+            cursor = (page.get("response_metadata") or {}).get("next_cursor")
+            if not cursor:
+                break
+        return found
+
+
+def metadata_of(event: Event, ordinal: int) -> dict[str, Any]:
+    """What marks a message as the event's reply number ``ordinal``."""
+    return {"event_type": METADATA_TYPE, "event_payload": {"event_id": event.key, "ordinal": ordinal}}
+
+
+def ordinal_of(message: dict[str, Any], event: Event) -> int | None:
+    """Which reply to the event a message is; ``None`` where it is none."""
+    metadata = message.get("metadata") or {}
+    payload = metadata.get("event_payload") or {}
+    if metadata.get("event_type") != METADATA_TYPE or payload.get("event_id") != event.key:
+        return None
+    ordinal = payload.get("ordinal")
+    return ordinal if isinstance(ordinal, int) else None

@@ -1,0 +1,77 @@
+"""Which of Slack's errors a further attempt cannot mend."""
+
+from slack_sdk.errors import SlackApiError
+
+FINAL = frozenset(
+    {
+        # the token
+        *(
+            "invalid_auth",
+            "not_authed",
+            "account_inactive",
+            "token_revoked",
+            "token_expired",
+            "org_login_required",
+        ),
+        *(
+            "missing_scope",
+            "no_permission",
+            "not_allowed_token_type",
+            "ekm_access_denied",
+            "team_access_not_granted",
+        ),
+        # the place
+        *(
+            "channel_not_found",
+            "not_in_channel",
+            "is_archived",
+            "user_not_found",
+            "message_not_found",
+            "thread_not_found",
+        ),
+        *(
+            "restricted_action",
+            "restricted_action_read_only_channel",
+            "restricted_action_thread_only_channel",
+        ),
+        *("cannot_reply_to_message", "cannot_dm_bot", "messages_tab_disabled", "channel_type_not_supported"),
+        # what was sent
+        *(
+            "no_text",
+            "msg_too_long",
+            "msg_blocks_too_long",
+            "invalid_blocks",
+            "invalid_blocks_format",
+            "invalid_arguments",
+        ),
+        *(
+            "invalid_arg_name",
+            "invalid_array_arg",
+            "invalid_name",
+            "missing_argument",
+            "unknown_method",
+            "bad_timestamp",
+        ),
+        *(
+            "metadata_must_be_sent_from_app",
+            "metadata_too_large",
+            "invalid_metadata_format",
+            "invalid_metadata_schema",
+        ),
+        *("expired_trigger_id", "invalid_trigger_id", "used_url", "expired_url"),
+    }
+)
+
+
+def slack_error(error: BaseException) -> str | None:
+    """The word Slack answered with, such as ``channel_not_found``; ``None`` where the error is none of Slack's."""
+    if not isinstance(error, SlackApiError):
+        return None
+    answered = error.response.get("error") if hasattr(error.response, "get") else None
+    return answered if isinstance(answered, str) else None
+
+
+def final_reason(error: BaseException) -> str | None:
+    """Why no further attempt can help, for history; ``None`` where one may."""
+    answered = slack_error(error)
+    return answered if answered in FINAL else None

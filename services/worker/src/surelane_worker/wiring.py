@@ -1,0 +1,169 @@
+"""Builds the worker from its settings, and takes it down in the order that loses nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from slack_sdk.web.async_client import AsyncWebClient
+
+from surelane import __version__
+from surelane.errors import SettingsError
+from surelane.listener import Listener
+from surelane.logs import configure_logs, get_logger
+from surelane.pool import Pool, close_pool, create_pool
+from surelane.private import private_app, serving
+from surelane.queue import Queue
+from surelane.settings import load_settings
+from surelane.telemetry import configure_telemetry
+from surelane_worker.context import Services
+from surelane_worker.dispatch import Dispatch
+from surelane_worker.execute import Executor
+from surelane_worker.handler import Handler
+from surelane_worker.handlers.load import load_handlers
+from surelane_worker.lease import Leases
+from surelane_worker.loop import Loop
+from surelane_worker.maintenance.rescue import rescue
+from surelane_worker.maintenance.sweep import Sweep
+from surelane_worker.metrics import Metrics
+from surelane_worker.readiness import Readiness, until_schema_fits
+from surelane_worker.retry import Backoff
+from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
+from surelane_worker.settle import Settler
+from surelane_worker.slack_client import slack_client
+from surelane_worker.slack_errors import final_reason
+from surelane_worker.tracing import Tracing
+from surelane_worker.wakeup import Wakeup
+
+SERVICE = "surelane-worker"
+STATEMENT_TIMEOUT = timedelta(seconds=30)
+
+_log = get_logger("surelane_worker")
+
+
+async def main(stop: asyncio.Event) -> None:
+    """Runs the worker until ``stop`` is set, then drains it."""
+    settings = load_settings(WorkerSettings)
+    configure_logs(SERVICE, settings.log_level)
+    handlers = _handlers(settings)
+    telemetry = configure_telemetry(SERVICE, __version__)
+    tracing = None if telemetry.traces is None else Tracing(linked=settings.process_span == "linked")
+    pool = await create_pool(
+        settings.database_url.get_secret_value(),
+        service=SERVICE,
+        max_size=10,
+        statement_timeout=STATEMENT_TIMEOUT,
+    )
+    try:
+        async with slack_client(settings, traced=tracing is not None) as slack:
+            await _serve(stop, settings, handlers, pool, slack, tracing)
+    finally:
+        await close_pool(pool)
+        await asyncio.to_thread(telemetry.shutdown)
+
+
+def _handlers(settings: WorkerSettings) -> Mapping[str, Handler]:
+    """The handlers by kind.
+
+    Raises:
+        SettingsError: they cannot be used, or need a token that is not set.
+    """
+    loaded = load_handlers(settings.handlers)
+    if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
+        raise SettingsError("SLACK_BOT_TOKEN is not set: the built-in handlers answer in Slack and need it")
+    return {kind: handler for handler in loaded.all() for kind in handler.kinds}
+
+
+async def _serve(
+    stop: asyncio.Event,
+    settings: WorkerSettings,
+    handlers: Mapping[str, Handler],
+    pool: Pool,
+    slack: AsyncWebClient,
+    tracing: Tracing | None,
+) -> None:
+    queue = Queue(pool)
+    worker = assemble(settings, handlers, queue, slack, tracing)
+    readiness = Readiness(queue, stop.is_set, lambda: worker.loop.claiming_for > 0)
+    app = private_app(readiness.unready)
+    async with serving(
+        app, settings.private_port, setting="SURELANE_PRIVATE_PORT", host=settings.host
+    ) as port:
+        await until_schema_fits(queue, stop)
+        _log.info("working", worker=settings.name, kinds=sorted(handlers), private_port=port)
+        try:
+            async with _beside(*worker.duties()):
+                await worker.loop.run(stop)
+        finally:
+            await worker.listener.close()
+        _log.info("stopped")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The parts of a worker that run."""
+
+    loop: Loop
+    listener: Listener
+    settler: Settler
+    leases: Leases
+    sweep: Sweep
+    queue: Queue
+
+    def duties(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the loop, until it has drained."""
+        return [self.settler.run(), self.leases.keep(), self.sweep.run(), rescue(self.queue)]
+
+
+def assemble(
+    settings: WorkerSettings,
+    handlers: Mapping[str, Handler],
+    queue: Queue,
+    slack: AsyncWebClient,
+    tracing: Tracing | None,
+) -> Worker:
+    """Puts the parts together. Nothing runs yet."""
+    room, wakeup, metrics = asyncio.Event(), Wakeup(settings.poll_interval), Metrics()
+    metrics.publish()
+    leases = Leases(queue, settings.lease, metrics)
+    settler = Settler(
+        queue, leases, metrics, tracing, max_attempts=settings.max_attempts, on_settled=room.set
+    )
+    services = Services(
+        queue, settings, slack, get_logger("surelane_worker.handler"), asyncio.get_running_loop()
+    )
+    backoff = Backoff(settings.backoff_base, settings.backoff_cap)
+    executor = Executor(services, handlers, settler, backoff, metrics, tracing, final_reason)
+    dispatch = Dispatch(dict.fromkeys(handlers.values()), settings.concurrency, executor.run, room.set)
+    listener = Listener(
+        settings.database_url.get_secret_value(),
+        service=SERVICE,
+        on_wake=wakeup.wake,
+        notifications=settings.notifications,
+        within=STATEMENT_TIMEOUT,
+    )
+    loop = Loop(
+        settings, handlers, listener, wakeup, room, dispatch, executor, settler, leases, metrics, tracing
+    )
+    sweep = Sweep(
+        queue,
+        list(handlers),
+        metrics,
+        max_attempts=settings.max_attempts,
+        max_vt_age=settings.max_vt_age,
+        interval=settings.sweep_interval,
+        claiming_for=lambda: loop.claiming_for,
+    )
+    return Worker(loop, listener, settler, leases, sweep, queue)
+
+
+@asynccontextmanager
+async def _beside(*duties: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs duties for the length of the block; one that fails ends the block."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(duty) for duty in duties]
+        yield
+        for task in tasks:
+            task.cancel()
