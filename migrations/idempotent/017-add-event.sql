@@ -26,11 +26,12 @@ begin
             from agent.event as e where e.group_key = _new.group_key and e.head for key share;
         end if;
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
-            , deadline, enqueued_at, enqueued_by, errors, traceparent)
+            , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
         values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
             , _new.item_key, _new.dedupe_key, _new.group_key, _new.group_key is null or _head_id is null, agent.lane(_new.group_key)
             , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
-            , coalesce(_new.errors, '[]'), _new.traceparent)
+            , coalesce(_new.errors, '[]'), _new.traceparent, _new.continuation_id, _new.waits_for
+            , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'))
         on conflict do nothing returning e.id into id;
         exit when id is not null;
         select e.id into id from agent.event as e where e.item_key = _new.item_key;

@@ -9,7 +9,7 @@ declare
     _now timestamptz := agent.clock();
 begin
     return (
-        select min(next.vt) from generate_series(0, 15) as lane cross join unnest(_kinds) as k (kind)
+        select min(next.vt) filter (where isfinite(next.vt)) from generate_series(0, 15) as lane cross join unnest(_kinds) as k (kind)
         cross join lateral (
             select vt from agent.event where head and event.lane = lane.lane and event.kind = k.kind and vt > _now order by vt limit 1
         ) as next

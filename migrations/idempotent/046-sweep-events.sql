@@ -7,7 +7,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform agent.sweep_headless(_limit);
+    perform agent.sweep_headless(_limit), agent.sweep_waiting(_limit);
     return agent.sweep_exhausted(_max_attempts, _limit) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;
 end

@@ -6,22 +6,19 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    _found record;
+    _found agent.event;
 begin
     if _run_at is null or not isfinite(_run_at) then
         raise invalid_parameter_value using message = format('an event cannot be rescheduled to %s', coalesce(_run_at::text, 'null'));
     end if;
     perform from agent.event where head and group_key = (select group_key from agent.event where item_key = _item_key) for update;
-    select id, group_key, claimed_by is not null as claimed into _found from agent.event where item_key = _item_key for update;
+    select * into _found from agent.event where item_key = _item_key for update;
     if not found then
         return null;
-    elsif _found.claimed then
+    elsif _found.claimed_by is not null then
         return 'running';
     end if;
-    update agent.event set vt = greatest(_run_at, agent.clock()), event_ts = case when kind like 'slack.%' then event_ts else _run_at end
-    , retrying = false where id = _found.id;
-    perform agent.reelect(array[_found.group_key]);
-    perform pg_notify('agent_event', '');
+    perform agent.move_event(_found, _run_at, _found.event, 'rescheduled', session_user);
     return 'rescheduled';
 end
 $$;

@@ -1,5 +1,5 @@
 -- Moves events from history back into the queue, with their ids, claims and errors, and all their attempts before them.
--- Returns the ids that were moved; one whose item key is live again stays in history.
+-- Returns the ids that were moved; one whose item key is live again stays in history. Nothing waits for a requeued child any more.
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -24,6 +24,8 @@ begin
         _new.enqueued_by := _old.enqueued_by;
         _new.errors := _old.errors;
         _new.traceparent := _old.traceparent;
+        _new.changes := _old.changes || jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
+            , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts));
         select duplicate into _duplicate from agent.add_event(_new, true, false);
         if not _duplicate then
             delete from agent.event_hist where id = _old.id and event_ts = _old.event_ts;

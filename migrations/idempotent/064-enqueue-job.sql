@@ -1,0 +1,27 @@
+-- Adds a job, or finds the one that is pending under its dedupe key (or live under its item key). What becomes of that one:
+-- skip leaves it as it is, replace gives it the new payload and time, earliest the earlier of both times.
+create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _twin agent.event;
+begin
+    if _on_duplicate not in ('skip', 'replace', 'earliest') then
+        raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
+    end if;
+    loop
+        select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
+        exit when not duplicate or _on_duplicate = 'skip';
+        perform from agent.event as e where e.head and e.group_key = (select t.group_key from agent.event as t where t.id = enqueue_job.id) for update;
+        select e.* into _twin from agent.event as e where e.id = enqueue_job.id and e.claimed_by is null for update;
+        -- Running by now, or gone: of a dedupe key the new job stands beside it, of an item key the running one is the answer.
+        exit when not found and _new.dedupe_key is null;
+        continue when not found;
+        perform agent.move_event(_twin, case when _on_duplicate = 'earliest' then least(_new.vt, _twin.vt) else _new.vt end
+            , case when _on_duplicate = 'replace' then _new.event else _twin.event end
+            , case when _on_duplicate = 'replace' then 'replaced' else 'rescheduled' end, coalesce(_new.enqueued_by, session_user));
+        exit;
+    end loop;
+end
+$$;

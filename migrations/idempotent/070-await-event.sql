@@ -1,0 +1,16 @@
+-- Parks a claimed event until agent.answer_event ends it; past its deadline it expires. Fenced.
+create or replace function agent.await_event(_id int8, _claim int4, _deadline timestamptz) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+begin
+    if _held <> '{}' then
+        update agent.event set vt = 'infinity', deadline = _deadline, claimed_by = null, heartbeat_at = null, retrying = false where id = _id;
+        perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
+    end if;
+    return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
+end
+$$;

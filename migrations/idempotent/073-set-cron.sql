@@ -1,0 +1,18 @@
+-- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron and time zones.
+create or replace function agent.set_cron
+( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
+, _paused boolean default false
+) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at)
+    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, _paused, _next_at)
+    on conflict (name) do update
+    set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
+    , catch_up = excluded.catch_up, paused = excluded.paused, updated_at = agent.clock(), updated_by = session_user
+    -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip one.
+    , next_at = case when (c.schedule, c.time_zone, c.paused) = (excluded.schedule, excluded.time_zone, excluded.paused) then c.next_at else excluded.next_at end;
+end
+$$;
