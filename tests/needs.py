@@ -1,4 +1,4 @@
-"""What some tests need beside Python. Where it is missing they skip and say so; where ``CI`` is set they fail."""
+"""What some tests need beside Python. Where it is missing they skip, saying so; where ``CI`` is set they fail."""
 
 import os
 import shutil

@@ -1,0 +1,92 @@
+"""Docker Compose as an operator runs it, under a project of its own."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.databases import engine_answers
+from tests.deploy.commands import run
+from tests.needs import lacking, program
+from tests.processes import free_port
+from tests.scenario import System
+
+PRODUCTION = ("-f", "compose.yaml")
+SECRETS = {
+    name: secrets.token_urlsafe(16)
+    for name in (
+        "POSTGRES_PASSWORD",
+        "SURELANE_OWNER_PASSWORD",
+        "SURELANE_INGEST_PASSWORD",
+        "SURELANE_WORKER_PASSWORD",
+        "SLACK_SIGNING_SECRET",
+        "SLACK_BOT_TOKEN",
+    )
+}
+
+
+def engine() -> str:
+    """The docker program, with an engine that answers."""
+    docker = program("docker")
+    if not engine_answers():
+        lacking("no Docker engine answers")
+    return docker
+
+
+def config(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What Compose makes of the files; needs no engine."""
+    docker = program("docker")
+    if run(docker, "compose", "version", check=False).returncode != 0:
+        lacking("Docker's compose plugin is not installed")
+    done = run(docker, "compose", *files, "--env-file", "/dev/null", "config", "--format=json", env=env)
+    read: dict[str, Any] = json.loads(done.stdout)
+    return read
+
+
+@dataclass(frozen=True)
+class Project:
+    """A Compose project."""
+
+    name: str
+    env: Mapping[str, str]
+    files: tuple[str, ...] = ()
+
+    def compose(self, *arguments: str, within: float = 240, check: bool = True) -> str:
+        """Runs ``docker compose …``; answers what it wrote to standard output."""
+        command = ("docker", "compose", *self.files, "--env-file", "/dev/null", "-p", self.name, *arguments)
+        return run(*command, env=self.env, within=within, check=check).stdout
+
+    def query(self, sql: str, *, role: str = "postgres") -> str:
+        """Runs a query on the project's database."""
+        psql = ("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", role, "-d", "surelane", "-c", sql)
+        return self.compose("exec", "-T", "db", *psql, within=30).strip()
+
+    async def _query(self, sql: str) -> str:
+        return await asyncio.to_thread(self.query, sql)
+
+    @property
+    def system(self) -> System:
+        """The running system, as the scenarios see it."""
+        return System(
+            ingest=f"http://127.0.0.1:{self.env['SURELANE_PORT']}",
+            slack=f"http://127.0.0.1:{self.env['SURELANE_SIMULATOR_PORT']}/api/",
+            query=self._query,
+        )
+
+
+@contextmanager
+def project(*files: str, env: Mapping[str, str] | None = None) -> Iterator[Project]:
+    """A project with a name and ports of its own, removed with its volumes at the end."""
+    engine()
+    ports = {"SURELANE_PORT": str(free_port()), "SURELANE_SIMULATOR_PORT": str(free_port())}
+    made = Project(f"surelane-test-{secrets.token_hex(4)}", {**ports, **(env or {})}, files)
+    try:
+        yield made
+    except BaseException:
+        print(made.compose("logs", "--no-color", "--tail=100", check=False))  # noqa: T201 - pytest shows it
+        raise
+    finally:
+        made.compose("down", "--volumes", "--remove-orphans", "--timeout=20", check=False)

@@ -1,0 +1,148 @@
+"""What Compose makes of our files: the production shape alone, and the demonstration."""
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from surelane.durations import parse_duration
+from surelane.settings import DEMO_SIGNING_SECRET, SLACK_API_URL
+from tests.deploy.commands import ROOT, version
+from tests.deploy.compose import PRODUCTION, SECRETS, config
+from tests.deploy.settings import is_read
+
+IMAGES = {"ingest": "ingest", "worker": "worker", "migrate": "migrations"}
+LONG_RUNNING = ("db", "ingest", "worker", "simulator")
+
+
+@cache
+def production() -> dict[str, Any]:
+    services: dict[str, Any] = config(*PRODUCTION, env=SECRETS)["services"]
+    return services
+
+
+@cache
+def demonstration() -> dict[str, Any]:
+    services: dict[str, Any] = config()["services"]
+    return services
+
+
+def test_production_is_the_database_the_migration_ingest_and_workers() -> None:
+    assert set(production()) == {"settings", "db", "migrate", "ingest", "worker"}
+    assert set(demonstration()) == {*production(), "simulator"}
+
+
+def test_each_starts_when_what_it_needs_is_there() -> None:
+    needs = {
+        name: {needed: how["condition"] for needed, how in service.get("depends_on", {}).items()}
+        for name, service in production().items()
+    }
+    completed = "service_completed_successfully"
+    assert needs == {
+        "settings": {},
+        "db": {"settings": completed},
+        "migrate": {"db": "service_healthy"},
+        "ingest": {"migrate": completed},
+        "worker": {"migrate": completed},
+    }
+
+
+def test_every_secret_is_demanded() -> None:
+    demanded = {secret["source"] for secret in production()["settings"]["secrets"]}
+    assert demanded == set(SECRETS)
+
+
+@pytest.mark.parametrize("name", ["db", "migrate", "ingest", "worker", "simulator"])
+def test_containers_are_hardened(name: str) -> None:
+    service = demonstration()[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert int(service["deploy"]["resources"]["limits"]["memory"]) > 0
+    assert service["logging"]["options"] == {"max-file": "3", "max-size": "10m"}
+    assert service["restart"] == ("no" if name == "migrate" else "unless-stopped")
+
+
+def test_only_ingest_and_the_simulators_page_are_published_and_on_this_machine_only() -> None:
+    published = {
+        (name, port["target"], port["host_ip"])
+        for name, service in demonstration().items()
+        for port in service.get("ports", [])
+    }
+    assert published == {("ingest", 8080, "127.0.0.1"), ("simulator", 8090, "127.0.0.1")}
+
+
+def test_published_ports_move() -> None:
+    services = config(env={"SURELANE_PORT": "9001", "SURELANE_SIMULATOR_PORT": "9002"})["services"]
+    assert [services[name]["ports"][0]["published"] for name in ("ingest", "simulator")] == ["9001", "9002"]
+
+
+def test_the_database_is_reached_from_inside_only() -> None:
+    read = config(*PRODUCTION, env=SECRETS)
+    assert read["networks"]["database"]["internal"] is True
+    assert set(read["services"]["db"]["networks"]) == {"database"}
+
+
+def test_readiness_is_what_health_means() -> None:
+    for name in ("ingest", "worker"):
+        assert "/readyz" in production()[name]["healthcheck"]["test"][-1]
+    for name in LONG_RUNNING:
+        assert demonstration()[name]["healthcheck"], name
+
+
+def test_a_worker_is_given_longer_than_it_drains() -> None:
+    grace = parse_duration(production()["worker"]["stop_grace_period"])
+    assert grace > parse_duration("30s")
+    assert parse_duration(production()["ingest"]["stop_grace_period"]) > parse_duration("30s")
+
+
+def test_images_are_of_this_version_and_can_come_from_a_registry() -> None:
+    elsewhere = config(env={"SURELANE_REGISTRY": "registry.example.com/team/"})["services"]
+    for service, image in {**IMAGES, "simulator": "simulator"}.items():
+        assert demonstration()[service]["image"] == f"surelane-{image}:{version()}"
+        assert demonstration()[service]["build"]["args"] == {"VERSION": version()}
+        assert elsewhere[service]["image"] == f"registry.example.com/team/surelane-{image}:{version()}"
+
+
+def test_every_variable_is_read_by_the_code() -> None:
+    for services in (production(), demonstration()):
+        for service, image in IMAGES.items():
+            for variable in services[service]["environment"]:
+                assert is_read(image, variable), f"{image} does not read {variable}"
+
+
+def test_settings_are_passed_on_as_they_are_given() -> None:
+    services = config(*PRODUCTION, env={**SECRETS, "SURELANE_CONCURRENCY": "7"})["services"]
+    assert services["worker"]["environment"]["SURELANE_CONCURRENCY"] == "7"
+    assert production()["worker"]["environment"].get("SURELANE_CONCURRENCY") is None
+
+
+def test_the_demonstration_speaks_to_its_simulator_with_public_secrets() -> None:
+    for name in ("ingest", "worker"):
+        assert demonstration()[name]["environment"]["SLACK_API_URL"] == "http://simulator:8090/api/"
+        assert production()[name]["environment"].get("SLACK_API_URL", SLACK_API_URL) in (None, SLACK_API_URL)
+    signing = {
+        demonstration()[name]["environment"]["SLACK_SIGNING_SECRET"] for name in ("ingest", "simulator")
+    }
+    assert signing == {DEMO_SIGNING_SECRET}
+
+
+def test_no_service_gets_anothers_password() -> None:
+    for name in ("ingest", "worker", "migrate"):
+        given = production()[name]["environment"].values()
+        assert len([value for value in given if value in SECRETS.values()]) <= 2, name
+    assert SECRETS["SLACK_BOT_TOKEN"] not in production()["ingest"]["environment"].values()
+
+
+def test_every_variable_is_explained() -> None:
+    """Those that Compose puts in, and those passed on by name alone (``NAME:`` without a value)."""
+    used = set()
+    for file in ("compose.yaml", "compose.override.yaml"):
+        text = (ROOT / file).read_text()
+        used |= set(re.findall(r"\$\{([A-Z_]+)", text)) | set(
+            re.findall(r"^ +([A-Z_]+):$", text, re.MULTILINE)
+        )
+    explained = set(re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    assert used <= explained, sorted(used - explained)
+    assert explained - used == {"COMPOSE_FILE"}

@@ -1,0 +1,111 @@
+"""The whole system as containers: a mention goes in over HTTP and comes out answered."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.deploy.commands import ROOT, run
+from tests.deploy.compose import PRODUCTION, SECRETS, Project, project
+from tests.scenario import (
+    answered_once,
+    eventually,
+    history_is_hypertable,
+    new_mention,
+    outcomes,
+    replies,
+    send,
+)
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(420), pytest.mark.usefixtures("images")]
+
+
+@pytest.fixture(scope="module")
+def system(images: dict[str, str]) -> Iterator[Project]:  # noqa: ARG001 - built before
+    with project() as running:
+        running.compose("up", "--detach", "--wait", "--wait-timeout=180")
+        yield running
+
+
+async def test_a_mention_is_answered_and_kept_in_a_hypertable(system: Project) -> None:
+    await answered_once(system.system)
+    assert await history_is_hypertable(system.system)
+
+
+async def test_three_workers_answer_each_mention_once(system: Project) -> None:
+    await asyncio.to_thread(system.compose, "up", "--detach", "--wait", "--scale=worker=3")
+    running = await asyncio.to_thread(system.compose, "ps", "--quiet", "worker")
+    assert len(running.split()) == 3
+    mentions = [await new_mention(system.system) for _ in range(30)]
+    assert await asyncio.gather(*(send(system.system, mention) for mention in mentions)) == [200] * 30
+    expected = {mention.event_id: "completed" for mention in mentions}
+    await eventually(lambda: outcomes(system.system, mentions), expected, within=60)
+    for mention in mentions:
+        assert len(await replies(system.system, mention)) == 1
+
+
+async def test_slacks_retry_of_an_event_is_stored_once(system: Project) -> None:
+    mention = await new_mention(system.system)
+    assert [await send(system.system, mention) for _ in range(3)] == [200] * 3
+    await eventually(lambda: outcomes(system.system, [mention]), {mention.event_id: "completed"}, within=60)
+    assert len(await replies(system.system, mention)) == 1
+    assert system.query(f"select count(*) from agent.job where item_key = '{mention.event_id}'") == "1"
+
+
+async def test_the_data_outlives_the_containers(system: Project) -> None:
+    await answered_once(system.system)
+    before = int(system.query("select count(*) from agent.event_hist"))
+    await asyncio.to_thread(system.compose, "down", "--timeout=20")
+    await asyncio.to_thread(system.compose, "up", "--detach", "--wait", "--wait-timeout=180")
+    assert int(system.query("select count(*) from agent.event_hist")) >= before
+    await answered_once(system.system)
+
+
+def test_services_end_by_themselves_when_told_to_stop(system: Project) -> None:
+    started = time.monotonic()
+    system.compose("stop", "ingest", "worker", "simulator")
+    assert time.monotonic() - started < 30, "somebody had to be killed"
+    codes = system.compose("ps", "--all", "--format={{.Service}} {{.ExitCode}}", "ingest", "worker").split(
+        "\n"
+    )
+    assert {line for line in codes if line} == {"ingest 0", "worker 0"}
+    system.compose("up", "--detach", "--wait", "--wait-timeout=180")
+
+
+def test_accounts_have_no_more_rights_than_they_need(system: Project) -> None:
+    roles = system.query(
+        "select string_agg(rolname, ' ' order by rolname) from pg_roles"
+        " where rolname ~ '^(surelane|agent)' and (rolsuper or rolcreatedb or rolreplication or rolbypassrls)"
+    )
+    assert roles == ""
+    assert system.query("select has_database_privilege('public', 'surelane', 'connect')") == "f"
+    assert system.query("select tableowner from pg_tables where schemaname = 'agent' limit 1") == "surelane"
+
+
+def test_the_scaling_query_can_be_asked_by_a_worker(system: Project) -> None:
+    manifests = yaml.safe_load_all((ROOT / "k8s/components/keda/scaling.yaml").read_text())
+    (scaled,) = (manifest for manifest in manifests if manifest["kind"] == "ScaledObject")
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    assert int(system.query(query, role="surelane_worker")) >= 0
+
+
+def test_the_production_file_alone_refuses_to_start_without_a_secret() -> None:
+    for missing in SECRETS:
+        env = {name: value for name, value in SECRETS.items() if name != missing}
+        with project(*PRODUCTION, env=env) as refused:
+            command = (
+                "docker",
+                "compose",
+                *PRODUCTION,
+                "--env-file",
+                "/dev/null",
+                "-p",
+                refused.name,
+                "up",
+                "-d",
+            )
+            done = run(*command, env=refused.env, within=60, check=False)
+            assert done.returncode != 0
+            assert missing in done.stderr

@@ -1,0 +1,150 @@
+"""The way of an event through a running system: as processes, under Compose or on a cluster."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import aiohttp
+from slack_sdk.signature import SignatureVerifier
+from slack_sdk.web.async_client import AsyncWebClient
+
+from surelane.settings import DEMO_SIGNING_SECRET
+
+CHANNEL = "C0GENERAL1"
+PERSON = "U0ADA00001"
+BOT = "U0SURELANE"
+DEMO_BOT_TOKEN = "xoxb-surelane-demo"
+
+Query = Callable[[str], Awaitable[str]]
+"""Runs a query on the system's database, as its owner; answers the single value it gives, as text."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class System:
+    """A running system, as it is seen from outside."""
+
+    ingest: str
+    """URL of ingest's public port."""
+
+    slack: str
+    """URL of the Web API that the workers use, such as a simulator's ``http://…/api/``."""
+
+    query: Query
+    signing_secret: str = DEMO_SIGNING_SECRET
+    bot_token: str = DEMO_BOT_TOKEN
+
+    @property
+    def web(self) -> AsyncWebClient:
+        """A client of the Web API."""
+        return AsyncWebClient(token=self.bot_token, base_url=self.slack)
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A mention of the bot in a thread of its own."""
+
+    event_id: str
+    thread_ts: str
+    text: str
+
+    @property
+    def body(self) -> bytes:
+        """Slack's request body."""
+        ts = f"{time.time():.6f}"
+        event = {
+            "type": "app_mention",
+            "channel": CHANNEL,
+            "user": PERSON,
+            "text": f"<@{BOT}> {self.text}",
+            "ts": ts,
+            "thread_ts": self.thread_ts,
+            "event_ts": ts,
+        }
+        return json.dumps(
+            {
+                "type": "event_callback",
+                "team_id": "T0SURELANE",
+                "api_app_id": "A0SURELANE",
+                "event_id": self.event_id,
+                "event_time": int(time.time()),
+                "event": event,
+                "authorizations": [{"team_id": "T0SURELANE", "user_id": BOT, "is_bot": True}],
+            }
+        ).encode()
+
+
+async def answered_once(system: System) -> None:
+    """Sends a signed mention by HTTP; returns when its row is in history and its one reply in the thread."""
+    mention = await new_mention(system)
+    assert await send(system, mention) == 200
+    await eventually(lambda: outcomes(system, [mention]), {mention.event_id: "completed"}, within=60)
+    assert len(await replies(system, mention)) == 1
+
+
+async def new_mention(system: System) -> Mention:
+    """Opens a thread, and writes a mention for it."""
+    opened = await system.web.chat_postMessage(channel=CHANNEL, text="a thread")
+    return Mention(f"Ev{secrets.token_hex(6).upper()}", str(opened["ts"]), f"hello {secrets.token_hex(4)}")
+
+
+async def send(system: System, mention: Mention) -> int:
+    """Posts a mention as Slack does; answers the status."""
+    body, timestamp = mention.body, str(int(time.time()))
+    signature = SignatureVerifier(system.signing_secret).generate_signature(timestamp=timestamp, body=body)
+    headers = {
+        "Content-Type": "application/json",
+        "X-Slack-Request-Timestamp": timestamp,
+        "X-Slack-Signature": str(signature),
+    }
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{system.ingest}/slack/events", data=body, headers=headers) as response,
+    ):
+        return response.status
+
+
+async def replies(system: System, mention: Mention) -> list[str]:
+    """The bot's replies to a mention, by their text."""
+    thread = await system.web.conversations_replies(channel=CHANNEL, ts=mention.thread_ts)
+    messages = thread["messages"][1:]
+    return [message["text"] for message in messages if mention.text in message["text"]]
+
+
+async def outcomes(system: System, mentions: list[Mention]) -> dict[str, str]:
+    """How those mentions ended that are in history, by event id."""
+    wanted = ", ".join(f"'{mention.event_id}'" for mention in mentions)
+    found = await system.query(
+        "select coalesce(jsonb_object_agg(item_key, outcome), '{}') from agent.event_hist"
+        f" where item_key in ({wanted})"
+    )
+    ended: dict[str, str] = json.loads(found)
+    return ended
+
+
+async def history_is_hypertable(system: System) -> bool:
+    """Whether the history is one of TimescaleDB's."""
+    found = await system.query(
+        "select count(*) from timescaledb_information.hypertables"
+        " where hypertable_schema = 'agent' and hypertable_name = 'event_hist'"
+    )
+    return found == "1"
+
+
+async def eventually(
+    probe: Callable[[], Awaitable[Value]], expected: Value, *, within: float, every: float = 0.2
+) -> None:
+    """Asks until the answer is the expected one.
+
+    Raises:
+        AssertionError: it is not within ``within`` seconds; the message has the last answer.
+    """
+    deadline = time.monotonic() + within
+    while (answer := await probe()) != expected:
+        assert time.monotonic() < deadline, f"after {within} s: {answer!r}, not {expected!r}"
+        await asyncio.sleep(every)
