@@ -69,6 +69,8 @@ class SlackApp:
         self._metrics = writer.metrics
         self._drain = drain
         self._tracing = tracing
+        # Bound once: a logger that is not costs more to silence than the rest of answering a request.
+        self._logger = _logger.bind()
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """The routes, the refusals of other methods and paths last."""
@@ -103,10 +105,11 @@ class SlackApp:
     async def _decide(self, request: web.Request, media_type: str, read: Read) -> web.Response:
         if self._drain.started:
             return _refused(request, Refusal(503, "stopping"))
-        refusal = self._bodies.refusal(request, media_type)
+        size = self._bodies.size(request)
+        refusal = self._bodies.refusal(request, size, media_type)
         if refusal is not None:
             return _refused(request, refusal)
-        with self._bodies.held(request):
+        with self._bodies.held(size):
             body = await self._bodies.read(request)
             if isinstance(body, Refusal):
                 return _refused(request, body)
@@ -125,15 +128,15 @@ class SlackApp:
             case Take():
                 return await self._store(request, envelope)
             case Challenge(challenge):
-                _logger.info("url verified")
+                self._logger.info("url verified")
                 return web.json_response({"challenge": challenge})
             case Ignore(reason):
                 self._metrics.ignored[reason] += 1
-                _logger.debug("request ignored", reason=reason)
+                self._logger.debug("request ignored", reason=reason)
                 return web.Response()
             case RateLimited(team, minute):
                 self._metrics.rate_limited += 1
-                _logger.warning(
+                self._logger.warning(
                     "slack drops events of a workspace that has too many", team=team, minute=minute
                 )
                 return web.Response()
@@ -155,10 +158,10 @@ class SlackApp:
             self._metrics.sent[event.kind, ""] += 1
         if event.altered:
             self._metrics.altered += 1
-            _logger.warning(
+            self._logger.warning(
                 "event stored with replaced characters or numbers", event_id=event.key, kind=event.kind
             )
-        _logger.debug(
+        self._logger.debug(
             "event stored", event_id=event.key, kind=event.kind, id=answer.id, duplicate=answer.duplicate
         )
         return web.Response()

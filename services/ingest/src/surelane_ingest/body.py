@@ -28,22 +28,26 @@ class Bodies:
         self._memory = memory
         self._held = 0
 
-    def refusal(self, request: web.Request, media_type: str) -> Refusal | None:
+    def size(self, request: web.Request) -> int:
+        """Bytes to set aside: what the client announces, or the most it may send where it does not."""
+        announced = request.content_length
+        return self._largest if announced is None else announced
+
+    def refusal(self, request: web.Request, size: int, media_type: str) -> Refusal | None:
         """What can be told from the headers alone."""
         if request.content_type != media_type:
             return Refusal(415, f"the content type must be {media_type}")
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return Refusal(415, "compressed bodies are not taken")
-        if (request.content_length or 0) > self._largest:
+        if size > self._largest:
             return Refusal(413, f"the body is larger than {self._largest} bytes")
-        if self._held + self._size(request) > self._memory:
+        if self._held + size > self._memory:
             return Refusal(503, "too many requests at once")
         return None
 
     @contextmanager
-    def held(self, request: web.Request) -> Iterator[None]:
-        """Counts the body of a request until it has been answered."""
-        size = self._size(request)
+    def held(self, size: int) -> Iterator[None]:
+        """Counts a body until its request has been answered."""
         self._held += size
         try:
             yield
@@ -65,7 +69,3 @@ class Bodies:
             return Refusal(413, f"the body is larger than {self._largest} bytes")
         except (web.RequestPayloadError, ClientPayloadError):
             return Refusal(400, "the body is cut short or garbled")
-
-    def _size(self, request: web.Request) -> int:
-        """Bytes to set aside: what the client announces, or the most it may send where it does not."""
-        return self._largest if request.content_length is None else request.content_length

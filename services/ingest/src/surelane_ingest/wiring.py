@@ -24,10 +24,11 @@ from surelane_ingest.settings import IngestSettings
 from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
 from surelane_ingest.tracing import instrumented
-from surelane_ingest.writer import Writer
+from surelane_ingest.writer import FLUSHERS, Writer
 
 SERVICE = "surelane-ingest"
-FLUSHERS = 2
+CONNECTIONS = FLUSHERS + 1
+"""One a flusher, and one for the readiness probe."""
 KEEP_ALIVE = 75.0
 """Seconds an idle connection is kept: longer than the load balancers' 60, so that it is they who close it."""
 
@@ -74,7 +75,7 @@ async def running(settings: IngestSettings, traces: TracerProvider | None = None
     pool = await create_pool(
         settings.database_url.get_secret_value(),
         service=SERVICE,
-        max_size=2 * FLUSHERS + 1,
+        max_size=CONNECTIONS,
         statement_timeout=budget,
         connect_timeout=budget,
     )
@@ -85,7 +86,7 @@ async def running(settings: IngestSettings, traces: TracerProvider | None = None
             serving(
                 private, settings.private_port, setting="SURELANE_PRIVATE_PORT", host=settings.host
             ) as private_port,
-            Writer(connections, budget=budget, buffer=settings.buffer, flushers=FLUSHERS) as writer,
+            Writer(connections, budget=budget, buffer=settings.buffer) as writer,
         ):
             with instrumented(traces):
                 public = _public_app(settings, writer, drain, tracing=traces is not None)

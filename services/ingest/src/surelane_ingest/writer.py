@@ -8,6 +8,7 @@ unclear failure is harmless.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.metrics import Metrics
 
 MAX_BATCH = 500
+FLUSHERS = 4
+"""Two for batches, two for events on their own."""
+
+_PATIENCE = 0.1
+"""Seconds after which an event that no flusher has taken is the second flusher's."""
+
 _PAUSE = 0.1
 """Seconds before the database is tried again."""
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -51,6 +58,7 @@ class _Pending:
     body: str
     key: str
     traceparent: str | None
+    since: float
     answer: asyncio.Future[Answer]
 
 
@@ -73,17 +81,27 @@ class _Lane:
         self._waiting.extendleft(reversed(events))
         self._arrived.set()
 
-    async def take(self) -> list[_Pending]:
-        """Everything that waits, up to the limit; events that nobody waits for any more are dropped."""
+    async def take(self, patience: float = 0.0) -> list[_Pending]:
+        """Everything that waits, up to the limit, once the first has waited for ``patience`` seconds."""
+        loop = asyncio.get_running_loop()
         batch: list[_Pending] = []
         while not batch:
             while not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
-            while self._waiting and len(batch) < self._limit:
-                pending = self._waiting.popleft()
-                if not pending.answer.done():
-                    batch.append(pending)
+            fresh = self._waiting[0].since + patience - loop.time()
+            if patience and fresh > 0:
+                await asyncio.sleep(fresh)
+            else:
+                batch = self._pop()
+        return batch
+
+    def _pop(self) -> list[_Pending]:
+        batch: list[_Pending] = []
+        while self._waiting and len(batch) < self._limit:
+            pending = self._waiting.popleft()
+            if not pending.answer.done():  # else nobody waits for it any more
+                batch.append(pending)
         return batch
 
 
@@ -96,16 +114,14 @@ class Writer:
         *,
         budget: timedelta,
         buffer: int,
-        flushers: int = 2,
         max_batch: int = MAX_BATCH,
     ) -> None:
         """Makes a writer.
 
         Args:
-            connections: lends each flusher a connection: ``2 * flushers`` at most.
+            connections: lends each flusher a connection, :data:`FLUSHERS` at most.
             budget: how long an event may wait for its commit, waiting for its turn included.
             buffer: how many events may wait.
-            flushers: batches under way at once, and single inserts under way at once.
             max_batch: events a batch at most.
         """
         self._connections = connections
@@ -113,7 +129,6 @@ class Writer:
         self._buffer = buffer
         self._shared = _Lane(max_batch)
         self._alone = _Lane(1)
-        self._lanes = [self._shared, self._alone] * flushers
         self._flushers: list[asyncio.Task[None]] = []
         self._working = True
         self.metrics = Metrics(lambda: self.waiting)
@@ -124,7 +139,10 @@ class Writer:
         return len(self._shared) + len(self._alone)
 
     async def __aenter__(self) -> Self:
-        self._flushers = [asyncio.create_task(self._flush_forever(lane)) for lane in self._lanes]
+        # One flusher does best: batches side by side are smaller, and wait for one another in the database.
+        # The second steps in when the first is held up, by a lock that one of its events waits for.
+        lanes = [(self._shared, 0.0), (self._shared, _PATIENCE), *[(self._alone, 0.0)] * (FLUSHERS - 2)]
+        self._flushers = [asyncio.create_task(self._flush_forever(*lane)) for lane in lanes]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -142,7 +160,8 @@ class Writer:
         """
         if self.waiting >= self._buffer:
             return NotStored.FULL
-        pending = _Pending(body, key, traceparent, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        pending = _Pending(body, key, traceparent, loop.time(), loop.create_future())
         self._shared.put([pending])
         try:
             async with asyncio.timeout(self._budget):
@@ -150,22 +169,22 @@ class Writer:
         except TimeoutError:
             return NotStored.UNAVAILABLE
 
-    async def _flush_forever(self, lane: _Lane) -> None:
+    async def _flush_forever(self, lane: _Lane, patience: float) -> None:
         while True:
-            batch = await lane.take()
+            batch = await lane.take(patience)
             try:
                 async with self._connections.lend() as connection:
                     while True:
                         await self._flush(connection, lane, batch)
                         batch = []
-                        batch = await lane.take()
+                        batch = await lane.take(patience)
             except Exception as error:  # noqa: BLE001 - a flusher outlives whatever befalls a connection
                 lane.put_back(batch)
                 self._report(type(error).__name__)
                 await asyncio.sleep(_PAUSE)
 
     async def _flush(self, connection: Connection, lane: _Lane, batch: list[_Pending]) -> None:
-        started = asyncio.get_running_loop().time()
+        started = time.perf_counter()
         failure = ""
         try:
             inserted = await self._insert(connection, batch)
@@ -180,7 +199,7 @@ class Writer:
             for pending, answer in zip(batch, inserted, strict=True):
                 _settle(pending, answer)
         finally:
-            self.metrics.inserted(asyncio.get_running_loop().time() - started, failure)
+            self.metrics.inserted(time.perf_counter() - started, failure)
 
     async def _insert(self, connection: Connection, batch: list[_Pending]) -> list[Inserted]:
         async with asyncio.timeout(self._budget):
