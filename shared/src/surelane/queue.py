@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from surelane.events import Completion, Event, Failure, Inserted, Settled
+from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
 
 Row = asyncpg.Record
 
 
-class Queue:
+class Queue(Jobs):
     """The queue behind a connection or a pool.
 
     On the caller's own connection, calls join the caller's transaction; on a pool, each call is its own.
@@ -51,7 +52,10 @@ class Queue:
             asyncpg.PostgresError: one of them cannot be held as jsonb: insert them singly to find out which.
         """
         rows = await self._database.fetch(
-            "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal", events, traceparents, item_keys
+            "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal",
+            events,
+            traceparents,
+            item_keys,
         )
         return [Inserted(row["id"], row["duplicate"]) for row in rows]
 
@@ -126,7 +130,9 @@ class Queue:
 
     async def snooze_event(self, identity: int, claim: int, pause: timedelta) -> Settled:
         """Puts an event off for ``pause``; the attempt is not counted."""
-        return Settled(await self._database.fetchval("select agent.snooze_event($1, $2, $3)", identity, claim, pause))
+        return Settled(
+            await self._database.fetchval("select agent.snooze_event($1, $2, $3)", identity, claim, pause)
+        )
 
     async def extend_leases(
         self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
@@ -142,7 +148,9 @@ class Queue:
 
     async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
         """Keeps ``notes`` (JSON text of an object) on a claimed event, for its later attempts."""
-        return Settled(await self._database.fetchval("select agent.note_event($1, $2, $3)", identity, claim, notes))
+        return Settled(
+            await self._database.fetchval("select agent.note_event($1, $2, $3)", identity, claim, notes)
+        )
 
     async def release_events(self, items: Sequence[tuple[int, int]]) -> list[Settled]:
         """Gives events back at once, their attempt not counted."""
@@ -161,7 +169,9 @@ class Queue:
         self, max_attempts: int = 3, max_vt_age: timedelta = timedelta(hours=1)
     ) -> int:
         """Moves exhausted and too old events to history; returns how many."""
-        expired: int = await self._database.fetchval("select agent.delete_expired_events($1, $2)", max_attempts, max_vt_age)
+        expired: int = await self._database.fetchval(
+            "select agent.delete_expired_events($1, $2)", max_attempts, max_vt_age
+        )
         return expired
 
     async def sweep_events(

@@ -17,6 +17,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, Perio
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
@@ -51,7 +52,9 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
         service: ``service.name`` unless ``OTEL_SERVICE_NAME`` gives another.
         version: ``service.version``.
     """
-    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version})
+    resource = Resource.create(
+        {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
+    )
     readers: list[MetricReader] = [PrometheusMetricReader()]
     if _exporter("metrics") == "otlp":
         readers.append(PeriodicExportingMetricReader(_otlp_metrics()))
@@ -123,7 +126,8 @@ def _root_context(key: str) -> context.Context:
     sampled = True
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
-        sampled = provider.sampler.should_sample(None, trace_id, "send").decision.is_sampled()
+        decision = provider.sampler.should_sample(None, trace_id, "send").decision
+        sampled = decision is Decision.RECORD_AND_SAMPLE
     flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
     parent = SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(NonRecordingSpan(parent), context.Context())

@@ -1,0 +1,117 @@
+"""What operators ask and do: find events, see why one waits, requeue, cancel, pause, schedules, figures."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from surelane.pool import Connection, Pool
+
+STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which events; ``None`` means any.
+
+    Attributes:
+        statuses: of :data:`STATUSES`.
+        kinds: exact kinds.
+        key: an item key, a group key or a dedupe key.
+        since, until: by when they were enqueued, or ended, if they have.
+    """
+
+    statuses: Sequence[str] | None = None
+    kinds: Sequence[str] | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a page ended: the last row's id, and when it ended, if it has."""
+
+    id: int
+    finished_at: datetime | None = None
+
+
+class Operations:
+    """The operator's queries, each one call of a SQL function. For connections of role ``agent_operator``."""
+
+    def __init__(self, database: Pool | Connection) -> None:
+        self._database = database
+
+    async def list_jobs(
+        self, which: Filter, limit: int = 20, after: Cursor | None = None
+    ) -> list[dict[str, Any]]:
+        """A page of events, newest first: live ones, then ended ones."""
+        rows = await self._database.fetch(
+            "select * from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",
+            which.statuses,
+            which.kinds,
+            which.key,
+            which.since,
+            which.until,
+            after.finished_at if after else None,
+            after.id if after else None,
+            limit,
+        )
+        return [_job(row) for row in rows]
+
+    async def find(self, key: str) -> list[int]:
+        """The ids under a natural key or of an id as text, live ones first."""
+        return [row[0] for row in await self._database.fetch("select agent.find_events($1)", key)]
+
+    async def get(self, identity: int) -> dict[str, Any] | None:
+        """One event, live or ended; of an id that ended more than once, the live or the latest."""
+        row = await self._database.fetchrow(
+            "select * from agent.job where id = $1 order by finished_at desc nulls first limit 1", identity
+        )
+        return None if row is None else _job(row)
+
+    async def why(self, identity: int, max_attempts: int = 3) -> tuple[str, str] | None:
+        """Why an event is not running: a word and a sentence; ``None``: no such event."""
+        row = await self._database.fetchrow("select * from agent.why_waiting($1, $2)", identity, max_attempts)
+        return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
+
+    async def children(self, identity: int) -> list[dict[str, Any]]:
+        """The children of a continuation."""
+        return [_job(row) for row in await self._database.fetch("select * from agent.children($1)", identity)]
+
+    async def requeue(self, ids: Sequence[int]) -> list[int]:
+        """Moves ended events back into the queue; returns the ids that were moved."""
+        return [row[0] for row in await self._database.fetch("select agent.requeue_events($1)", ids)]
+
+    async def cancel(self, identity: int) -> str | None:
+        """Cancels by id: ``cancelled``, ``running`` (no further attempt), or ``None``: not in the queue."""
+        answer: str | None = await self._database.fetchval("select agent.cancel_job($1)", identity)
+        return answer
+
+    async def pause(self, kind: str) -> None:
+        """Pauses a kind: its waiting events are neither claimed nor expired."""
+        await self._database.execute("select agent.pause_kind($1)", kind)
+
+    async def resume(self, kind: str) -> None:
+        """Resumes a kind."""
+        await self._database.execute("select agent.resume_kind($1)", kind)
+
+    async def stats(self) -> list[dict[str, Any]]:
+        """Events by kind and state, and since when the oldest pending one is visible."""
+        return [dict(row) for row in await self._database.fetch("select * from agent.queue_stats()")]
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """The workers, as they last announced themselves."""
+        return [dict(row) for row in await self._database.fetch("select * from agent.worker order by name")]
+
+
+def _job(row: asyncpg.Record) -> dict[str, Any]:
+    """A row of ``agent.job`` with its JSON parsed."""
+    parsed = {"payload", "errors", "result", "changes"}
+    return {
+        name: json.loads(value) if name in parsed and isinstance(value, str) else value
+        for name, value in row.items()
+    }
