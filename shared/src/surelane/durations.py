@@ -25,7 +25,9 @@ def parse_duration(value: object) -> timedelta:
     else:
         match = _DURATION.fullmatch(str(value).strip().lower())
         if not match:
-            raise ValueError(f"{value!r} is not a duration: write 500ms, 0.5s, 10m, 1h, or a number of seconds")
+            raise ValueError(
+                f"{value!r} is not a duration: write 500ms, 0.5s, 10m, 1h, or a number of seconds"
+            )
         seconds = float(match[1]) * _UNITS[match[2] or "s"]
         if seconds > 3650 * 86400:
             raise ValueError(f"{value!r} is longer than 3650 days")

@@ -18,7 +18,13 @@ class Listener:
     """
 
     def __init__(
-        self, dsn: str, *, service: str, on_wake: Callable[[], None], notifications: bool = True, within: timedelta
+        self,
+        dsn: str,
+        *,
+        service: str,
+        on_wake: Callable[[], None],
+        notifications: bool = True,
+        within: timedelta,
     ) -> None:
         """Nothing is opened yet.
 

@@ -71,7 +71,9 @@ async def create_pool(
             server_settings=server_settings,
         )
     except UNAVAILABLE as error:
-        raise DatabaseUnavailableError(f"cannot connect to the database: {type(error).__name__}: {error}") from error
+        raise DatabaseUnavailableError(
+            f"cannot connect to the database: {type(error).__name__}: {error}"
+        ) from error
 
 
 async def close_pool(pool: Pool, within: timedelta = timedelta(seconds=5)) -> None:

@@ -1,8 +1,8 @@
 """The private port of every service: ``/livez``, ``/readyz`` and ``/metrics``. Never published."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -47,7 +47,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serves ``app`` on ``port`` (0: any free one) for the length of the block; yields the port.
 
-    ``options`` are those of aiohttp's ``AppRunner``; requests may take ``shutdown_timeout`` (30 s) to finish at the end.
+    ``options`` are aiohttp's ``AppRunner``'s: requests may take ``shutdown_timeout`` (30 s) to finish at the end.
 
     Raises:
         SettingsError: the port is taken; the message names it and ``setting``, the variable that moves it.
@@ -59,7 +59,9 @@ async def serving(
         try:
             await site.start()
         except OSError as error:
-            raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror or error}; set {setting} to a free port") from None
+            raise SettingsError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; set {setting} to a free port"
+            ) from None
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

@@ -25,7 +25,7 @@ class Queue(Jobs):
         self._database = database
 
     async def insert_event(self, event: str) -> int:
-        """Stores one event (JSON text of Slack's envelope or a bare event); returns its id, an existing one for a duplicate.
+        """Stores one event (JSON text of an envelope or a bare event); returns its id, the twin's for a duplicate.
 
         Raises:
             asyncpg.PostgresError: the text is not a JSON object PostgreSQL can hold, or the database failed.
@@ -183,7 +183,7 @@ class Queue(Jobs):
         by_age: bool = True,
         limit: int = 1000,
     ) -> int:
-        """One bounded batch of a sweep: moves up to ``limit`` events of each sort to history as expired; returns how many.
+        """One bounded batch of a sweep: moves up to ``limit`` events of each sort to history; returns how many.
 
         Args:
             max_attempts: for events without a maximum of their own.

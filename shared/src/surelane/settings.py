@@ -20,7 +20,9 @@ DEMO_SIGNING_SECRET = "surelane-demo-signing-secret"  # noqa: S105 - public on p
 class ServiceSettings(BaseSettings):
     """What ingest and worker both read."""
 
-    model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
+    )
 
     database_url: SecretStr = Field(validation_alias="DATABASE_URL")
     """Any libpq URI, the Unix-socket form ``postgresql://user@/name?host=/dir`` included."""

@@ -135,7 +135,7 @@ def _root_context(key: str) -> context.Context:
 
 @contextmanager
 def send_span(key: str, destination: str, attributes: dict[str, AttributeValue]) -> Iterator[str | None]:
-    """The ``send`` span of an event: the root of its trace, linked to the span that is current (the HTTP request's).
+    """The ``send`` span of an event: the root of its trace, linked to the current span (the HTTP request's).
 
     Yields:
         The span's ``traceparent``, to be stored on the row; ``None`` while tracing is off.
