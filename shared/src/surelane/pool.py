@@ -43,6 +43,7 @@ async def create_pool(
     min_size: int = 0,
     statement_timeout: timedelta | None = None,
     connect_timeout: timedelta = timedelta(seconds=5),
+    prepared: bool = True,
 ) -> Pool:
     """Opens a pool without needing the database to be there yet (``min_size`` 0 connects on first use).
 
@@ -53,6 +54,7 @@ async def create_pool(
         min_size: connections opened at once.
         statement_timeout: given up by the server and by the client after this long; none where ``None``.
         connect_timeout: how long one attempt to connect may take.
+        prepared: false behind a transaction pooler, where a statement is not found again on another connection.
 
     Raises:
         DatabaseUnavailableError: ``min_size`` connections could not be had.
@@ -69,11 +71,17 @@ async def create_pool(
             timeout=connect_timeout.total_seconds(),
             command_timeout=None if statement_timeout is None else statement_timeout.total_seconds() + 0.5,
             server_settings=server_settings,
+            statement_cache_size=100 if prepared else 0,
+            reset=_keep,
         )
     except UNAVAILABLE as error:
         raise DatabaseUnavailableError(
             f"cannot connect to the database: {type(error).__name__}: {error}"
         ) from error
+
+
+async def _keep(_: object) -> None:
+    """Sessions keep no state of ours, so a connection goes back to the pool without a round trip that resets it."""
 
 
 async def close_pool(pool: Pool, within: timedelta = timedelta(seconds=5)) -> None:

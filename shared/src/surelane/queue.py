@@ -110,7 +110,7 @@ class Queue(Jobs):
             "select answer from agent.complete_events($1, $2, $3) order by ordinal",
             [item.id for item in items],
             [item.claim for item in items],
-            [item.result for item in items],
+            [item.result for item in items] if any(item.result is not None for item in items) else None,
         )
         return _answers(rows)
 

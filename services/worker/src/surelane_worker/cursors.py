@@ -7,6 +7,7 @@ passed over (a late commit, a skipped lock) is found; and no cursor outlives its
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from surelane.events import Event
 
@@ -15,21 +16,27 @@ MARGIN = timedelta(seconds=1)
 FULL_SCAN_SHARE = 0.05
 
 
+Place = tuple[int, str]
+"""A lane and a kind."""
+
+
+@lru_cache(maxsize=64)
+def _places(kinds: tuple[str, ...]) -> tuple[Place, ...]:
+    return tuple((lane, kind) for lane in range(LANES) for kind in kinds)
+
+
 class Cursors:
     """The cursors of one worker. Times ``now`` are of any steady clock, in seconds."""
 
     def __init__(self, full_scan_every: timedelta) -> None:
         self._period = full_scan_every.total_seconds()
-        self._cursors: dict[tuple[int, str], datetime] = {}
-        self._full_scan_due: dict[tuple[int, str], float] = {}
+        self._cursors: dict[Place, datetime] = {}
+        self._full_scan_due: dict[Place, float] = {}
 
     def starts(self, kinds: Sequence[str], now: float) -> list[datetime | None]:
         """Where a claim of ``kinds`` starts, for each lane and kind (lane-major); ``None`` where a full scan is due."""
-        return [
-            self._cursors.get((lane, kind)) if self._full_scan_due.get((lane, kind), 0.0) > now else None
-            for lane in range(LANES)
-            for kind in kinds
-        ]
+        due, cursors = self._full_scan_due, self._cursors
+        return [cursors.get(place) if due.get(place, 0.0) > now else None for place in _places(tuple(kinds))]
 
     def learn(
         self,
@@ -53,13 +60,11 @@ class Cursors:
         """
         visited = self._advance(events)
         next_full_scan = now + max(self._period, took / FULL_SCAN_SHARE)
-        width = len(kinds)
-        for index, start in enumerate(starts):
-            place = (index // width, kinds[index % width])
+        for place, start in zip(_places(tuple(kinds)), starts, strict=True):
             if start is None and (exhausted or place in visited):
                 self._full_scan_due[place] = next_full_scan
 
-    def _advance(self, events: Sequence[Event]) -> set[tuple[int, str]]:
+    def _advance(self, events: Sequence[Event]) -> set[Place]:
         visited = set()
         for event in events:
             if event.lane is None or event.prior_vt is None:

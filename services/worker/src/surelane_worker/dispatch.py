@@ -82,16 +82,16 @@ class Dispatch:
         self._start()
 
     def _start(self) -> None:
+        loop = asyncio.get_running_loop()
         for line in self.lines:
             while line.waiting and line.running < line.limit and len(self._running) < self._concurrency:
                 work = line.waiting.popleft()
                 line.running += 1
                 self._running.add(work)
-                work.task = asyncio.create_task(self._run(work, line))
+                work.task = loop.create_task(self._run(work, line, loop))
         self.lines.append(self.lines.pop(0))  # the next slot goes to another line first
 
-    async def _run(self, work: Work, line: Line) -> None:
-        loop = asyncio.get_running_loop()
+    async def _run(self, work: Work, line: Line, loop: asyncio.AbstractEventLoop) -> None:
         began = loop.time()
         try:
             await self._execute(work)
