@@ -113,6 +113,15 @@ async def end_leftover(data: Path) -> None:
         (data / name).unlink(missing_ok=True)
 
 
+def status(data: Path) -> str | None:
+    """What the server says of itself in the last line of its pid file: ``starting``, ``ready``, ``stopping``."""
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+    except OSError:
+        return None
+    return lines[7].strip() if len(lines) > 7 else None
+
+
 def _postmaster(data: Path) -> psutil.Process | None:
     """The live server of this directory. A pid alone proves nothing: it may be another program's by now."""
     try:

@@ -8,11 +8,9 @@ directory, which only the owner can enter.
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import asyncpg
 
 from dev.data_directory import (
     MAJOR,
@@ -24,6 +22,7 @@ from dev.data_directory import (
     program,
     server_user,
     socket_directory,
+    status,
 )
 from dev.processes import Child, OnLine
 
@@ -75,9 +74,8 @@ async def embedded(
         with socket_directory(data, user) as socket:
             options = {**SETTINGS, "unix_socket_directories": str(socket), **(settings or {})}
             async with _running(data, options, user, on_line) as child:
-                uri = f"postgresql://{SUPERUSER}@/postgres?host={socket}"
-                await _answering(child, uri)
-                yield Postgres(uri, child)
+                await _accepting(child, data)
+                yield Postgres(f"postgresql://{SUPERUSER}@/postgres?host={socket}", child)
 
 
 async def _create(data: Path, user: int | None) -> None:
@@ -117,12 +115,11 @@ async def _running(
         await child.stop(signal.SIGINT, STOP_WITHIN)  # "fast": ends the sessions and writes everything down
 
 
-async def _answering(server: Child, uri: str) -> None:
+async def _accepting(server: Child, data: Path) -> None:
+    """Waits until the server takes connections, as its pid file says; asking itself would fill its log."""
     async with asyncio.timeout(START_WITHIN):
         while server.exit_code is None:
-            with suppress(OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError):
-                connection = await asyncpg.connect(uri, timeout=5)
-                await connection.close()
+            if status(data) == "ready":
                 return
             await asyncio.sleep(0.02)
     raise PostgresError(f"PostgreSQL ended with code {server.exit_code} instead of starting; see above")

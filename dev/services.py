@@ -58,6 +58,7 @@ def services(
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
         "SURELANE_HOST": host,
+        "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # whose role is an operator's too
         "PYTHONUNBUFFERED": "1",
         **{name: value for name, value in os.environ.items() if value},
     }
@@ -66,17 +67,16 @@ def services(
             "simulator",
             ("dev.simulator", "serve"),
             {
+                "SURELANE_INGEST_URL": f"http://{host}:{ports['ingest']}",
                 **shared,
                 "SURELANE_SIMULATOR_PORT": str(ports["simulator"]),
-                "SURELANE_INGEST_URL": f"http://{host}:{ports['ingest']}",
             },
-            f"{simulator}/",
+            f"{simulator}/livez",
         ),
         Service(
             "ingest",
             ("surelane_ingest",),
             {
-                "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # whose role is an operator's too
                 **shared,
                 "DATABASE_URL": databases.ingest,
                 "SURELANE_PORT": str(ports["ingest"]),
@@ -99,4 +99,4 @@ def services(
 
 def psql(uri: str) -> str:
     """The command that opens the database by hand, with the bundled client where there is no other."""
-    return f"{shutil.which('psql') or program('psql')} '{uri}'"
+    return f"{'psql' if shutil.which('psql') else program('psql')} '{uri}'"

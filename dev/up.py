@@ -73,7 +73,8 @@ async def _until_signal(output: Output) -> int:
 async def _up(settings: UpSettings, output: Output) -> None:
     ports = choose(settings.host, _wanted(settings))
     async with _database(settings, output) as (databases, postgres):
-        await _migrate(databases.owner, output)
+        # A development database follows scripts that are still being written, without a new version.
+        await _migrate(databases.owner, output, *(["--again"] if postgres else []))
         simulator, ingest, worker = services(settings, ports, databases)
         drain = settings.drain_timeout.total_seconds() + GRACE
         async with (
@@ -107,21 +108,24 @@ async def _database(
         yield Databases.embedded(postgres.uri), (postgres.child,)
 
 
-async def _migrate(uri: str, output: Output) -> None:
-    """Brings the schema up.
+async def _migrate(uri: str, output: Output, *options: str) -> None:
+    """Brings the schema up; shows every script only where one failed.
 
     Raises:
         UpError: it did not get there.
     """
-    command = (sys.executable, "-m", "surelane_migrations", "apply")
+    command = (sys.executable, "-m", "surelane_migrations", "apply", *options)
+    lines: list[str] = []
     child = await Child.start(
-        "migrate", *command, env={**os.environ, "DATABASE_URL": uri}, on_line=output.of("migrate")
+        "migrate", *command, env={**os.environ, "DATABASE_URL": uri}, on_line=lines.append
     )
     try:
         code = await child.wait()
     finally:
         child.kill()
         await child.wait()
+    for line in lines if code else lines[-1:]:
+        output.of("migrate")(line)
     if code != 0:
         raise UpError(f"the migrations ended with code {code}")
 

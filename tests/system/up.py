@@ -1,0 +1,116 @@
+"""`make up` as a process, on ports of its own."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+import psutil  # type: ignore[import-untyped]
+from dev.processes import Child
+
+from tests.processes import clean_environment, until
+from tests.scenario import System
+
+PORTS = ("SURELANE_PORT", "SURELANE_PRIVATE_PORT", "SURELANE_WORKER_PRIVATE_PORT", "SURELANE_SIMULATOR_PORT")
+
+
+@dataclass
+class Up:
+    """A running `python -m dev.up`."""
+
+    child: Child
+    output: list[str]
+    family: list[psutil.Process] = field(default_factory=list)
+    """Every process it had when it was up, itself included."""
+
+    @property
+    def shown(self) -> str:
+        return "\n".join(self.output)
+
+    def found(self, pattern: str) -> str:
+        """What the pattern's group matches in the output."""
+        match = re.search(pattern, self.shown, re.MULTILINE)
+        assert match, f"{pattern!r} is not in:\n{self.shown}"
+        return match[1]
+
+    @property
+    def page(self) -> str:
+        return self.found(r"talk to the bot +(http\S+)/$")
+
+    @property
+    def ingest(self) -> str:
+        return self.found(r"ingest +(http\S+)/slack/events$")
+
+    @property
+    def database(self) -> str:
+        """The URI the database is opened with by hand."""
+        return self.found(r"database .*'(postgresql:\S+)'$")
+
+    @property
+    def system(self) -> System:
+        async def query(statement: str) -> str:
+            connection = await asyncpg.connect(self.database)
+            try:
+                return str(await connection.fetchval(statement))
+            finally:
+                await connection.close()
+
+        return System(self.ingest, f"{self.page}/api/", query)
+
+    def member(self, command: str) -> psutil.Process:
+        """The process whose command line has this in it."""
+        return next(process for process in self.family if command in " ".join(process.cmdline()))
+
+    async def ready(self) -> None:
+        """Waits until it says that it is up."""
+        await until(
+            lambda: "Surelane is up" in self.shown or self.child.exit_code is not None,
+            within=60,
+            what="`make up`",
+        )
+        assert self.child.exit_code is None, f"it ended with {self.child.exit_code}:\n{self.shown}"
+        await until(lambda: any("database " in line for line in self.output[-3:]), what="the last line")
+        itself = psutil.Process(self.child.process.pid)
+        self.family = [itself, *itself.children(recursive=True)]
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Sends a signal; returns the exit code."""
+        return await self.child.stop(number, within=45)
+
+
+@asynccontextmanager
+async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
+    """Runs it for the length of the block; whatever is left of it afterwards is killed."""
+    ports = dict.fromkeys(PORTS, "0")
+    output: list[str] = []
+
+    def show(line: str) -> None:
+        output.append(line)
+        print(line)  # noqa: T201 - pytest shows it with a failing test
+
+    child = await Child.start(
+        "up",
+        *(sys.executable, "-m", "dev.up"),
+        env={**clean_environment(), **ports, "SURELANE_DATA_DIR": str(data), **(env or {})},
+        on_line=show,
+    )
+    running = Up(child, output)
+    try:
+        yield running
+    finally:
+        child.kill()
+        await child.wait()
+        for process in running.family:
+            if process.is_running():
+                process.kill()
+
+
+def leftovers(data: Path) -> list[str]:
+    """The sockets, lock and pid files under a data directory."""
+    names = ("postmaster.pid", ".s.PGSQL.5432", ".s.PGSQL.5432.lock")
+    return [name for _, _, files in os.walk(data) for name in files if name in names]
