@@ -1,5 +1,6 @@
 """Fixtures for every test: a server a session, a fresh database a test."""
 
+import signal
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -7,6 +8,11 @@ import pytest
 
 from surelane.pool import Connection
 from tests.databases import Server, migrated_template, running_server
+
+
+def pytest_configure() -> None:
+    """A killed run is one interrupted: it still removes its containers and directories."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
