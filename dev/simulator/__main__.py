@@ -1,0 +1,5 @@
+"""``python -m dev.simulator``."""
+
+from dev.simulator.command import app
+
+app(prog_name="python -m dev.simulator")

@@ -1,0 +1,133 @@
+"""People use what the app offers: slash commands, buttons and modals. Slack posts each of them once."""
+
+import json
+
+from aiohttp import web
+
+from dev.simulator.control.inputs import (
+    SIMULATOR,
+    Command,
+    Press,
+    RefusedError,
+    Submission,
+    body_of,
+    channel_named,
+    message_at,
+    person_named,
+)
+from dev.simulator.delivery import Attempt
+from dev.simulator.interactions import action_form, command_form, view_form
+from dev.simulator.model import JSON, Channel, Message, User
+from dev.simulator.simulator import Simulator
+
+
+async def command(request: web.Request) -> web.Response:
+    """Calls a slash command; what the app answers at once is shown in the channel."""
+    simulator = request.app[SIMULATOR]
+    asked = await body_of(request, Command)
+    channel, user = channel_named(simulator, asked.channel), person_named(simulator, asked.user)
+    form = command_form(
+        simulator.workspace,
+        simulator.interactions,
+        command=asked.command,
+        text=asked.text,
+        channel=channel,
+        user=user,
+    )
+    attempt = await simulator.sender.post_form("/slack/commands", form)
+    _show_answer(simulator, attempt, asked.command, channel, user)
+    return _attempted(attempt, trigger_id=form["trigger_id"], response_url=form["response_url"])
+
+
+async def press(request: web.Request) -> web.Response:
+    """Presses a button of a message."""
+    simulator = request.app[SIMULATOR]
+    asked = await body_of(request, Press)
+    message, user = message_at(simulator, asked), person_named(simulator, asked.user)
+    form = action_form(
+        simulator.workspace,
+        simulator.interactions,
+        message=message,
+        user=user,
+        action=_button(message, asked.action_id),
+    )
+    return _attempted(await simulator.sender.post_form("/slack/interactions", form))
+
+
+async def submit(request: web.Request) -> web.Response:
+    """Submits a modal; it closes when the app acknowledges."""
+    return await _finish(request, "view_submission")
+
+
+async def close(request: web.Request) -> web.Response:
+    """Closes a modal; the app hears of it where it asked to."""
+    return await _finish(request, "view_closed")
+
+
+async def _finish(request: web.Request, kind: str) -> web.Response:
+    simulator = request.app[SIMULATOR]
+    filled = await body_of(request, Submission)
+    view_id = request.match_info["view"]
+    shown = simulator.interactions.views.get(view_id)
+    if shown is None:
+        raise RefusedError("that modal is not open")
+    view = shown.content | {"state": {"values": filled.values}}
+    if kind == "view_closed" and not view["notify_on_close"]:
+        simulator.interactions.close(view_id)
+        return web.json_response({"status": None, "problem": None})
+    user = simulator.workspace.users[shown.user]
+    form = view_form(simulator.workspace, simulator.interactions, kind=kind, view=view, user=user)
+    attempt = await simulator.sender.post_form("/slack/interactions", form)
+    if attempt.problem is None or kind == "view_closed":
+        simulator.interactions.close(view_id)
+    return _attempted(attempt)
+
+
+def _button(message: Message, action_id: str) -> JSON:
+    for block in message.blocks:
+        for element in [*block.get("elements", []), block.get("accessory") or {}]:
+            if element.get("type") == "button" and element.get("action_id") == action_id:
+                named = {"action_id": action_id, "block_id": block.get("block_id", "")}
+                kept = {name: element[name] for name in ("text", "value", "style") if name in element}
+                return {"type": "button"} | named | kept
+    raise RefusedError(f"the message has no button {action_id}")
+
+
+def _show_answer(simulator: Simulator, attempt: Attempt, name: str, channel: Channel, user: User) -> None:
+    """Shows what a command answered: to its user alone, unless it says ``in_channel``."""
+    if attempt.problem is not None:
+        error = "operation_timeout" if attempt.problem == "http_timeout" else "dispatch_failed"
+        answer: JSON = {"text": f"{name} failed with the error “{error}”"}
+    else:
+        answer = _answered(attempt.body)
+    if not (answer.get("text") or answer.get("blocks")):
+        return
+    simulator.workspace.post(
+        channel,
+        simulator.workspace.bot.id,
+        str(answer.get("text", "")),
+        by_app=True,
+        blocks=answer.get("blocks", []),
+        visible_to=None if answer.get("response_type") == "in_channel" else user.id,
+    )
+
+
+def _answered(body: bytes) -> JSON:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return {"text": body.decode(errors="replace")}
+    return answer if isinstance(answer, dict) else {"text": str(answer)}
+
+
+def _attempted(attempt: Attempt, **more: str) -> web.Response:
+    facts = {"status": attempt.status, "problem": attempt.problem, "ms": round(attempt.seconds * 1000, 1)}
+    return web.json_response(facts | more)
+
+
+ROUTES = [
+    web.post("/control/commands", command),
+    web.post("/control/actions", press),
+    web.post("/control/views/{view}", submit),
+    web.delete("/control/views/{view}", close),
+]

@@ -1,0 +1,171 @@
+"""What the person at the simulator sees and switches: the state, the feed, faults, deliveries, replies."""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from itertools import islice
+
+from aiohttp import web
+
+from dev.simulator.control.inputs import SIMULATOR, RefusedError, body_of, channel_named
+from dev.simulator.faults import Fault
+from dev.simulator.model import JSON, Change, Channel, Message
+from dev.simulator.shapes import channel_json, user_json
+from dev.simulator.simulator import Simulator, delivery_json
+from dev.simulator.webapi.dispatch import METHODS
+
+SHOWN = 500
+"""How many messages of a channel, and deliveries, a page starts with."""
+WAIT_AT_MOST = 600.0
+
+
+async def state(request: web.Request) -> web.Response:
+    """Everything that a page starts with."""
+    simulator = request.app[SIMULATOR]
+    workspace = simulator.workspace
+    deliveries = islice(reversed(simulator.sender.deliveries.values()), SHOWN)
+    return web.json_response(
+        {
+            "team": {"id": workspace.team_id, "name": workspace.name, "app_id": workspace.app_id},
+            "bot": user_json(workspace, workspace.bot),
+            "users": [user_json(workspace, user) for user in workspace.users.values()],
+            "channels": [
+                channel_json(workspace, channel) | {"members": sorted(channel.members)}
+                for channel in workspace.channels.values()
+            ],
+            "messages": [
+                message for channel in workspace.channels.values() for message in _shown(simulator, channel)
+            ],
+            "statuses": workspace.statuses(),
+            "deliveries": [delivery_json(delivery) for delivery in deliveries][::-1],
+            "faults": simulator.faults_json(),
+            "calls": list(simulator.api.calls),
+            "methods": sorted(METHODS),
+            "ingest_url": simulator.settings.ingest_url,
+            "has_queue": simulator.settings.queue_database_url is not None,
+        }
+    )
+
+
+def _shown(simulator: Simulator, channel: Channel) -> list[JSON]:
+    return [simulator.message(message) for message in deque(channel.messages.values(), maxlen=SHOWN)]
+
+
+async def feed(request: web.Request) -> web.StreamResponse:
+    """Server-sent events: every change as it comes."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    await response.prepare(request)
+    with suppress(ConnectionResetError):
+        async for lines in request.app[SIMULATOR].feed.subscribe():
+            await response.write(lines)
+    return response
+
+
+async def reply(request: web.Request) -> web.Response:
+    """Waits for the bot to answer the message ``channel``, ``ts``; 504 when ``timeout`` seconds are over."""
+    simulator = request.app[SIMULATOR]
+    channel = channel_named(simulator, request.query.get("channel", ""))
+    asked = channel.messages.get(request.query.get("ts", ""))
+    if asked is None:
+        raise RefusedError("there is no such message")
+    try:
+        timeout = min(float(request.query.get("timeout", "30")), WAIT_AT_MOST)
+    except ValueError:
+        raise RefusedError("timeout must be a number of seconds") from None
+    message = await _await_reply(simulator, channel, asked, timeout)
+    if message is None:
+        return web.json_response({"error": f"no reply within {timeout:g} s"}, status=504)
+    return web.json_response({"message": simulator.message(message)})
+
+
+async def _await_reply(
+    simulator: Simulator, channel: Channel, asked: Message, timeout: float
+) -> Message | None:
+    changed = asyncio.Event()
+
+    def notice(_: Change) -> None:
+        changed.set()
+
+    simulator.workspace.listeners.append(notice)
+    try:
+        async with asyncio.timeout(timeout):
+            while (found := _reply_to(channel, asked)) is None:
+                changed.clear()
+                await changed.wait()
+            return found
+    except TimeoutError:
+        return None
+    finally:
+        simulator.workspace.listeners.remove(notice)
+
+
+def _reply_to(channel: Channel, asked: Message) -> Message | None:
+    root = asked.thread_ts or asked.ts
+    later = (m for m in channel.messages.values() if m.by_app and m.ts > asked.ts and not m.streaming)
+    return next((m for m in later if m.thread_ts == root or (channel.is_im and not m.is_reply)), None)
+
+
+async def add_fault(request: web.Request) -> web.Response:
+    """Switches a fault on."""
+    simulator = request.app[SIMULATOR]
+    fault = await body_of(request, Fault)
+    if unknown := set(fault.methods) - set(METHODS):
+        raise RefusedError(f"no such method: {', '.join(sorted(unknown))}")
+    simulator.faults.add(fault)
+    return web.json_response(fault.model_dump(mode="json"))
+
+
+async def list_faults(request: web.Request) -> web.Response:
+    """The faults that are switched on."""
+    return web.json_response({"faults": request.app[SIMULATOR].faults_json()})
+
+
+async def remove_faults(request: web.Request) -> web.Response:
+    """Switches a fault off, or all of them."""
+    number = request.match_info.get("fault")
+    removed = request.app[SIMULATOR].faults.remove(int(number) if number else None)
+    return web.json_response({"removed": removed})
+
+
+async def list_deliveries(request: web.Request) -> web.Response:
+    """The deliveries, oldest first."""
+    deliveries = request.app[SIMULATOR].sender.deliveries.values()
+    return web.json_response({"deliveries": [delivery_json(delivery) for delivery in deliveries]})
+
+
+async def one_delivery(request: web.Request) -> web.Response:
+    """How the delivery of one event went."""
+    delivery = request.app[SIMULATOR].sender.deliveries.get(request.match_info["event"])
+    if delivery is None:
+        raise RefusedError("there is no such event")
+    return web.json_response(delivery_json(delivery))
+
+
+async def resend(request: web.Request) -> web.Response:
+    """Delivers an event once more."""
+    simulator = request.app[SIMULATOR]
+    delivery = simulator.sender.deliveries.get(request.match_info["event"])
+    if delivery is None:
+        raise RefusedError("there is no such event")
+    simulator.sender.resend(delivery)
+    return web.json_response(delivery_json(delivery))
+
+
+async def list_calls(request: web.Request) -> web.Response:
+    """The latest calls of the Web API, oldest first."""
+    return web.json_response({"calls": list(request.app[SIMULATOR].api.calls)})
+
+
+ROUTES = [
+    web.get("/control/state", state),
+    web.get("/control/feed", feed),
+    web.get("/control/reply", reply),
+    web.get("/control/faults", list_faults),
+    web.post("/control/faults", add_fault),
+    web.delete("/control/faults", remove_faults),
+    web.delete("/control/faults/{fault:\\d+}", remove_faults),
+    web.get("/control/deliveries", list_deliveries),
+    web.get("/control/deliveries/{event}", one_delivery),
+    web.post("/control/deliveries/{event}/resend", resend),
+    web.get("/control/calls", list_calls),
+]

@@ -1,0 +1,78 @@
+"""Faults on demand: what Slack does on a bad day, for chosen methods and a chosen number of times."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from surelane.durations import Duration
+
+ApiFault = Literal["rate_limited", "server_error", "slow", "invalid_auth", "answer_lost"]
+DeliveryFault = Literal["duplicate", "out_of_order"]
+
+_numbers = count(1)
+
+
+class Fault(BaseModel):
+    """One fault. The first five kinds meet calls of the Web API, the last two the delivery of events.
+
+    - ``rate_limited``: 429 with ``Retry-After``; the call is not done.
+    - ``server_error``: 500; the call is not done.
+    - ``slow``: the call is done, and answered after ``delay``.
+    - ``invalid_auth``: the token is refused.
+    - ``answer_lost``: the call is done, and the connection breaks before the answer.
+    - ``duplicate``: an acknowledged event is delivered again, as if its acknowledgement had been lost.
+    - ``out_of_order``: an event is held back until a later one has overtaken it, or for five seconds.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: ApiFault | DeliveryFault
+    methods: list[str] = Field(default_factory=list)
+    """The Web API methods it meets; all of them where none is named."""
+    count: int | None = Field(1, ge=1)
+    """How often it still happens; ``None``: until it is taken away."""
+    retry_after: int = Field(2, ge=0, le=3600)
+    """Seconds, for ``rate_limited``."""
+    delay: Duration = timedelta(seconds=5)
+    """For ``slow``."""
+    id: int = Field(default_factory=lambda: next(_numbers))
+
+    def meets(self, kinds: tuple[str, ...], method: str | None) -> bool:
+        """Whether it is one of ``kinds`` and concerns the method."""
+        return self.kind in kinds and (not self.methods or method in self.methods)
+
+
+class Faults:
+    """The faults that are switched on, in the order in which they take effect."""
+
+    API: tuple[ApiFault, ...] = ("rate_limited", "server_error", "slow", "invalid_auth", "answer_lost")
+    DELIVERY: tuple[DeliveryFault, ...] = ("duplicate", "out_of_order")
+
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self._changed = changed
+        self.active: list[Fault] = []
+
+    def add(self, fault: Fault) -> None:
+        """Switches a fault on."""
+        self.active.append(fault)
+        self._changed()
+
+    def remove(self, number: int | None = None) -> bool:
+        """Switches one fault off, or all of them; answers whether there was any."""
+        kept = [fault for fault in self.active if number is not None and fault.id != number]
+        removed = len(kept) != len(self.active)
+        self.active = kept
+        self._changed()
+        return removed
+
+    def take(self, kinds: tuple[str, ...], method: str | None = None) -> Fault | None:
+        """The fault that is to happen now, counted down; ``None`` where all goes well."""
+        fault = next((fault for fault in self.active if fault.meets(kinds, method)), None)
+        if fault is not None and fault.count is not None:
+            fault.count -= 1
+            self.active = [other for other in self.active if other.count != 0]
+            self._changed()
+        return fault

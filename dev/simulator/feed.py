@@ -1,0 +1,50 @@
+"""Server-sent events: whatever changes is told to every open page."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+
+from dev.simulator.model import JSON
+
+BACKLOG = 2000
+
+
+class Feed:
+    """Hands each item to every subscriber; one that cannot keep up is cut off and comes back fresh."""
+
+    def __init__(self) -> None:
+        self._subscribers: set[asyncio.Queue[bytes | None]] = set()
+
+    def publish(self, kind: str, item: JSON) -> None:
+        """Tells every subscriber."""
+        line = f"event: {kind}\ndata: {json.dumps(item)}\n\n".encode()
+        for queue in list(self._subscribers):
+            try:
+                queue.put_nowait(line)
+            except asyncio.QueueFull:
+                self._subscribers.discard(queue)
+                queue.get_nowait()
+                queue.put_nowait(None)
+
+    async def subscribe(self) -> AsyncIterator[bytes]:
+        """Items as they come, in the wire format, until the feed is closed."""
+        with self._subscription() as queue:
+            yield b"retry: 1000\n\n"
+            while (line := await queue.get()) is not None:
+                yield line
+
+    def close(self) -> None:
+        """Ends every subscription."""
+        for queue in self._subscribers:
+            with suppress(asyncio.QueueFull):
+                queue.put_nowait(None)
+
+    @contextmanager
+    def _subscription(self) -> Iterator[asyncio.Queue[bytes | None]]:
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG)
+        self._subscribers.add(queue)
+        try:
+            yield queue
+        finally:
+            self._subscribers.discard(queue)

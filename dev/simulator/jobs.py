@@ -1,0 +1,74 @@
+"""What the queue says of delivered events, where a database is given; silence where none answers."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import asyncpg
+
+from dev.simulator.delivery import Delivery
+from dev.simulator.model import JSON
+from surelane.logs import get_logger
+from surelane.pool import UNAVAILABLE, Pool, close_pool, create_pool
+
+EVERY = timedelta(milliseconds=500)
+AFTER_FAILURE = timedelta(seconds=5)
+ASKED_AT_ONCE = 200
+OPEN = frozenset({"pending", "scheduled", "running"})
+
+_SELECT = """
+select item_key, id, status, attempts, max_attempts, error
+from agent.job where item_key = any($1::text[])
+"""
+
+_log = get_logger("simulator.jobs")
+
+
+class JobWatch:
+    """Asks for the status of each delivered event until it is final, and tells what changed."""
+
+    def __init__(
+        self, url: str, deliveries: Mapping[str, Delivery], changed: Callable[[Delivery], None]
+    ) -> None:
+        self._url = url
+        self._deliveries = deliveries
+        self._changed = changed
+
+    async def run(self) -> None:
+        """Watches until it is cancelled."""
+        try:
+            pool = await create_pool(self._url, service="surelane-simulator", max_size=1)
+        except ValueError:
+            _log.warning("the database's address cannot be used; the page shows no status of the queue")
+            return
+        try:
+            while True:
+                pause = EVERY if await self._look(pool) else AFTER_FAILURE
+                await asyncio.sleep(pause.total_seconds())
+        finally:
+            await close_pool(pool)
+
+    async def _look(self, pool: Pool) -> bool:
+        asked = [d.id for d in reversed(list(self._deliveries.values())) if _unsettled(d)][:ASKED_AT_ONCE]
+        if not asked:
+            return True
+        try:
+            rows = await pool.fetch(_SELECT, asked)
+        except (*UNAVAILABLE, asyncpg.PostgresError) as error:
+            _log.debug("the queue's status cannot be read", reason=str(error))
+            return False
+        for row in rows:
+            self._note(row["item_key"], {name: row[name] for name in row.keys() if name != "item_key"})  # noqa: SIM118
+        return True
+
+    def _note(self, event_id: str, job: JSON) -> None:
+        delivery = self._deliveries.get(event_id)
+        if delivery is not None and delivery.job != job:
+            delivery.job = job
+            self._changed(delivery)
+
+
+def _unsettled(delivery: Delivery) -> bool:
+    if delivery.job is not None:
+        return delivery.job["status"] in OPEN
+    return delivery.state == "delivered" and not delivery.own_message

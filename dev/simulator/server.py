@@ -1,0 +1,94 @@
+"""The simulator's HTTP server: the page at ``/``, Slack's Web API, the control API, and ``/livez``."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from aiohttp import web
+
+from dev.simulator import responses
+from dev.simulator.control import apps, operations, people
+from dev.simulator.control.inputs import SIMULATOR, explain_errors
+from dev.simulator.jobs import JobWatch
+from dev.simulator.settings import SimulatorSettings
+from dev.simulator.simulator import Simulator
+from surelane.logs import get_logger
+from surelane.private import serving
+
+PAGE = Path(__file__).parent / "page"
+MAX_BODY = 2 * 1024 * 1024
+POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+
+def simulator_app(simulator: Simulator) -> web.Application:
+    """The application that serves a simulator."""
+    app = web.Application(middlewares=[explain_errors], client_max_size=MAX_BODY)
+    app[SIMULATOR] = simulator
+    app.add_routes([web.get("/livez", _livez), web.get("/", _page), web.static("/page", PAGE)])
+    app.add_routes([web.route("*", "/api/{method}", simulator.api.handle)])
+    app.add_routes([web.post("/response/{key}", responses.respond)])
+    app.add_routes([*people.ROUTES, *apps.ROUTES, *operations.ROUTES])
+    app.on_response_prepare.append(_guard)
+    app.on_shutdown.append(_close_feed)
+    return app
+
+
+async def main(settings: SimulatorSettings, stop: asyncio.Event) -> None:
+    """Serves until ``stop`` is set.
+
+    Raises:
+        SettingsError: the port is taken.
+    """
+    async with simulator_at(settings) as url:
+        get_logger("simulator").info("simulated Slack is ready", page=url, events_go_to=settings.ingest_url)
+        await stop.wait()
+
+
+@asynccontextmanager
+async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
+    """Serves a simulator for the length of the block; yields its address."""
+    simulator = Simulator(settings, settings.public_url or "")
+    async with serving(
+        simulator_app(simulator), settings.port, setting="SURELANE_SIMULATOR_PORT", host=settings.host
+    ) as port:
+        url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
+        simulator.interactions.public_url = settings.public_url or url
+        async with _background(simulator):
+            yield url
+    await simulator.sender.close()
+
+
+@asynccontextmanager
+async def _background(simulator: Simulator) -> AsyncIterator[None]:
+    url = simulator.settings.queue_database_url
+    if url is None:
+        yield
+        return
+    watch = JobWatch(url, simulator.sender.deliveries, simulator.delivery_changed)
+    task = asyncio.create_task(watch.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _livez(_: web.Request) -> web.Response:
+    return web.json_response({"status": "alive"})
+
+
+async def _page(_: web.Request) -> web.FileResponse:
+    return web.FileResponse(PAGE / "index.html")
+
+
+async def _guard(request: web.Request, response: web.StreamResponse) -> None:
+    if not request.path.startswith("/api/"):
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers.setdefault("Cache-Control", "no-cache")
+
+
+async def _close_feed(app: web.Application) -> None:
+    app[SIMULATOR].feed.close()

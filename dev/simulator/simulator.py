@@ -1,0 +1,111 @@
+"""The simulator as a whole: what happens in the workspace reaches the app and the open pages."""
+
+from dev.simulator.delivery import Delivery, Sender
+from dev.simulator.demo import demo_workspace
+from dev.simulator.events import envelope, events_of
+from dev.simulator.faults import Faults
+from dev.simulator.feed import Feed
+from dev.simulator.interactions import Interactions, View
+from dev.simulator.model import JSON, Change, Deleted, Joined, Message, StatusSet
+from dev.simulator.settings import SimulatorSettings
+from dev.simulator.shapes import message_json
+from dev.simulator.webapi.call import Slack
+from dev.simulator.webapi.dispatch import WebApi
+
+
+class Simulator:
+    """Wires workspace, Web API, delivery and feed together. Needs a running event loop."""
+
+    def __init__(self, settings: SimulatorSettings, public_url: str) -> None:
+        self.settings = settings
+        self.feed = Feed()
+        self.workspace = demo_workspace()
+        self.interactions = Interactions(public_url)
+        self.interactions.shown = self._view_shown
+        self.faults = Faults(self._faults_changed)
+        slack = Slack(self.workspace, self.interactions)
+        self.api = WebApi(slack, self.faults, settings.scopes, lambda call: self.feed.publish("call", call))
+        self.sender = Sender(
+            ingest_url=settings.ingest_url,
+            signing_secret=settings.signing_secret,
+            timeout=settings.timeout,
+            retry_delays=settings.retry_delays,
+            faults=self.faults,
+            changed=self.delivery_changed,
+        )
+        self.workspace.listeners += [self._show, self._send_events]
+
+    def message(self, message: Message) -> JSON:
+        """A message as the page takes it: Slack's shape, and what Slack would not tell an app."""
+        return message_json(self.workspace, message, metadata=True) | {
+            "channel": message.channel,
+            "in_channel": message.in_channel,
+            "visible_to": message.visible_to,
+            "streaming": message.streaming,
+            "tasks": message.tasks,
+        }
+
+    def delivery_changed(self, delivery: Delivery) -> None:
+        """Tells the pages how a delivery goes."""
+        self.feed.publish("delivery", delivery_json(delivery))
+
+    def _send_events(self, change: Change) -> None:
+        for inner in events_of(self.workspace, change, self.settings.subscriptions):
+            self.sender.send(envelope(self.workspace, inner))
+
+    def _show(self, change: Change) -> None:
+        match change:
+            case StatusSet():
+                self.feed.publish("statuses", {"statuses": self.workspace.statuses()})
+            case Joined(channel, user):
+                self.feed.publish("joined", {"channel": channel.id, "user": user})
+            case Deleted(message, None):
+                self.feed.publish("deleted", {"channel": message.channel, "ts": message.ts})
+                self._show_parent(message)
+            case Deleted(_, tombstone) if tombstone is not None:
+                self.feed.publish("message", self.message(tombstone))
+            case _:
+                self.feed.publish("message", self.message(change.message))
+                self._show_parent(change.message)
+
+    def _show_parent(self, message: Message) -> None:
+        parent = self.workspace.message(message.channel, message.thread_ts or "")
+        if message.is_reply and parent is not None:
+            self.feed.publish("message", self.message(parent))
+
+    def _view_shown(self, view: View) -> None:
+        self.feed.publish("view", {"user": view.user, "view": view.content})
+
+    def _faults_changed(self) -> None:
+        self.feed.publish("faults", {"faults": self.faults_json()})
+
+    def faults_json(self) -> list[JSON]:
+        """The faults that are switched on."""
+        return [fault.model_dump(mode="json") for fault in self.faults.active]
+
+
+def delivery_json(delivery: Delivery) -> JSON:
+    """A delivery as the page takes it."""
+    attempts = [
+        {
+            "at": attempt.at,
+            "ms": round(attempt.seconds * 1000, 1),
+            "retry_num": attempt.retry_num,
+            "retry_reason": attempt.retry_reason,
+            "status": attempt.status,
+            "problem": attempt.problem,
+            "no_retry": attempt.no_retry,
+        }
+        for attempt in delivery.attempts
+    ]
+    return {
+        "id": delivery.id,
+        "kind": delivery.kind,
+        "channel": delivery.channel,
+        "ts": delivery.ts,
+        "own_message": delivery.own_message,
+        "state": delivery.state,
+        "next_at": delivery.next_at,
+        "attempts": attempts,
+        "job": delivery.job,
+    }

@@ -1,0 +1,94 @@
+"""``chat.startStream``, ``appendStream`` and ``stopStream``: messages that arrive in pieces."""
+
+from dev.simulator.model import JSON, Message
+from dev.simulator.shapes import message_json
+from dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
+from dev.simulator.webapi.chat import MAX_MARKDOWN, metadata_of, owned, thread_of
+
+CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
+
+
+def start(call: Call, slack: Slack) -> JSON:
+    """Starts a streamed reply; in a channel it must say whom it answers."""
+    channel = joined_channel(call, slack)
+    thread_ts = thread_of(call, channel)
+    if thread_ts is None:
+        raise ApiError("invalid_thread_ts")
+    if not channel.is_im:
+        for name in ("recipient_team_id", "recipient_user_id"):
+            if not call.text(name):
+                raise ApiError(f"missing_{name}")
+    chunks = _chunks(call)
+    message = slack.workspace.post(
+        channel, slack.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True
+    )
+    _append(slack, message, chunks)
+    return {"channel": channel.id, "ts": message.ts}
+
+
+def append(call: Call, slack: Slack) -> JSON:
+    """Appends to a stream that runs."""
+    message = _running(call, slack)
+    chunks = _chunks(call)
+    if not chunks:
+        raise ApiError("no_text")
+    _append(slack, message, chunks)
+    return {"channel": message.channel, "ts": message.ts}
+
+
+def stop(call: Call, slack: Slack) -> JSON:
+    """Ends a stream; metadata and closing blocks come here or not at all."""
+    message = _running(call, slack)
+    chunks, metadata = _chunks(call), metadata_of(call)
+    message.metadata = metadata or message.metadata
+    message.blocks += call.typed_objects("blocks", "invalid_blocks_format")
+    _append(slack, message, chunks, ended=True)
+    shape = message_json(slack.workspace, message, metadata=True)
+    return {"channel": message.channel, "ts": message.ts, "message": shape}
+
+
+def _running(call: Call, slack: Slack) -> Message:
+    message = owned(message_of(call, joined_channel(call, slack)))
+    if not message.streaming:
+        raise ApiError("message_not_in_streaming_state")
+    return message
+
+
+def _chunks(call: Call) -> list[JSON]:
+    chunks = call.typed_objects("chunks", "invalid_chunks")
+    if not all(chunk["type"] in CHUNKS and CHUNKS[chunk["type"]] in chunk for chunk in chunks):
+        raise ApiError("invalid_chunks")
+    if text := call.text("markdown_text"):
+        chunks = [{"type": "markdown_text", "text": text}, *chunks]
+    if sum(len(str(chunk["text"])) for chunk in chunks if chunk["type"] == "markdown_text") > MAX_MARKDOWN:
+        raise ApiError("msg_too_long")
+    return chunks
+
+
+def _append(slack: Slack, message: Message, chunks: list[JSON], *, ended: bool = False) -> None:
+    text = ""
+    for chunk in chunks:
+        match chunk["type"]:
+            case "markdown_text":
+                text += str(chunk["text"])
+            case "task_update":
+                _note_task(message, chunk)
+            case "blocks":
+                message.blocks += chunk["blocks"]
+    if chunks or ended:
+        slack.workspace.stream(message, text, ended=ended)
+
+
+def _note_task(message: Message, chunk: JSON) -> None:
+    known = next((task for task in message.tasks if task["id"] == chunk["id"]), None)
+    if known is None:
+        message.tasks.append(dict(chunk))
+    else:
+        known.update(chunk)
+
+
+METHODS = {
+    "chat.startStream": Method(start, ("channel", "thread_ts"), "chat:write"),
+    "chat.appendStream": Method(append, ("channel", "ts"), "chat:write"),
+    "chat.stopStream": Method(stop, ("channel", "ts"), "chat:write"),
+}
