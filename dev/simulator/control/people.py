@@ -1,6 +1,7 @@
 """People write, edit, delete and react."""
 
 import asyncio
+from itertools import takewhile
 
 from aiohttp import web
 
@@ -56,11 +57,8 @@ def post(simulator: Simulator, said: Said) -> Message:
 
 def deliveries_of(simulator: Simulator, message: Message) -> list[Delivery]:
     """The events that a message just made."""
-    return [
-        delivery
-        for delivery in simulator.sender.deliveries.values()
-        if delivery.ts == message.ts and delivery.channel == message.channel
-    ]
+    latest = reversed(simulator.sender.deliveries.values())
+    return list(takewhile(lambda delivery: delivery.ts == message.ts, latest))[::-1]
 
 
 async def rewrite(request: web.Request) -> web.Response:

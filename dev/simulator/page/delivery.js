@@ -20,7 +20,7 @@ export function summary(delivery) {
     case "held": return ["held", "held back, to arrive out of order"];
     case "sending": return ["sending", last ? `${why || "sent"} · sending again` : "sending"];
     case "delivered": return ["delivered", `${last.status} in ${last.ms < 10 ? last.ms.toFixed(1) : Math.round(last.ms)} ms${again}`];
-    case "retrying": return ["retrying", `${why} · next try ${delivery.next_at ? `at ${new Date(delivery.next_at * 1000).toLocaleTimeString()}` : "at once"}${again}`];
+    case "retrying": return ["retrying", `${why} · next try ${delivery.next_at ? `at ${new Date(delivery.next_at * 1000).toLocaleTimeString([], { hourCycle: "h23" })}` : "at once"}${again}`];
     default: return ["failed", `${why} · given up${again}${last?.no_retry ? " (told not to retry)" : ""}`];
   }
 }

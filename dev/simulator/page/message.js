@@ -15,7 +15,7 @@ export function messageItem({ message, follows, inThread, openThread }) {
   const name = message.username || store.users.get(message.user)?.real_name || message.user;
   const item = h("li", { class: `message${follows ? " follows" : ""}${app ? " app" : ""}`, "aria-label": `${name}, ${clock(message.ts)}` });
   const time = h("time", { datetime: new Date(message.ts * 1000).toISOString(), title: new Date(message.ts * 1000).toLocaleString() }, clock(message.ts));
-  item.append(
+  item.append(...[
     follows ? h("div", { class: "gutter" }, time) : avatar(message.user, name),
     h("div", { class: "body" },
       !follows && h("p", { class: "who" }, h("strong", {}, name), app && h("span", { class: "badge" }, "APP"), time),
@@ -27,7 +27,7 @@ export function messageItem({ message, follows, inThread, openThread }) {
       deliveriesOf(message).map(deliveryLine),
     ),
     actions(message, inThread, openThread),
-  );
+  ].filter(Boolean));
   return item;
 }
 

@@ -1,0 +1,66 @@
+"""Speaks to a running simulator over its control API; for the command line and for tests."""
+
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from dev.simulator.model import JSON
+from surelane.errors import SurelaneError
+
+
+class SimulatorError(SurelaneError):
+    """The simulator does not answer, or refuses what it was asked."""
+
+
+class SimulatorClient:
+    """One simulator, by its address."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=5)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def say(self, text: str, **fields: Any) -> JSON:  # noqa: ANN401 - the fields of `Said`
+        """Writes a message; answers ``message`` and ``events``.
+
+        Raises:
+            SimulatorError: it is not there, or refuses.
+        """
+        return await self.request("POST", "/control/messages", {"text": text, **fields})
+
+    async def reply(self, message: JSON, timeout: float) -> JSON:
+        """Waits for the bot's answer to a message.
+
+        Raises:
+            SimulatorError: there is none within ``timeout`` seconds.
+        """
+        query = f"channel={message['channel']}&ts={message['ts']}&timeout={timeout}"
+        answer = await self.request("GET", f"/control/reply?{query}")
+        found: JSON = answer["message"]
+        return found
+
+    async def request(self, method: str, path: str, body: JSON | None = None) -> JSON:
+        """Any request of the control API.
+
+        Raises:
+            SimulatorError: it is not there, or refuses.
+        """
+        try:
+            async with self._session.request(method, self.url + path, json=body) as response:
+                answer: JSON = await response.json()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            reason = f"no simulator answers at {self.url}: {type(error).__name__}: {error}"
+            raise SimulatorError(reason) from error
+        if not response.ok:
+            raise SimulatorError(answer.get("error", f"the simulator answered {response.status}"))
+        return answer

@@ -1,0 +1,103 @@
+"""Puts load on ingest: messages at a fixed rate, whatever the answers take, and a summary of these."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dev.simulator.client import SimulatorClient, SimulatorError
+from dev.simulator.model import JSON
+
+
+@dataclass(slots=True)
+class Summary:
+    """What became of the events so far. Times are in milliseconds."""
+
+    sent: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    """First answers by HTTP status, or by what went wrong."""
+    answer_ms: list[float] = field(default_factory=list)
+    replies: int = 0
+    reply_ms: list[float] = field(default_factory=list)
+
+    @property
+    def acknowledged(self) -> int:
+        """Events whose first answer was a 2xx."""
+        return sum(count for answer, count in self.answers.items() if answer.startswith("2"))
+
+    def note_answer(self, event: JSON) -> None:
+        """Counts the first answer to an event."""
+        first = event["attempts"][0]
+        self.answers[str(first["status"] or first["problem"])] += 1
+        self.answer_ms.append(first["ms"])
+
+    def lines(self) -> list[str]:
+        """For people."""
+        answers = ", ".join(f"{count} of {answer}" for answer, count in sorted(self.answers.items()))
+        lines = [f"sent {self.sent}", f"first answers: {answers or 'none'}"]
+        if self.answer_ms:
+            lines.append(f"time to answer, ms: {_spread(self.answer_ms)}")
+        if self.reply_ms:
+            lines += [f"replies: {self.replies}", f"time to reply, ms: {_spread(self.reply_ms)}"]
+        return lines
+
+
+async def run_load(
+    client: SimulatorClient,
+    *,
+    rate: float,
+    seconds: float,
+    channel: str,
+    reply_timeout: float | None = None,
+    progress: Callable[[Summary], None] = lambda _: None,
+) -> Summary:
+    """Sends ``rate`` messages a second for ``seconds``.
+
+    Args:
+        client: the simulator.
+        rate: messages a second; a message is never held back because an earlier answer is late.
+        seconds: for how long.
+        channel: where they are written.
+        reply_timeout: wait this many seconds for the bot's replies as well; ``None``: do not.
+        progress: told about once a second.
+
+    Raises:
+        SimulatorError: the simulator is gone.
+    """
+    summary = Summary()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    async with asyncio.TaskGroup() as group:
+        for number in range(round(rate * seconds)):
+            await asyncio.sleep(started + number / rate - loop.time())
+            group.create_task(_one(client, number, channel, reply_timeout, summary))
+            summary.sent += 1
+            if number % max(1, round(rate)) == 0:
+                progress(summary)
+    return summary
+
+
+async def _one(
+    client: SimulatorClient, number: int, channel: str, reply_timeout: float | None, summary: Summary
+) -> None:
+    said = await client.say(f"load {number}", channel=channel, mention=True, wait=True)
+    for event in said["events"]:
+        summary.note_answer(event)
+    if reply_timeout is None:
+        return
+    try:
+        reply = await client.reply(said["message"], reply_timeout)
+    except SimulatorError:
+        return
+    summary.replies += 1
+    summary.reply_ms.append((float(reply["ts"]) - float(said["message"]["ts"])) * 1000)
+
+
+def _spread(values: list[float]) -> str:
+    ordered = sorted(values)
+    marks = {
+        f"p{percent}": ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+        for percent in (50, 95, 99)
+    }
+    return ", ".join(f"{name} {value:.1f}" for name, value in {**marks, "max": ordered[-1]}.items())
