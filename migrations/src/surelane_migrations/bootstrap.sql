@@ -12,13 +12,12 @@ $$;
 create table if not exists agent.version
 ( version text not null
 , min_compatible text not null
-, constraint version_semantic check
-  (version ~ '^(0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}(-[0-9a-z]+(\.[0-9a-z]+)*)?$')
-, constraint min_compatible_semantic check
-  (min_compatible ~ '^(0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}(-[0-9a-z]+(\.[0-9a-z]+)*)?$')
-, constraint min_compatible_not_ahead check
-  ( pg_catalog.string_to_array(pg_catalog.split_part(min_compatible, '-', 1), '.')::int4[]
-    <= pg_catalog.string_to_array(pg_catalog.split_part(version, '-', 1), '.')::int4[]
+, constraint both_semantic_and_in_order check
+  ( case when version ~ '^(0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}(-[0-9a-z]+(\.[0-9a-z]+)*)?$'
+    and min_compatible ~ '^(0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}(-[0-9a-z]+(\.[0-9a-z]+)*)?$'
+    then pg_catalog.string_to_array(pg_catalog.split_part(min_compatible, '-', 1), '.')::int4[]
+      <= pg_catalog.string_to_array(pg_catalog.split_part(version, '-', 1), '.')::int4[]
+    else false end
   )
 );
 

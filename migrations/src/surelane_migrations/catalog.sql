@@ -1,18 +1,21 @@
--- Everything in schema agent, one object or grant a line, the same on every supported server. Names of owners, which
--- differ between installations, are left out; an object whose owner is not the schema's gets a line of its own.
+-- Everything in schema agent, one object or grant a line, the same on every supported server. Left out are what belongs
+-- to an extension, and the names of owners, which differ between installations; an object whose owner is not the
+-- schema's has a line of its own.
 with schema as
 ( select oid, nspowner as owner, nspacl as acl from pg_catalog.pg_namespace where nspname = 'agent' )
 , relation as
 ( select c.oid, c.relkind, c.relname, c.relowner, c.reloptions, c.relacl, c.relrowsecurity
   from pg_catalog.pg_class c join schema s on c.relnamespace = s.oid
   where c.relkind in ('r', 'p', 'v', 'm', 'c')
+  and not exists (select from pg_catalog.pg_depend d where d.objid = c.oid and d.deptype = 'e')
 )
 , routine as
 ( select p.*, format('%s(%s)', p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid)) as signature
   from pg_catalog.pg_proc p join schema s on p.pronamespace = s.oid
+  where not exists (select from pg_catalog.pg_depend d where d.objid = p.oid and d.deptype = 'e')
 )
 , access as
-( select 'schema agent' as object, a.grantee, a.privilege_type, a.is_grantable from schema, aclexplode(acl) a
+( select 'schema agent'::text as object, a.grantee, a.privilege_type, a.is_grantable from schema, aclexplode(acl) a
   union all
   select relname, a.grantee, a.privilege_type, a.is_grantable from relation, aclexplode(relacl) a
   union all
@@ -25,7 +28,7 @@ with schema as
 , described (line) as
 ( select format('%s %s%s%s%s'
     , case relkind when 'v' then 'view' when 'm' then 'materialized view' when 'c' then 'type' else 'table' end, relname
-    , ' with (' || array_to_string(array(select unnest(reloptions) order by 1), ', ') || ')'
+    , ' with (' || nullif(array_to_string(array(select unnest(reloptions) order by 1), ', '), '') || ')'
     , case when relrowsecurity then ' with row security' end
     , case when relkind in ('v', 'm') then ' as ' || md5(pg_catalog.pg_get_viewdef(oid)) end)
   from relation
@@ -50,10 +53,10 @@ with schema as
   from relation r join pg_catalog.pg_trigger t on t.tgrelid = r.oid join routine p on p.oid = t.tgfoid
   where not tgisinternal
   union all
-  select concat_ws(' ', 'function', signature, 'returns', pg_catalog.pg_get_function_result(p.oid)
-    , 'arguments (' || pg_catalog.pg_get_function_arguments(p.oid) || ')', lanname
+  select concat_ws(' ', 'function', format('%s(%s)', proname, pg_catalog.pg_get_function_arguments(p.oid))
+    , 'returns', pg_catalog.pg_get_function_result(p.oid), lanname
     , case provolatile when 'i' then 'immutable' when 's' then 'stable' else 'volatile' end
-    , case when proisstrict then 'strict' end, 'parallel ' || proparallel
+    , case when proisstrict then 'strict' end, 'parallel ' || proparallel::text
     , case when prosecdef then 'security definer' end
     , 'set ' || array_to_string(proconfig, ', '), 'body ' || md5(coalesce(pg_catalog.pg_get_function_sqlbody(p.oid), prosrc)))
   from routine p join pg_catalog.pg_language l on l.oid = p.prolang
@@ -69,4 +72,4 @@ with schema as
   select format('owner of %s is %s, not the schema''s', signature, pg_catalog.pg_get_userbyid(proowner))
   from routine, schema where proowner <> owner
 )
-select line from described order by line collate "C"
+select regexp_replace(line, '\s+', ' ', 'g') as line from described order by line collate "C"

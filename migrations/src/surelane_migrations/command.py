@@ -51,8 +51,8 @@ Timeout = Annotated[
 @app.command()
 def apply(scripts: Directory = PACKAGED, again: Again = False) -> None:
     """Migrate to this release, in one transaction; do nothing if that is done."""
-    migration = _migration(scripts, again)
-    outcome = _run(migration.apply(load_database_url()))
+    dsn, migration = load_database_url(), _migration(scripts, again)
+    outcome = _run(migration.apply(dsn))
     if not outcome.migrated:
         _say(f"the schema is at {outcome.after}: nothing to do")
         return
@@ -111,7 +111,8 @@ def run() -> None:
 
 
 def _migration(directory: Path, again: bool) -> Migration:
-    return Migration(discover(directory), locks=load_lock_settings(), again=again, report=_say)
+    locks = load_lock_settings()
+    return Migration(discover(directory), locks=locks, again=again, report=_say)
 
 
 async def _with_connection(read: Callable[[Connection], Awaitable[Result]]) -> Result:

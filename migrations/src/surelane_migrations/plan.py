@@ -35,7 +35,9 @@ def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped
         yield BOOTSTRAP
     yield f"{TABLE_LOCK};"
     for step in steps(migration.scripts, pending, migration.target):
-        yield f"-- {step.script.label}\n{step.script.sql.rstrip()}\n{step.record or ''}"
+        text = step.script.sql.rstrip()
+        end = "" if text.endswith(";") else "\n;"  # a comment may be the last line
+        yield f"-- {step.script.label}\n{text}{end}\n{step.record or ''}"
     yield version_sql(migration.target, migration.min_compatible)
     yield "commit;"
 

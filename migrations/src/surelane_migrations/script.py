@@ -8,10 +8,11 @@ import asyncpg
 from surelane_migrations.database import UNREACHABLE, Connection
 from surelane_migrations.errors import LockedError, MigrationError
 from surelane_migrations.files import Script
+from surelane_migrations.steps import SEARCH_PATH
 
 # Executed by PL/pgSQL, a script cannot end the transaction it runs in: the server refuses commit and its kin
 # there. Sent as it is, a stray commit would make half a migration permanent.
-_REMEMBER = "select set_config('surelane.script', $1, true)"
+_PREPARE = "select set_config('surelane.script', $1, true), set_config('search_path', $2, true)"
 _EXECUTE = "do $$ begin execute current_setting('surelane.script'); end $$"
 
 
@@ -22,7 +23,7 @@ async def run_script(connection: Connection, script: Script) -> None:
         LockedError: a statement waited for a table longer than ``lock_timeout``.
         MigrationError: a statement failed; the message has the script, the reason and, where known, the line.
     """
-    await connection.execute(_REMEMBER, script.sql)
+    await connection.execute(_PREPARE, script.sql, SEARCH_PATH)
     try:
         await connection.execute(_EXECUTE)
     except UNREACHABLE:

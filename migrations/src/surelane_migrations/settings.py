@@ -9,8 +9,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surelane_migrations.errors import SettingsError
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d{1,8}(?:\.\d+)?|\.\d+)\s*(ms|s|m|h)?", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d{1,8}(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?", re.ASCII)
 
 
 def parse_duration(value: object) -> timedelta:

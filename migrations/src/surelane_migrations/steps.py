@@ -7,9 +7,11 @@ from pathlib import Path
 from surelane_migrations.files import Script, Scripts
 from surelane_migrations.version import Version
 
-BASELINE = """\
+SEARCH_PATH = "agent, pg_temp"
+
+BASELINE = f"""\
 -- Scripts run the same whatever the settings of role and database are, and never find an object in public.
-set local search_path = agent, pg_temp;
+set local search_path = {SEARCH_PATH};
 set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = 0;
 set local client_min_messages = notice;

@@ -1,0 +1,155 @@
+"""What the migration tests share: small script directories, the command as a process, a database's state."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from surelane.pool import Connection
+from surelane_migrations.files import discover
+from surelane_migrations.runner import Migration
+from surelane_migrations.settings import LockSettings
+from surelane_migrations.verify import describe_schema
+from surelane_migrations.version import Version
+from tests.processes import clean_environment
+
+FIRST = Version.parse("0.1.0")
+SECOND = Version.parse("0.2.0")
+
+QUICK = {
+    "SURELANE_MIGRATION_LOCK_DELAY": "0.2s",
+    "SURELANE_MIGRATION_LOCK_ATTEMPTS": "100",
+    "SURELANE_MIGRATION_LOCK_TIMEOUT": "60s",
+}
+
+_TABLES = """
+select relname from pg_class where relkind = 'r' and relnamespace = 'agent'::regnamespace order by 1
+"""
+
+
+def write_scripts(
+    directory: Path,
+    *,
+    incremental: Mapping[str, str] | None = None,
+    idempotent: Mapping[str, str] | None = None,
+) -> Path:
+    """Writes scripts, file name to SQL, beside those that are there."""
+    folders = {
+        "incremental": incremental
+        or {"000-note.sql": "create table agent.note (id int primary key, body text)"},
+        "idempotent": idempotent or {"000-one.sql": one_returns(1)},
+    }
+    for folder, scripts in folders.items():
+        (directory / folder).mkdir(parents=True, exist_ok=True)
+        for name, sql in scripts.items():
+            (directory / folder / name).write_text(sql)
+    return directory
+
+
+def one_returns(value: int) -> str:
+    """A script that can run again and again."""
+    return f"create or replace function agent.one() returns int language sql as 'select {value}'"
+
+
+def migration(
+    directory: Path,
+    target: Version = FIRST,
+    *,
+    again: bool = False,
+    lines: list[str] | None = None,
+    **locks: Any,
+) -> Migration:
+    """The scripts of a directory as the release ``target``; progress goes to ``lines``."""
+    settings = LockSettings(**{"attempts": 1, "timeout": "200ms", "delay": "20ms", **locks})
+    report = (lines if lines is not None else []).append
+    return Migration(discover(directory), target, FIRST, settings, again=again, report=report)
+
+
+async def state(dsn: str) -> tuple[tuple[str, ...], dict[str, list[tuple[Any, ...]]]]:
+    """Everything in schema agent: its objects and grants, and all rows. Empty without the schema."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        objects = await describe_schema(connection)
+        tables = [row[0] for row in await connection.fetch(_TABLES)] if await _has_schema(connection) else []
+        rows = {
+            table: [tuple(row) for row in await connection.fetch(f'select * from agent."{table}" order by 1')]
+            for table in tables
+        }
+    finally:
+        await connection.close()
+    return objects, rows
+
+
+async def _has_schema(connection: Connection) -> bool:
+    return bool(await connection.fetchval("select to_regnamespace('agent') is not null"))
+
+
+@dataclass
+class Finished:
+    """How the command ended."""
+
+    code: int
+    output: str
+    progress: str
+
+
+async def start(dsn: str, *arguments: str | Path, **settings: str) -> asyncio.subprocess.Process:
+    """Starts ``python -m surelane_migrations``."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "surelane_migrations", *arguments),
+        env={**clean_environment(), "DATABASE_URL": dsn, **QUICK, **settings},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def finish(process: asyncio.subprocess.Process) -> Finished:
+    """Waits for it; a minute, then it is killed."""
+    try:
+        async with asyncio.timeout(60):
+            output, progress = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode is not None
+    return Finished(process.returncode, output.decode(), progress.decode())
+
+
+async def command(dsn: str, *arguments: str | Path, **settings: str) -> Finished:
+    """Runs ``python -m surelane_migrations`` to its end."""
+    return await finish(await start(dsn, *arguments, **settings))
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[Connection]:
+    """A connection for the length of a block."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def becomes(connection: Connection, condition: str, *arguments: object, within: float = 20) -> None:
+    """Polls a query until its one value is true.
+
+    Raises:
+        AssertionError: it was not in time.
+    """
+    try:
+        async with asyncio.timeout(within):
+            while not await connection.fetchval(condition, *arguments):  # noqa: ASYNC110 - nothing to listen to
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"did not come true within {within} s: {condition}") from None
+
+
+BACKENDS = """
+select count(*) from pg_stat_activity where datname = current_database() and application_name = 'surelane-migrations'
+"""
+BLOCKED = f"{BACKENDS} and wait_event_type = 'Lock'"

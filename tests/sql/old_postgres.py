@@ -1,0 +1,45 @@
+"""The oldest supported PostgreSQL, 16, which the embedded package carries beside the current one."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import asyncpg
+from dev.data_directory import make_private, program, server_user
+from dev.processes import Child
+
+OLDEST = 16
+
+
+@asynccontextmanager
+async def oldest_postgres(directory: Path) -> AsyncIterator[str]:
+    """Runs it in a new directory for the length of the block; yields its superuser's URI."""
+    user = server_user(directory)
+    programs = program("").parents[1] / "pginstall"
+    if user is not None:  # root's umask may have kept them from everybody else
+        subprocess.run(["chmod", "-R", "a+rX", programs], check=True)  # noqa: ASYNC221 - done in a moment
+    data = directory / str(OLDEST)
+    make_private(data, user)
+    options = {"listen_addresses": "", "unix_socket_directories": str(data), "fsync": "off"}
+    settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+    initdb: list[str | Path] = [programs / "bin" / "initdb", "-D", data, "-U", "postgres", "-A", "trust"]
+    assert await (await Child.start("initdb", *initdb, on_line=print, user=user)).wait() == 0
+    postgres: list[str | Path] = [programs / "bin" / "postgres", "-D", data, *settings]
+    child = await Child.start("postgres", *postgres, on_line=print, user=user)
+    try:
+        yield await _answering(f"postgresql://postgres@/postgres?host={data}")
+    finally:
+        child.kill()
+        await child.wait()
+
+
+async def _answering(uri: str) -> str:
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError):
+                connection = await asyncpg.connect(uri)
+                await connection.close()
+                return uri
+            await asyncio.sleep(0.02)

@@ -1,0 +1,253 @@
+"""Which scripts a migration runs, in what order and how often, and what it refuses."""
+
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from surelane_migrations.errors import DifferentError, IncompatibleError, MigrationError
+from tests.sql.migrations import FIRST, SECOND, connected, migration, one_returns, state, write_scripts
+
+
+async def test_an_empty_database_gets_everything_in_order(empty_database: str, tmp_path: Path) -> None:
+    write_scripts(
+        tmp_path,
+        incremental={
+            "000-log.sql": "create table agent.log (id int generated always as identity primary key, line text)",
+            "001-b.sql": "insert into agent.log (line) values ('001'); insert into agent.log (line) values ('001')",
+        },
+        idempotent={
+            "000-c.sql": "insert into agent.log (line) values ('000');",
+            "001-d.sql": "insert into agent.log (line) values ('last')",
+        },
+    )
+    outcome = await migration(tmp_path).apply(empty_database)
+    assert (outcome.before, outcome.after) == (None, FIRST)
+    assert (outcome.incremental, outcome.idempotent) == (2, 2)
+    async with connected(empty_database) as connection:
+        lines = await connection.fetch("select line from agent.log order by id")
+        assert [row["line"] for row in lines] == ["001", "001", "000", "last"]
+        assert tuple(await connection.fetchrow("select * from agent.version") or ()) == ("0.1.0", "0.1.0")
+        applied = await connection.fetch(
+            "select *, now() - applied_at as age from agent.migration order by file_name"
+        )
+    assert [(row["file_name"], row["version"]) for row in applied] == [
+        ("000-log.sql", "0.1.0"),
+        ("001-b.sql", "0.1.0"),
+    ]
+    assert all(len(row["checksum"]) == 64 and row["age"].total_seconds() < 60 for row in applied)
+
+
+async def test_a_newer_release_runs_new_scripts_once_and_idempotent_ones_again(
+    empty_database: str, tmp_path: Path
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    write_scripts(
+        tmp_path,
+        incremental={"001-note-owner.sql": "alter table agent.note add owner text"},
+        idempotent={"000-one.sql": one_returns(2)},
+    )
+    outcome = await migration(tmp_path, SECOND).apply(empty_database)
+    assert (outcome.before, outcome.after, outcome.incremental) == (FIRST, SECOND, 1)
+    async with connected(empty_database) as connection:
+        assert await connection.fetchval("select agent.one()") == 2
+        recorded = await connection.fetch("select file_name, version from agent.migration order by 1")
+        assert [tuple(row) for row in recorded] == [
+            ("000-note.sql", "0.1.0"),
+            ("001-note-owner.sql", "0.2.0"),
+        ]
+        assert await connection.fetchval("select version from agent.version") == "0.2.0"
+
+
+async def test_an_equal_version_changes_nothing(empty_database: str, tmp_path: Path) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    before = await state(empty_database)
+    write_scripts(tmp_path, idempotent={"000-one.sql": one_returns(2)})
+    outcome = await migration(tmp_path).apply(empty_database)
+    assert not outcome.migrated
+    assert await state(empty_database) == before
+
+
+async def test_ten_comes_after_nine(empty_database: str, tmp_path: Path) -> None:
+    write_scripts(tmp_path)
+    await migration(tmp_path, FIRST.parse("0.9.0")).apply(empty_database)
+    assert (await migration(tmp_path, FIRST.parse("0.10.0")).apply(empty_database)).migrated
+
+
+async def test_a_newer_database_is_refused_with_both_versions(empty_database: str, tmp_path: Path) -> None:
+    await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
+    before = await state(empty_database)
+    with pytest.raises(
+        IncompatibleError, match=r"at 0\.2\.0, newer than this release, 0\.1\.0.*run 0\.2\.0 or later"
+    ):
+        await migration(tmp_path).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+async def test_a_changed_or_vanished_script_stops_everything_before_it_starts(
+    empty_database: str, tmp_path: Path
+) -> None:
+    scripts = {"000-note.sql": "create table agent.note (id int)", "001-b.sql": "select 1"}
+    await migration(write_scripts(tmp_path, incremental=scripts)).apply(empty_database)
+    before = await state(empty_database)
+    write_scripts(
+        tmp_path,
+        incremental={"001-b.sql": "select 2", "002-c.sql": "create table agent.never ()"},
+        idempotent={"000-one.sql": one_returns(3)},
+    )
+    with pytest.raises(DifferentError, match=r"incremental/001-b\.sql changed"):
+        await migration(tmp_path, SECOND).apply(empty_database)
+    write_scripts(tmp_path, incremental={"001-b.sql": "select 1"})
+    (tmp_path / "incremental" / "000-note.sql").rename(tmp_path / "incremental" / "000-notes.sql")
+    with pytest.raises(DifferentError, match=r"incremental/000-note\.sql was applied and is gone"):
+        await migration(tmp_path, SECOND).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+async def test_a_script_added_to_an_applied_release_is_not_skipped_silently(
+    empty_database: str, tmp_path: Path
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    write_scripts(tmp_path, incremental={"001-late.sql": "create table agent.late ()"})
+    with pytest.raises(DifferentError, match=r"without incremental/001-late\.sql.*new version"):
+        await migration(tmp_path).apply(empty_database)
+    outcome = await migration(tmp_path, again=True).apply(empty_database)
+    assert outcome.incremental == 1
+
+
+async def test_running_again_restores_what_was_changed_by_hand(empty_database: str, tmp_path: Path) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    before = await state(empty_database)
+    async with connected(empty_database) as connection:
+        await connection.execute(one_returns(7))
+    await migration(tmp_path, again=True).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+@pytest.mark.parametrize("failing", range(5))
+async def test_a_failing_script_leaves_an_empty_database_empty(
+    empty_database: str, tmp_path: Path, failing: int
+) -> None:
+    scripts = five_scripts(failing)
+    write_scripts(tmp_path, incremental=dict(scripts[:3]), idempotent=dict(scripts[3:]))
+    before = await state(empty_database)
+    with pytest.raises(
+        MigrationError, match=rf"{scripts[failing][0]} failed at line 2: .*no_such.*Nothing was applied"
+    ):
+        await migration(tmp_path).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+@pytest.mark.parametrize("failing", range(5))
+async def test_a_failing_script_leaves_the_release_before_it(
+    empty_database: str, tmp_path: Path, failing: int
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    scripts = five_scripts(failing)
+    incremental = {f"{1 + number:03d}-new.sql": sql for number, (_, sql) in enumerate(scripts[:3])}
+    write_scripts(tmp_path, incremental=incremental, idempotent=dict(scripts[3:]))
+    (tmp_path / "idempotent" / "000-one.sql").unlink()
+    before = await state(empty_database)
+    with pytest.raises(MigrationError, match="no_such"):
+        await migration(tmp_path, SECOND).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+def five_scripts(failing: int) -> list[tuple[str, str]]:
+    """Three incremental and two idempotent scripts, each with an effect; one fails at its second statement."""
+    names = ["000-a.sql", "001-b.sql", "002-c.sql", "000-d.sql", "001-e.sql"]
+    effects = [f"create table agent.t{number} as select {number} as n;" for number in range(5)]
+    return [
+        (name, f"{effect}\n{'select no_such();' if number == failing else 'select 1;'}")
+        for number, (name, effect) in enumerate(zip(names, effects, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement", ["commit", "rollback", "begin", "end", "savepoint a", "start transaction"]
+)
+async def test_a_script_cannot_end_the_transaction(
+    empty_database: str, tmp_path: Path, statement: str
+) -> None:
+    write_scripts(tmp_path, incremental={"000-a.sql": f"create table agent.half (); {statement}; select 1"})
+    before = await state(empty_database)
+    with pytest.raises(MigrationError, match=r"incremental/000-a\.sql.* begins or ends a transaction"):
+        await migration(tmp_path).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+async def test_a_violation_found_at_the_commit_leaves_nothing(empty_database: str, tmp_path: Path) -> None:
+    deferred = """
+    create table agent.parent (id int primary key);
+    create table agent.child (id int references agent.parent deferrable initially deferred);
+    insert into agent.child values (1);
+    """
+    before = await state(empty_database)
+    with pytest.raises(MigrationError, match=r"the database refused: .*foreign key.*Nothing was applied"):
+        await migration(write_scripts(tmp_path, incremental={"000-a.sql": deferred})).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+async def test_scripts_find_nothing_in_public(empty_database: str, tmp_path: Path) -> None:
+    async with connected(empty_database) as connection:
+        await connection.execute(
+            "create function public.length(_text text) returns int language sql as 'select 666'; "
+            "create table public.note (id text)"
+        )
+    write_scripts(
+        tmp_path,
+        incremental={
+            "000-note.sql": "create table agent.note (n int); set local search_path = public",
+            "001-use.sql": "insert into note values (length('four'::text))",
+        },
+    )
+    await migration(tmp_path).apply(empty_database)
+    async with connected(empty_database) as connection:
+        assert [row["n"] for row in await connection.fetch("select n from agent.note")] == [4]
+
+
+async def test_notices_are_shown_and_remarks_on_what_exists_are_not(
+    empty_database: str, tmp_path: Path
+) -> None:
+    notice = (
+        "do $$ begin raise notice 'no right to create roles'; end $$; drop table if exists agent.no_such;"
+    )
+    lines: list[str] = []
+    await migration(write_scripts(tmp_path, idempotent={"000-n.sql": notice}), lines=lines).apply(
+        empty_database
+    )
+    assert "  notice: no right to create roles" in lines
+    assert not [line for line in lines if "skipping" in line]
+    assert [line for line in lines if line.startswith("  idempotent/000-n.sql") and line.endswith(" ms")]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into agent.version values ('0.3.0', '0.1.0')",
+        "delete from agent.version",
+        "truncate agent.version",
+        "update agent.version set version = 'latest'",
+        "update agent.version set version = '0.1'",
+        "update agent.version set version = '01.0.0'",
+        "update agent.version set version = null",
+        "update agent.version set min_compatible = ''",
+        "update agent.version set min_compatible = '0.10.0', version = '0.9.0'",
+        "update agent.migration set checksum = 'x'",
+        "update agent.migration set file_name = '0000-a.sql'",
+    ],
+)
+async def test_the_runners_own_tables_cannot_hold_nonsense(
+    empty_database: str, tmp_path: Path, statement: str
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    async with connected(empty_database) as connection:
+        with pytest.raises(asyncpg.IntegrityConstraintViolationError):
+            await connection.execute(statement)
+        assert await connection.fetchval("select count(*) from agent.version") == 1
+
+
+async def test_a_schema_that_an_administrator_made_is_used(empty_database: str, tmp_path: Path) -> None:
+    async with connected(empty_database) as connection:
+        await connection.execute("create schema agent")
+    assert (await migration(write_scripts(tmp_path)).apply(empty_database)).migrated

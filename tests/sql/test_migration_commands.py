@@ -1,0 +1,267 @@
+"""The command as an operator meets it: what it prints, how it exits, and what it says when something is wrong."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from surelane_migrations.errors import IncompatibleError, WaitTimedOutError
+from surelane_migrations.settings import parse_duration
+from surelane_migrations.wait import wait_for_schema
+from tests.databases import as_role
+from tests.processes import free_port
+from tests.sql.migrations import (
+    FIRST,
+    SECOND,
+    becomes,
+    command,
+    connected,
+    finish,
+    migration,
+    one_returns,
+    start,
+    state,
+    write_scripts,
+)
+
+SECONDS = parse_duration("20s")
+
+
+async def test_apply_reports_every_script_and_its_duration(empty_database: str, tmp_path: Path) -> None:
+    write_scripts(tmp_path)
+    first = await command(empty_database, "apply", "--scripts", tmp_path)
+    assert first.code == 0
+    assert first.output == ""
+    for expected in (
+        "migrating from nothing to 0.1.0",
+        "  incremental/000-note.sql",
+        "  idempotent/000-one.sql",
+        " ms\n",
+    ):
+        assert expected in first.progress
+    assert "migrated from nothing to 0.1.0 in 0." in first.progress
+    second = await command(empty_database, "apply", "--scripts", tmp_path)
+    assert (second.code, second.progress) == (0, "the schema is at 0.1.0: nothing to do\n")
+
+
+async def test_status_tells_a_program_what_is_applied_pending_and_changed(
+    empty_database: str, tmp_path: Path
+) -> None:
+    async def status() -> dict[str, object]:
+        finished = await command(empty_database, "status", "--json", "--scripts", tmp_path)
+        assert finished.code == 0, finished.progress
+        found: dict[str, object] = json.loads(finished.output)
+        return found
+
+    write_scripts(tmp_path)
+    empty = await status()
+    assert (empty["state"], empty["version"], empty["owner"]) == ("absent", None, None)
+    await migration(tmp_path).apply(empty_database)
+    current = await status()
+    assert (current["state"], current["version"], current["min_compatible"]) == ("current", "0.1.0", "0.1.0")
+    assert (current["owner"], current["role"]) == ("surelane", "surelane")
+    write_scripts(tmp_path, incremental={"000-note.sql": "select 1", "001-b.sql": "select 2"})
+    different = await status()
+    assert different["state"] == "different"
+    scripts = different["incremental"]
+    assert isinstance(scripts, list)
+    assert [(script["file_name"], script["state"]) for script in scripts] == [
+        ("000-note.sql", "changed"),
+        ("001-b.sql", "pending"),
+    ]
+    (tmp_path / "incremental" / "001-b.sql").unlink()
+    (tmp_path / "incremental" / "000-note.sql").rename(tmp_path / "incremental" / "000-notes.sql")
+    text = await command(empty_database, "status", "--scripts", tmp_path)
+    assert "vanished   000-note.sql" in text.output
+    assert "pending    000-notes.sql" in text.output
+
+
+async def test_the_plan_is_sql_that_does_what_apply_does(empty_database: str, tmp_path: Path) -> None:
+    write_scripts(tmp_path)
+    empty = await state(empty_database)
+    planned = await command(empty_database, "plan", "--scripts", tmp_path)
+    assert planned.code == 0
+    assert await state(empty_database) == empty
+    async with connected(empty_database) as connection:
+        await connection.execute(planned.output)
+    by_hand = await state(empty_database)
+    async with connected(empty_database) as connection:
+        await connection.execute("drop schema agent cascade")
+    await migration(tmp_path).apply(empty_database)
+    assert (await state(empty_database))[0] == by_hand[0]
+    assert (await command(empty_database, "plan", "--scripts", tmp_path)).output.endswith(
+        "nothing to do without --again.\n"
+    )
+
+
+async def test_verify_finds_what_was_changed_by_hand(empty_database: str, tmp_path: Path) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    objects, _ = await state(empty_database)
+    (tmp_path / "schema.txt").write_text("# comment\n" + "\n".join(objects))
+    assert (await command(empty_database, "verify", "--scripts", tmp_path)).code == 0
+    async with connected(empty_database) as connection:
+        await connection.execute(
+            f"{one_returns(9)}; alter table agent.note add extra int; grant select on agent.note to agent_ingest; "
+            "alter table agent.migration drop constraint checksum_sha256"
+        )
+    finished = await command(empty_database, "verify", "--scripts", tmp_path)
+    assert finished.code == 7
+    for expected in (
+        "missing:    function one()",
+        "missing:    constraint checksum_sha256 on migration",
+        "unexpected: function one()",
+        "unexpected: column note.extra integer",
+        "unexpected: grant select on note to agent_ingest",
+    ):
+        assert expected in finished.output
+    assert "apply --again" in finished.progress
+
+
+async def test_verify_needs_this_release(empty_database: str, tmp_path: Path) -> None:
+    await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
+    (tmp_path / "schema.txt").write_text("")
+    finished = await command(empty_database, "verify", "--scripts", tmp_path)
+    assert finished.code == 7
+    assert "the schema is at 0.2.0, and this release knows what 0.1.0 looks like" in finished.progress
+
+
+async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
+    empty_database: str, tmp_path: Path
+) -> None:
+    write_scripts(tmp_path)
+    name = empty_database.partition("?")[0].rpartition("/")[2]
+    async with connected(empty_database) as connection:
+        owner = await connection.fetchval(
+            "select pg_get_userbyid(datdba) from pg_database where datname = $1", name
+        )
+    assert owner == "surelane"
+    lines: list[str] = []
+    waiting = asyncio.create_task(
+        wait_for_schema(
+            empty_database.replace(name, f"{name}_later"), timeout=parse_duration("1.5s"), report=lines.append
+        )
+    )
+    with pytest.raises(WaitTimedOutError, match="gave up after 1.5 s: cannot connect.*_later"):
+        await waiting
+    assert len(lines) == 1  # the same reason is said once
+    lines.clear()
+    waiting = asyncio.create_task(wait_for_schema(empty_database, timeout=SECONDS, report=lines.append))
+    async with asyncio.timeout(10):
+        while not lines:  # noqa: ASYNC110 - a list has no event
+            await asyncio.sleep(0.01)
+    assert lines == ["waiting: there is no schema yet"]
+    await migration(tmp_path).apply(empty_database)
+    await waiting
+
+
+async def test_wait_accepts_this_release_and_newer_ones_that_serve_it(
+    empty_database: str, tmp_path: Path
+) -> None:
+    await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
+    for release in (FIRST, SECOND):
+        await wait_for_schema(empty_database, timeout=SECONDS, release=release)
+    with pytest.raises(WaitTimedOutError, match=r"the schema is at 0\.2\.0, before 0\.3\.0"):
+        await wait_for_schema(empty_database, timeout=parse_duration("50ms"), release=FIRST.parse("0.3.0"))
+    async with connected(empty_database) as connection:
+        await connection.execute("update agent.version set min_compatible = '0.2.0'")
+    with pytest.raises(IncompatibleError, match=r"serves 0\.2\.0 and later; this is 0\.1\.0"):
+        await wait_for_schema(empty_database, timeout=SECONDS, release=FIRST)
+
+
+async def test_a_service_may_wait_with_its_own_role(database: str, empty_database: str) -> None:
+    for role in ("surelane_ingest", "surelane_worker"):
+        assert (await command(as_role(database, role), "wait", "--timeout", "10s")).code == 0
+    finished = await command(as_role(empty_database, "surelane_ingest"), "wait", "--timeout", "100ms")
+    assert (finished.code, "there is no schema yet" in finished.progress) == (9, True)
+
+
+async def test_wait_never_migrates_and_can_be_interrupted(empty_database: str) -> None:
+    waiting = await start(empty_database, "wait", "--timeout", "1m")
+    assert waiting.stderr
+    assert b"waiting: there is no schema yet" in await asyncio.wait_for(waiting.stderr.readline(), 30)
+    waiting.terminate()
+    assert (await finish(waiting)).code == 143
+    assert (await state(empty_database))[0] == ()
+
+
+@pytest.mark.parametrize("subcommand", ["apply", "status", "plan"])
+async def test_a_database_that_is_down_is_one_clear_line(subcommand: str, tmp_path: Path) -> None:
+    dsn = f"postgresql://surelane:se%40cret@127.0.0.1:{free_port()}/surelane"
+    finished = await command(dsn, subcommand, "--scripts", write_scripts(tmp_path))
+    assert finished.code == 3
+    assert finished.progress.startswith("error: cannot connect to the database: ")
+    assert finished.progress.count("\n") == 1
+    assert "cret" not in finished.progress
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgres",
+        "mysql://host/db",
+        "postgresql://u:pa#ss@host/db",
+        "postgresql://u@host:port/db",
+        "http://[",
+    ],
+)
+async def test_an_unreadable_dsn_is_one_clear_line_without_its_secrets(dsn: str, tmp_path: Path) -> None:
+    finished = await command(dsn, "apply", "--scripts", write_scripts(tmp_path))
+    assert finished.code == 2
+    assert finished.progress.startswith("error: DATABASE_URL is not a PostgreSQL URI")
+    assert finished.progress.count("\n") == 1
+    assert "pa" not in finished.progress.replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"DATABASE_URL": ""}, "DATABASE_URL is not set"),
+        ({"SURELANE_MIGRATION_LOCK_DELAY": "soon"}, "SURELANE_MIGRATION_LOCK_DELAY: "),
+        ({"SURELANE_MIGRATION_LOCK_ATTEMPTS": "0"}, "SURELANE_MIGRATION_LOCK_ATTEMPTS: "),
+    ],
+)
+async def test_a_setting_that_cannot_be_used_is_named(settings: dict[str, str], complaint: str) -> None:
+    environment = {"DATABASE_URL": "postgresql:///x", **settings}
+    finished = await command(environment.pop("DATABASE_URL"), "apply", **environment)
+    assert finished.code == 2
+    assert complaint in finished.progress
+    assert "Traceback" not in finished.progress
+
+
+async def test_scripts_that_break_a_rule_have_an_exit_code(empty_database: str, tmp_path: Path) -> None:
+    write_scripts(tmp_path, incremental={"000-a.sql": "select 1", "0001-b.sql": "select 1"})
+    finished = await command(empty_database, "apply", "--scripts", tmp_path)
+    assert (finished.code, finished.progress.startswith("error: incremental/0001-b.sql")) == (8, True)
+
+
+async def test_each_outcome_has_its_exit_code(empty_database: str, tmp_path: Path) -> None:
+    write_scripts(tmp_path, idempotent={"000-one.sql": "select no_such()"})
+    assert (await command(empty_database, "apply", "--scripts", tmp_path)).code == 1
+    await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
+    assert (await command(empty_database, "apply", "--scripts", tmp_path)).code == 4
+    write_scripts(tmp_path, incremental={"000-note.sql": "select 1"})
+    async with connected(empty_database) as connection:
+        await connection.execute("update agent.version set version = '0.1.0'")
+    assert (await command(empty_database, "apply", "--scripts", tmp_path)).code == 7
+    assert (await command(empty_database, "unknown")).code == 2
+
+
+async def test_a_read_only_database_is_said_to_be_one(empty_database: str, tmp_path: Path) -> None:
+    separator = "&" if "?" in empty_database else "?"
+    standby = f"{empty_database}{separator}default_transaction_read_only=on"
+    finished = await command(standby, "apply", "--scripts", write_scripts(tmp_path))
+    assert finished.code == 1
+    assert "the database is read-only" in finished.progress
+    assert (await command(standby, "status", "--scripts", tmp_path)).code == 0
+
+
+async def test_no_session_is_left_behind(empty_database: str, tmp_path: Path) -> None:
+    await command(empty_database, "apply", "--scripts", write_scripts(tmp_path))
+    async with connected(empty_database) as connection:
+        await becomes(
+            connection, "select count(*) = 1 from pg_stat_activity where datname = current_database()"
+        )
+        with pytest.raises(asyncpg.UndefinedObjectError):
+            await connection.fetchval("show surelane.script")

@@ -1,0 +1,176 @@
+"""A migration that is killed at any step leaves the database as it was: the runner, its session, or the server."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+from dev.accounts import OWNER, prepare, uri_of
+from dev.postgres import Postgres, embedded
+
+from surelane.pool import Connection
+from surelane_migrations.errors import UnreachableError
+from tests.sql.migrations import (
+    BACKENDS,
+    BLOCKED,
+    SECOND,
+    becomes,
+    connected,
+    finish,
+    migration,
+    start,
+    state,
+    write_scripts,
+)
+
+GATE = "select pg_advisory_xact_lock_shared(1);"
+AT_COMMIT = f"""
+create function agent.gate() returns trigger language plpgsql
+as $$ begin {GATE.replace("select", "perform")} return null; end $$;
+create table agent.gated (n int);
+create constraint trigger gate after insert on agent.gated deferrable initially deferred
+for each row execute function agent.gate();
+insert into agent.gated values (1);
+"""
+STEPS = ("bootstrap", "000-a.sql", "001-b.sql", "000-c.sql", "001-d.sql", "commit")
+
+
+def scripts_blocking_at(directory: Path, step: str) -> Path:
+    """Scripts that each leave something behind, and wait at a closed gate at ``step``."""
+
+    def text(name: str) -> str:
+        table = f"create table agent.t_{name[4]} as select 1 as n;"
+        return f"{table} {GATE if name == step else AT_COMMIT if step == 'commit' and name == '001-d.sql' else ''}"
+
+    return write_scripts(
+        directory,
+        incremental={name: text(name) for name in STEPS[1:3]},
+        idempotent={name: text(name) for name in STEPS[3:5]},
+    )
+
+
+@asynccontextmanager
+async def closed_gate(dsn: str, step: str) -> AsyncIterator[Connection]:
+    """Holds what the runner comes to at ``step``: the gate, or the schema's name in an open transaction."""
+    async with connected(dsn) as gate:
+        await gate.execute("select pg_advisory_lock(1)")
+        if step == "bootstrap":
+            await gate.execute("begin; create schema agent")
+        async with connected(dsn) as observer:
+            yield observer
+        if step == "bootstrap":
+            await gate.execute("rollback")
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_killed_runner_leaves_nothing_and_its_session_ends(
+    empty_database: str, tmp_path: Path, step: str
+) -> None:
+    scripts_blocking_at(tmp_path, step)
+    before = await state(empty_database)
+    async with closed_gate(empty_database, step) as observer:
+        runner = await start(empty_database, "apply", "--scripts", tmp_path)
+        await becomes(observer, BLOCKED)
+        runner.kill()
+        assert (await finish(runner)).code == -signal.SIGKILL
+        # The gate stays closed: the server itself notices that its client is gone.
+        await becomes(observer, f"select ({BACKENDS}) = 0")
+    assert await state(empty_database) == before
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_terminated_session_leaves_nothing(empty_database: str, tmp_path: Path, step: str) -> None:
+    scripts_blocking_at(tmp_path, step)
+    before = await state(empty_database)
+    async with closed_gate(empty_database, step) as observer:
+        running = asyncio.create_task(migration(tmp_path, timeout="1m").apply(empty_database))
+        await becomes(observer, BLOCKED)
+        await observer.execute(BACKENDS.replace("count(*)", "pg_terminate_backend(pid)"))
+        with pytest.raises(UnreachableError, match="Nothing is left halfway"):
+            await asyncio.wait_for(running, 20)
+    assert await state(empty_database) == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_an_interrupted_runner_rolls_back_and_says_so(
+    empty_database: str, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    scripts_blocking_at(tmp_path, "001-b.sql")
+    before = await state(empty_database)
+    async with closed_gate(empty_database, "001-b.sql") as observer:
+        runner = await start(empty_database, "apply", "--scripts", tmp_path)
+        await becomes(observer, BLOCKED)
+        runner.send_signal(number)
+        finished = await finish(runner)
+    assert finished.code == code
+    assert f"interrupted by {number.name}: nothing was applied" in finished.progress
+    assert "Traceback" not in finished.progress
+    assert await state(empty_database) == before
+
+
+async def test_an_upgrade_that_is_killed_leaves_the_release_before_it_working(
+    empty_database: str, tmp_path: Path
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    before = await state(empty_database)
+    write_scripts(
+        tmp_path,
+        incremental={"001-more.sql": "alter table agent.note add more text"},
+        idempotent={"001-gate.sql": f"insert into agent.note values (1); {GATE}"},
+    )
+    async with closed_gate(empty_database, "") as observer:
+        running = asyncio.create_task(migration(tmp_path, SECOND, timeout="1m").apply(empty_database))
+        await becomes(observer, BLOCKED)
+        await observer.execute(BACKENDS.replace("count(*)", "pg_terminate_backend(pid)"))
+        with pytest.raises(UnreachableError):
+            await running
+    assert await state(empty_database) == before
+
+
+@pytest.fixture
+async def own_directory(tmp_path: Path) -> Path:
+    """Where a server of this test's own keeps its data."""
+    return tmp_path / "server"
+
+
+async def test_a_server_that_crashes_at_any_step_comes_back_as_it_was(
+    tmp_path: Path, own_directory: Path
+) -> None:
+    async with running(own_directory) as postgres:
+        await prepare(postgres.uri, "surelane")
+        dsn = uri_of(postgres.uri, role=OWNER, database="surelane")
+        before = await state(dsn)
+    for number, step in enumerate(STEPS):
+        scripts = scripts_blocking_at(tmp_path / f"scripts-{number}", step)
+        async with running(own_directory) as postgres:
+            await crash_at(postgres, dsn, scripts, step)
+        async with running(own_directory):
+            assert await state(dsn) == before, step
+    async with running(own_directory):
+        assert (await migration(write_scripts(tmp_path / "scripts")).apply(dsn)).migrated
+
+
+async def crash_at(postgres: Postgres, dsn: str, scripts: Path, step: str) -> None:
+    """Lets a migration come to ``step``, then stops the server without any chance to tidy up."""
+    gate = await asyncpg.connect(dsn)
+    observer = await asyncpg.connect(dsn)
+    await gate.execute(
+        "select pg_advisory_lock(1)" + ("; begin; create schema agent" if step == "bootstrap" else "")
+    )
+    migrating = asyncio.create_task(migration(scripts, timeout="1m").apply(dsn))
+    await becomes(observer, BLOCKED)
+    await postgres.child.stop(signal.SIGQUIT, within=20)
+    with pytest.raises(UnreachableError):
+        await asyncio.wait_for(migrating, 20)
+    for connection in (gate, observer):
+        connection.terminate()
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[Postgres]:
+    """The embedded server, with the durability that tests otherwise do without."""
+    async with embedded(directory, on_line=lambda _line: None) as postgres:
+        yield postgres

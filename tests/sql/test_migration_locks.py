@@ -1,0 +1,182 @@
+"""Several runners at once, and sessions that are in the way."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from surelane_migrations.errors import LockedError
+from surelane_migrations.locks import ADVISORY_KEY
+from tests.sql.migrations import (
+    BLOCKED,
+    FIRST,
+    SECOND,
+    becomes,
+    command,
+    connected,
+    finish,
+    migration,
+    start,
+    state,
+    write_scripts,
+)
+
+
+async def test_of_ten_runners_at_once_one_applies_and_nine_find_nothing_to_do(
+    empty_database: str, tmp_path: Path
+) -> None:
+    write_scripts(
+        tmp_path,
+        incremental={"000-once.sql": "create table agent.once (); select pg_advisory_xact_lock_shared(1)"},
+    )
+    async with connected(empty_database) as gate:
+        await gate.execute("select pg_advisory_lock(1)")  # the winner waits here until all ten have asked
+        runners = [await start(empty_database, "apply", "--scripts", tmp_path) for _ in range(10)]
+        await becomes(gate, BLOCKED)
+        await asyncio.gather(*(waits_or_blocks(runner) for runner in runners))
+        await gate.execute("select pg_advisory_unlock(1)")
+        opened = time.monotonic()
+        finished = await asyncio.gather(*(finish(runner) for runner in runners))
+    assert [runner.code for runner in finished] == [0] * 10
+    assert sum("migrated from nothing to 0.1.0" in runner.progress for runner in finished) == 1
+    assert sum("nothing to do" in runner.progress for runner in finished) == 9
+    assert time.monotonic() - opened < 10  # one delay of 0.2 s, on a machine busy with ten processes
+
+
+async def waits_or_blocks(runner: asyncio.subprocess.Process) -> None:
+    """Reads a runner's first line of progress: either it has begun to migrate, or it waits for the one that has."""
+    assert runner.stderr
+    line = (await asyncio.wait_for(runner.stderr.readline(), 60)).decode()
+    assert "migrating from nothing" in line or "waiting for another migration" in line, line
+
+
+async def test_waiting_says_who_holds_the_lock_and_keeps_no_transaction_open(
+    empty_database: str, tmp_path: Path
+) -> None:
+    write_scripts(tmp_path)
+    lines: list[str] = []
+    async with connected(empty_database) as other, connected(empty_database) as observer:
+        await other.execute("set application_name = 'night shift'; begin")
+        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
+        patient = migration(tmp_path, lines=lines, attempts=1000)
+        waiting = asyncio.create_task(patient.apply(empty_database))
+        async with asyncio.timeout(20):
+            while len(lines) < 3:  # noqa: ASYNC110 - a list has no event
+                await asyncio.sleep(0.01)
+        pid = other.get_server_pid()
+        assert (
+            f"waiting for another migration, attempt 1 of 1000: process {pid} (night shift, role surelane"
+            in lines[0]
+        )
+        assert ", since 20" in lines[0]
+        # Between two attempts there is not even a connection, so nothing holds vacuum back.
+        await becomes(
+            observer,
+            "select not exists (select from pg_stat_activity where application_name = "
+            "'surelane-migrations' and datname = current_database())",
+        )
+        await other.execute("rollback")
+        outcome = await asyncio.wait_for(waiting, 20)
+    assert outcome.migrated
+
+
+async def test_a_runner_that_waits_finishes_as_soon_as_another_has_migrated(
+    empty_database: str, tmp_path: Path
+) -> None:
+    """It reads the version before it asks for the lock, so that a lock still held does not keep it."""
+    write_scripts(tmp_path)
+    async with connected(empty_database) as other:
+        await migration(tmp_path).apply(empty_database)
+        await other.execute("begin")
+        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
+        outcome = await migration(tmp_path).apply(empty_database)
+        await other.execute("rollback")
+    assert not outcome.migrated
+
+
+async def test_a_lock_never_had_is_an_error_that_names_its_holder(
+    empty_database: str, tmp_path: Path
+) -> None:
+    write_scripts(tmp_path)
+    async with connected(empty_database) as other:
+        await other.execute("begin")
+        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
+        with pytest.raises(LockedError, match=rf"process {other.get_server_pid()} .*pg_terminate_backend"):
+            await migration(tmp_path, attempts=3).apply(empty_database)
+        finished = await command(
+            empty_database, "apply", "--scripts", tmp_path, SURELANE_MIGRATION_LOCK_ATTEMPTS="2"
+        )
+    assert finished.code == 5
+    assert finished.progress.count("waiting for another migration") == 2
+
+
+async def test_another_databases_migration_is_not_in_the_way(
+    empty_database: str, database: str, tmp_path: Path
+) -> None:
+    async with connected(database) as other:
+        await other.execute("begin")
+        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
+        outcome = await migration(write_scripts(tmp_path)).apply(empty_database)
+    assert outcome.migrated
+
+
+async def test_an_equal_version_takes_neither_lock(empty_database: str, tmp_path: Path) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    async with connected(empty_database) as other:
+        await other.execute("begin; lock table agent.migration in exclusive mode")
+        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
+        started = time.monotonic()
+        outcome = await migration(tmp_path).apply(empty_database)
+    assert not outcome.migrated
+    assert time.monotonic() - started < 5
+
+
+async def test_a_migration_keeps_writers_of_its_table_out_and_lets_readers_read(
+    empty_database: str, tmp_path: Path
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    write_scripts(tmp_path, incremental={"001-gate.sql": "select pg_advisory_xact_lock_shared(1)"})
+    async with connected(empty_database) as gate:
+        await gate.execute("select pg_advisory_lock(1)")
+        running = asyncio.create_task(migration(tmp_path, SECOND, timeout="1m").apply(empty_database))
+        await becomes(gate, BLOCKED)
+        modes = await gate.fetch(
+            "select mode from pg_locks where relation = 'agent.migration'::regclass and granted"
+        )
+        assert "ExclusiveLock" in [row["mode"] for row in modes]
+        assert await gate.fetchval("select version from agent.version") == str(FIRST)
+        await gate.execute("select pg_advisory_unlock(1)")
+        assert (await running).migrated
+
+
+async def test_a_table_lock_never_had_is_an_error_that_names_its_holder(
+    empty_database: str, tmp_path: Path
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    before = await state(empty_database)
+    async with connected(empty_database) as other:
+        await other.execute("begin; lock table agent.migration in share mode")
+        with pytest.raises(
+            LockedError, match=rf"agent.migration was locked for 0.2 s by process {other.get_server_pid()}"
+        ):
+            await migration(tmp_path, SECOND).apply(empty_database)
+    assert await state(empty_database) == before
+
+
+async def test_a_script_that_waits_too_long_for_a_table_gives_up_whole(
+    empty_database: str, tmp_path: Path
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    before = await state(empty_database)
+    write_scripts(
+        tmp_path,
+        incremental={"001-a.sql": "create table agent.a ()", "002-b.sql": "alter table agent.note add b int"},
+    )
+    async with connected(empty_database) as reader:
+        await reader.execute("begin; select * from agent.note")
+        with pytest.raises(
+            LockedError, match=r"incremental/002-b\.sql waited too long for a lock.*quieter hour"
+        ):
+            await migration(tmp_path, SECOND).apply(empty_database)
+    assert await state(empty_database) == before

@@ -1,0 +1,96 @@
+"""The real scripts: recorded under this release's version, and making on every server what ``schema.txt`` says.
+
+After a change of scripts that nobody has released yet, this records them anew; look at what it changed before
+committing it:
+
+    SURELANE_RECORD=1 .venv/bin/python -m pytest tests/sql/test_migration_release.py
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from dev.accounts import OWNER, prepare, uri_of
+
+from surelane_migrations.files import PACKAGED, discover, parse_releases
+from surelane_migrations.verify import describe_schema, expected_schema
+from surelane_migrations.version import RELEASE
+from tests.sql.migrations import command, connected
+from tests.sql.old_postgres import OLDEST, oldest_postgres
+
+RELEASES = PACKAGED / "releases.txt"
+SCHEMA = PACKAGED / "schema.txt"
+SCHEMA_HEADER = "# All that the scripts make, a line each. `verify` compares; tests/sql/test_migration_release.py writes.\n"
+RECORD = "SURELANE_RECORD=1 .venv/bin/python -m pytest tests/sql/test_migration_release.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _record_scripts() -> None:
+    """Where asked to: writes this version's digest, unless the version is out in the world already."""
+    if not os.environ.get("SURELANE_RECORD"):
+        return
+    if is_released():
+        pytest.exit(f"{RELEASE} is released; give changed scripts a new version", returncode=2)
+    digests = {**parse_releases(RELEASES.read_text()), str(RELEASE): discover().digest}
+    comments = [line for line in RELEASES.read_text().splitlines() if line.startswith("#")]
+    RELEASES.write_text("\n".join([*comments, *(" ".join(line) for line in digests.items())]) + "\n")
+
+
+@pytest.fixture
+async def objects(database: str) -> tuple[str, ...]:
+    """What the scripts made; written to ``schema.txt`` where asked to."""
+    async with connected(database) as connection:
+        lines = await describe_schema(connection)
+    if os.environ.get("SURELANE_RECORD"):
+        SCHEMA.write_text(SCHEMA_HEADER + "\n".join(lines) + "\n")
+    return lines
+
+
+def is_released() -> bool:
+    """Whether a tag of this version exists. Without git there is nothing to tell."""
+    try:
+        listed = subprocess.run(
+            ["git", "tag", "--list", f"v{RELEASE}"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return bool(listed.stdout.strip())
+
+
+def test_changed_scripts_have_a_new_version() -> None:
+    recorded = parse_releases(RELEASES.read_text()).get(str(RELEASE))
+    assert recorded == discover().digest, (
+        f"the scripts are not those recorded for {RELEASE}. If {RELEASE} is released, raise the version in every "
+        f"pyproject.toml first. Then record them: {RECORD}"
+    )
+
+
+async def test_the_scripts_make_what_the_schema_file_says(objects: tuple[str, ...]) -> None:
+    assert objects == expected_schema(), f"if that is intended, record it: {RECORD}"
+
+
+async def test_verify_agrees_with_a_fresh_database(database: str, objects: tuple[str, ...]) -> None:
+    finished = await command(database, "verify")
+    assert (finished.code, finished.output) == (0, ""), objects
+
+
+async def test_running_every_script_again_changes_nothing(database: str, objects: tuple[str, ...]) -> None:
+    assert (await command(database, "apply", "--again")).code == 0
+    async with connected(database) as connection:
+        assert await describe_schema(connection) == objects
+
+
+async def test_the_oldest_supported_server_gets_the_same_schema(tmp_path: Path) -> None:
+    async with oldest_postgres(tmp_path) as admin:
+        await prepare(admin, "surelane")
+        dsn = uri_of(admin, role=OWNER, database="surelane")
+        finished = await command(dsn, "apply")
+        assert finished.code == 0, finished.progress
+        async with connected(dsn) as connection:
+            assert connection.get_server_version().major == OLDEST
+            assert await describe_schema(connection) == expected_schema()
+        assert (await command(dsn, "verify")).code == 0

@@ -1,0 +1,131 @@
+"""History as a hypertable: where TimescaleDB can be had, when it comes later, and where it is only half there."""
+
+import os
+import secrets
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+from dev.accounts import OWNER, prepare, uri_of
+from testcontainers.community.postgres import PostgresContainer
+
+from tests.databases import IMAGE, Server, engine_answers, running_server
+from tests.needs import lacking
+from tests.sql.migrations import command, connected
+
+pytestmark = pytest.mark.container
+
+FINISHED = (
+    "select agent.delete_event(agent.insert_event(jsonb_build_object('type', 'message', 'ts', $1::text)))"
+)
+
+
+@pytest.fixture(scope="module")
+async def timescaledb(server: Server) -> AsyncIterator[Server]:
+    """A server with TimescaleDB: the session's, or one of our own."""
+    async with connected(server.admin) as admin:
+        if await admin.fetchval(
+            "select exists (select from pg_available_extensions where name = 'timescaledb')"
+        ):
+            yield server
+            return
+    if not engine_answers():
+        lacking("no Docker engine answers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SURELANE_TEST_DATABASE_URL", raising=False)
+        patch.setenv("SURELANE_TEST_SERVER", "container")
+        async with running_server() as own:
+            yield own
+
+
+@pytest.fixture
+async def fresh(timescaledb: Server) -> AsyncIterator[str]:
+    """The URI of an empty database there."""
+    async with timescaledb.fresh() as name:
+        yield timescaledb.uri(name)
+
+
+async def test_history_is_a_hypertable_where_it_can_be(fresh: str) -> None:
+    assert (await command(fresh, "apply")).code == 0
+    assert "history    hypertable" in (await command(fresh, "status")).output
+    finished = await command(fresh, "verify")
+    assert (finished.code, finished.output) == (0, "")
+
+
+async def test_the_extension_stays_out_of_our_schema(fresh: str) -> None:
+    await command(fresh, "apply")
+    async with connected(fresh) as connection:
+        schema = await connection.fetchval(
+            "select extnamespace::regnamespace::text from pg_extension where extname = 'timescaledb'"
+        )
+    assert schema == "public"
+
+
+async def test_a_plain_history_is_converted_with_its_rows_when_the_extension_comes(fresh: str) -> None:
+    assert (await command(fresh, "apply")).code == 0
+    async with connected(fresh) as connection:
+        await connection.execute("drop extension timescaledb cascade")
+    async with connected(fresh) as connection:
+        for day in range(30):
+            await connection.execute(FINISHED, f"{1_760_000_000 + day * 86_400}.000100")
+    assert "history    table" in (await command(fresh, "status")).output
+    planned = await command(fresh, "plan", "--again")
+    assert "history becomes a hypertable of TimescaleDB" in planned.output
+    assert "which rewrites 30 rows" in planned.output
+    applied = await command(fresh, "apply", "--again")
+    assert applied.code == 0, applied.progress
+    async with connected(fresh) as connection:
+        assert await connection.fetchval("select count(*) from agent.event_hist") == 30
+        assert await connection.fetchval("select count(*) > 1 from timescaledb_information.chunks")
+    assert "history stays as it is (hypertable)" in (await command(fresh, "plan", "--again")).output
+
+
+@pytest.mark.parametrize("hypertable", [True, False])
+async def test_history_is_dropped_by_age_in_either_form(fresh: str, hypertable: bool) -> None:
+    assert (await command(fresh, "apply")).code == 0
+    if not hypertable:
+        async with connected(fresh) as connection:
+            await connection.execute("drop extension timescaledb cascade")
+    async with connected(fresh) as connection:
+        for age in ("90 days", "1 minute"):
+            moment = await connection.fetchval(
+                "select extract(epoch from now() - $1::text::interval)::text", age
+            )
+            await connection.execute(FINISHED, moment)
+        assert await connection.fetchval("select count(*) from agent.event_hist") == 2
+        assert await connection.fetchval("select agent.drop_history('30 days')") == 1
+        assert await connection.fetchval("select count(*) from agent.event_hist") == 1
+
+
+async def test_a_role_that_may_not_create_the_extension_gets_a_plain_history(
+    timescaledb: Server, fresh: str
+) -> None:
+    name = fresh.partition("?")[0].rpartition("/")[2]
+    async with connected(urlsplit(timescaledb.admin)._replace(path=f"/{name}").geturl()) as admin:
+        await admin.execute(
+            f'create schema agent authorization {OWNER}; alter database "{name}" owner to postgres'
+        )
+        applied = await command(fresh, "apply")
+        assert applied.code == 0, applied.progress
+        assert (
+            "notice: TimescaleDB is available, but this role may not create the extension" in applied.progress
+        )
+        assert "history    table" in (await command(fresh, "status")).output
+        await admin.execute("create extension timescaledb schema public")
+    assert (await command(fresh, "apply", "--again")).code == 0
+    assert "history    hypertable" in (await command(fresh, "status")).output
+
+
+async def test_a_server_that_has_not_loaded_the_extension_keeps_a_plain_history() -> None:
+    if not engine_answers():
+        lacking("no Docker engine answers")
+    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+    container = PostgresContainer(IMAGE, username="postgres", password=secrets.token_hex(8), driver=None)
+    with container.with_command(["postgres", "-c", "shared_preload_libraries="]) as running:
+        admin = running.get_connection_url()
+        await prepare(admin, "surelane")
+        dsn = uri_of(admin, role=OWNER, database="surelane")
+        applied = await command(dsn, "apply")
+        assert applied.code == 0, applied.progress
+        assert "history    table" in (await command(dsn, "status")).output
+        assert "history stays as it is (table)" in (await command(dsn, "plan", "--again")).output

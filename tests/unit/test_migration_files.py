@@ -1,0 +1,116 @@
+"""The rules that migration scripts obey, without a database."""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from surelane_migrations.errors import DifferentError, ScriptsError
+from surelane_migrations.files import Applied, compare, discover, parse_releases
+
+
+def write(directory: Path, **folders: list[str]) -> Path:
+    """Makes script directories; each script's text is its name, as a comment."""
+    for folder, names in {"incremental": ["000-a.sql"], "idempotent": ["000-z.sql"], **folders}.items():
+        (directory / folder).mkdir(parents=True)
+        for name in names:
+            (directory / folder / name).write_text(f"-- {name}\nselect 1;\n")
+    return directory
+
+
+def applied(directory: Path) -> list[Applied]:
+    """What agent.migration holds once all of a directory's scripts were applied."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    return [
+        Applied(script.file_name, "0.1.0", moment, script.checksum)
+        for script in discover(directory).incremental
+    ]
+
+
+def test_scripts_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    scripts = discover(write(tmp_path, incremental=["001-a.sql", "000-b.sql", "002-a-b_c.sql"]))
+    assert [script.file_name for script in scripts.incremental] == ["000-b.sql", "001-a.sql", "002-a-b_c.sql"]
+    assert [script.label for script in scripts][-1] == "idempotent/000-z.sql"
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        (["001-a.sql"], "incremental/001-a.sql should have number 000"),
+        (["000-a.sql", "002-b.sql"], "incremental/002-b.sql should have number 001"),
+        (["000-a.sql", "000-b.sql"], "incremental/000-a.sql and incremental/000-b.sql have the same number"),
+        (["0000-a.sql"], "incremental/0000-a.sql: scripts are called NNN-name.sql"),
+        (["000-a.sql", "0001-b.sql"], "incremental/0001-b.sql: scripts are called NNN-name.sql"),
+        (["00-a.sql"], "incremental/00-a.sql: scripts are called NNN-name.sql"),
+        (["000_a.sql"], "incremental/000_a.sql: scripts are called NNN-name.sql"),
+        (["000-A.sql"], "incremental/000-A.sql: scripts are called NNN-name.sql"),
+        (["000-a.sql.orig"], "incremental/000-a.sql.orig: scripts are called NNN-name.sql"),
+        (["\N{ARABIC-INDIC DIGIT ZERO}" * 3 + "-a.sql"], "scripts are called NNN-name.sql"),
+        ([], "holds no scripts"),
+    ],
+)
+def test_a_name_that_breaks_a_rule_is_named(tmp_path: Path, names: list[str], complaint: str) -> None:
+    with pytest.raises(ScriptsError, match=complaint):
+        discover(write(tmp_path, incremental=names))
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    shutil.rmtree(write(tmp_path) / "idempotent")
+    with pytest.raises(ScriptsError, match="idempotent is not a directory"):
+        discover(tmp_path)
+
+
+def test_an_editors_hidden_files_are_no_scripts(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "incremental" / ".000-a.sql.swp").write_bytes(b"\0")
+    assert len(discover(tmp_path).incremental) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"select '\xff';", b"select '\0';"])
+def test_a_script_that_is_empty_or_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    write(tmp_path)
+    (tmp_path / "incremental" / "000-a.sql").write_bytes(content)
+    with pytest.raises(ScriptsError, match=r"incremental/000-a\.sql"):
+        discover(tmp_path)
+
+
+def test_line_ends_of_another_system_are_no_change(tmp_path: Path) -> None:
+    before = applied(write(tmp_path))
+    script = tmp_path / "incremental" / "000-a.sql"
+    script.write_bytes(script.read_bytes().replace(b"\n", b"\r\n"))
+    compare(discover(tmp_path), before).require_unchanged()
+
+
+def test_only_what_was_not_applied_is_pending(tmp_path: Path) -> None:
+    before = applied(write(tmp_path))
+    (tmp_path / "incremental" / "001-b.sql").write_text("select 2;")
+    comparison = compare(discover(tmp_path), before)
+    assert [script.file_name for script in comparison.pending] == ["001-b.sql"]
+    comparison.require_unchanged()
+
+
+def test_an_applied_script_that_changed_or_vanished_is_named(tmp_path: Path) -> None:
+    before = applied(write(tmp_path, incremental=["000-a.sql", "001-b.sql", "002-c.sql"]))
+    (tmp_path / "incremental" / "000-a.sql").write_text("select 3;")
+    (tmp_path / "incremental" / "002-c.sql").rename(tmp_path / "incremental" / "002-d.sql")
+    with pytest.raises(DifferentError) as caught:
+        compare(discover(tmp_path), before).require_unchanged()
+    assert "000-a.sql changed" in str(caught.value)
+    assert "002-c.sql was applied and is gone" in str(caught.value)
+    assert "001-b.sql" not in str(caught.value)
+
+
+def test_the_digest_changes_with_any_name_or_text(tmp_path: Path) -> None:
+    digests = {discover(write(tmp_path)).digest}
+    (tmp_path / "idempotent" / "000-z.sql").write_text("select 4;")
+    digests.add(discover(tmp_path).digest)
+    (tmp_path / "idempotent" / "000-z.sql").rename(tmp_path / "idempotent" / "000-y.sql")
+    digests.add(discover(tmp_path).digest)
+    (tmp_path / "incremental" / "001-b.sql").write_text("select 5;")
+    digests.add(discover(tmp_path).digest)
+    assert len(digests) == 4
+
+
+def test_releases_are_read_line_by_line() -> None:
+    assert parse_releases("# comment\n\n0.1.0 ab\n0.2.0  cd\n") == {"0.1.0": "ab", "0.2.0": "cd"}
