@@ -1,8 +1,15 @@
-"""What `make up` runs: each program's environment, and when it is ready."""
+"""What `make up` runs: each program's environment, when it is ready, and where to find it."""
 
+import asyncio
+import math
 import os
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
 
 from dev.accounts import uri_of
 from dev.data_directory import program
@@ -10,6 +17,7 @@ from dev.settings import UpSettings
 from surelane.settings import DEMO_SIGNING_SECRET
 
 DATABASE = "surelane"
+PATIENCE = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,36 @@ def services(
     )
 
 
-def psql(uri: str) -> str:
-    """The command that opens the database by hand, with the bundled client where there is no other."""
-    return f"{'psql' if shutil.which('psql') else program('psql')} '{uri}'"
+async def ready(service: Service, say: Callable[[str], None]) -> None:
+    """Waits until a service is ready, and says once which one is waited for when that takes long."""
+    impatient = time.monotonic() + PATIENCE
+    async with aiohttp.ClientSession() as session:
+        while not await _answers(session, service.ready):
+            if time.monotonic() > impatient:
+                say(f"waiting for the {service.name}; {service.ready} says what it waits for")
+                impatient = math.inf
+            await asyncio.sleep(0.05)
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as response:
+            return response.status == HTTPStatus.OK
+    except aiohttp.ClientError:
+        return False
+
+
+def where_to_look(settings: UpSettings, ports: dict[str, int], databases: Databases) -> list[str]:
+    """What a newcomer wants to know once everything runs."""
+    at = f"http://{settings.host}"
+    client = "psql" if shutil.which("psql") else program("psql")
+    opened = "yours, by DATABASE_URL" if settings.database_url else f"{client} '{databases.owner}'"
+    return [
+        "",
+        "Surelane is up. Ctrl-C ends it.",
+        f"  talk to the bot  {at}:{ports['simulator']}/",
+        f"  ingest           {at}:{ports['ingest']}/slack/events",
+        f"  private ports    ingest {at}:{ports['ingest_private']}/, worker {at}:{ports['worker_private']}/",
+        f"  database         {opened}",
+        "",
+    ]

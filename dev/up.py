@@ -10,16 +10,13 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from http import HTTPStatus
-
-import aiohttp
 
 from dev.accounts import prepare
 from dev.output import Output
 from dev.ports import Wanted, choose
 from dev.postgres import embedded
 from dev.processes import Child
-from dev.services import DATABASE, Databases, Service, psql, services
+from dev.services import DATABASE, Databases, Service, ready, services, where_to_look
 from dev.settings import UpSettings
 from surelane.errors import SettingsError, SurelaneError
 from surelane.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
@@ -71,7 +68,7 @@ async def _until_signal(output: Output) -> int:
 
 
 async def _up(settings: UpSettings, output: Output) -> None:
-    ports = choose(settings.host, _wanted(settings))
+    ports = _ports(settings, output)
     async with _database(settings, output) as (databases, postgres):
         # A development database follows scripts that are still being written, without a new version.
         await _migrate(databases.owner, output, *(["--again"] if postgres else []))
@@ -82,17 +79,23 @@ async def _up(settings: UpSettings, output: Output) -> None:
             _running(ingest, worker, within=drain, output=output) as serving,
             _staying_up(*postgres, *simulating, *serving),
         ):
-            await _ready(simulator, ingest, worker)
-            output.say(*_where_to_look(settings, ports, databases))
+            for service in (simulator, ingest, worker):
+                await ready(service, output.say)
+            output.say(*where_to_look(settings, ports, databases))
 
 
-def _wanted(settings: UpSettings) -> dict[str, Wanted]:
-    return {
+def _ports(settings: UpSettings, output: Output) -> dict[str, int]:
+    wanted = {
         "ingest": Wanted("SURELANE_PORT", settings.port, 8080),
         "ingest_private": Wanted("SURELANE_PRIVATE_PORT", settings.private_port, 8081),
         "worker_private": Wanted("SURELANE_WORKER_PRIVATE_PORT", settings.worker_private_port, 8082),
         "simulator": Wanted("SURELANE_SIMULATOR_PORT", settings.simulator_port, 8090),
     }
+    ports = choose(settings.host, wanted)
+    for name, port in wanted.items():
+        if port.given is None and ports[name] != port.default:
+            output.say(f"port {port.default} is in use: {ports[name]} instead; {port.setting} sets another")
+    return ports
 
 
 @asynccontextmanager
@@ -163,35 +166,6 @@ async def _staying_up(*children: Child) -> AsyncIterator[None]:
             yield
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-
-
-async def _ready(*wanted: Service) -> None:
-    async with aiohttp.ClientSession() as session:
-        for service in wanted:
-            while not await _answers(session, service.ready):  # noqa: ASYNC110 - another process has no event
-                await asyncio.sleep(0.05)
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url) as response:
-            return response.status == HTTPStatus.OK
-    except aiohttp.ClientError:
-        return False
-
-
-def _where_to_look(settings: UpSettings, ports: dict[str, int], databases: Databases) -> list[str]:
-    at = f"http://{settings.host}"
-    own = "yours, by DATABASE_URL"
-    return [
-        "",
-        "Surelane is up. Ctrl-C ends it.",
-        f"  talk to the bot  {at}:{ports['simulator']}/",
-        f"  ingest           {at}:{ports['ingest']}/slack/events",
-        f"  private ports    ingest {at}:{ports['ingest_private']}/, worker {at}:{ports['worker_private']}/",
-        f"  database         {psql(databases.owner) if settings.database_url is None else own}",
-        "",
-    ]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""What `make up` gives the programs it runs."""
+
+import pytest
+from dev.services import Databases, services, where_to_look
+from dev.settings import UpSettings
+
+from surelane.settings import DEMO_SIGNING_SECRET, load_settings
+from surelane_ingest.settings import IngestSettings
+from surelane_worker.settings import WorkerSettings
+
+PORTS = {"ingest": 1080, "ingest_private": 1081, "worker_private": 1082, "simulator": 1090}
+SUPERUSER = "postgresql://postgres@/postgres?host=/data/18"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATABASE_URL", "SLACK_API_URL", "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SURELANE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def environments() -> dict[str, dict[str, str]]:
+    found = services(load_settings(UpSettings), PORTS, Databases.embedded(SUPERUSER))
+    return {service.name: service.environment for service in found}
+
+
+def test_the_services_accept_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, kind in (("ingest", IngestSettings), ("worker", WorkerSettings)):
+        for variable, value in environments()[name].items():
+            monkeypatch.setenv(variable, value)
+        settings = load_settings(kind)
+        assert settings.host == "127.0.0.1"
+        assert settings.private_port == PORTS[f"{name}_private"]
+        assert settings.slack_api_url == "http://127.0.0.1:1090/api/"
+
+
+def test_each_has_its_own_role() -> None:
+    given = {
+        name: environment["SURELANE_OPERATOR_DATABASE_URL"] for name, environment in environments().items()
+    }
+    assert set(given.values()) == {"postgresql://surelane_worker@/surelane?host=/data/18"}
+    assert environments()["ingest"]["DATABASE_URL"] == "postgresql://surelane_ingest@/surelane?host=/data/18"
+    assert environments()["worker"]["DATABASE_URL"] == "postgresql://surelane_worker@/surelane?host=/data/18"
+
+
+def test_what_the_environment_gives_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_API_URL", "https://slack.test/api/")
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", "mine")
+    for environment in environments().values():
+        assert environment["SLACK_API_URL"] == "https://slack.test/api/"
+        assert environment["SLACK_SIGNING_SECRET"] == "mine"
+
+
+def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", "")
+    assert environments()["ingest"]["SLACK_SIGNING_SECRET"] == DEMO_SIGNING_SECRET
+
+
+def test_a_given_database_s_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = "postgresql://someone:hunter2@db/surelane"
+    monkeypatch.setenv("DATABASE_URL", uri)
+    shown = "\n".join(where_to_look(load_settings(UpSettings), PORTS, Databases.given(uri)))
+    assert "hunter2" not in shown
+    assert "http://127.0.0.1:1090/" in shown
