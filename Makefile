@@ -4,7 +4,6 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared services/ingest services/worker migrations
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
-IMAGES := ingest worker migrations simulator
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
@@ -30,7 +29,7 @@ bench: .venv/bench.stamp ## the benchmarks, side by side with peers
 	@$(BIN)/python -m benchmarks
 
 images: ## the four container images, tagged with the version
-	@for image in $(IMAGES); do docker build --quiet -f $$($(PYTHON) dev/images.py $$image) -t surelane-$$image:$(VERSION) . || exit 1; done
+	@SURELANE_VERSION=$(VERSION) docker compose --env-file /dev/null -f compose.yaml -f compose.override.yaml build
 
 lock: ## resolve the pinned, hashed requirements again (needs uv)
 	@sh requirements/lock

@@ -56,7 +56,17 @@ class Project:
 
     def compose(self, *arguments: str, within: float = 240, check: bool = True) -> str:
         """Runs ``docker compose …``; answers what it wrote to standard output."""
-        command = ("docker", "compose", *self.files, "--env-file", "/dev/null", "-p", self.name, *arguments)
+        command = (
+            "docker",
+            "compose",
+            "--progress=quiet",
+            *self.files,
+            "--env-file",
+            "/dev/null",
+            "-p",
+            self.name,
+            *arguments,
+        )
         return run(*command, env=self.env, within=within, check=check).stdout
 
     def query(self, sql: str, *, role: str = "postgres") -> str:

@@ -1,0 +1,138 @@
+"""A Kubernetes cluster, by kubectl, with our manifests in a namespace of their own."""
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.deploy.commands import run
+from tests.deploy.manifests import DEMONSTRATION
+from tests.needs import lacking, program
+from tests.processes import free_port
+from tests.scenario import System
+
+OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}
+"""API versions that clusters before 1.21 and 1.23 have under an earlier name."""
+
+
+@dataclass
+class Cluster:
+    """Our system in a namespace of a cluster."""
+
+    namespace: str
+    forwards: dict[str, "Forward"] = field(default_factory=dict)
+
+    def kubectl(self, *arguments: str, within: float = 60, check: bool = True) -> str:
+        """Runs kubectl in the namespace; answers what it wrote."""
+        return run("kubectl", "-n", self.namespace, *arguments, within=within, check=check).stdout
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """Reads objects."""
+        read: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return read
+
+    def pods(self, name: str) -> list[str]:
+        """The names of a workload's pods that are not on their way out."""
+        found = self.get("pods", "-l", f"app.kubernetes.io/name={name}")["items"]
+        return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def rolled_out(self, *workloads: str, within: int = 240) -> None:
+        """Waits until the workloads are as they should be."""
+        for workload in workloads:
+            self.kubectl("rollout", "status", workload, f"--timeout={within}s", within=within + 10)
+
+    def query(self, sql: str) -> str:
+        """Runs a query on the system's database."""
+        psql = ("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", "surelane", "-c", sql)
+        return self.kubectl("exec", "timescaledb-0", "--", *psql, within=30).strip()
+
+    async def _query(self, sql: str) -> str:
+        return await asyncio.to_thread(self.query, sql)
+
+    def url(self, service: str, port: int) -> str:
+        """Where a service can be reached from here; a lost forward is made again."""
+        forward = self.forwards.get(service)
+        if forward is None or not forward.alive:
+            forward = self.forwards[service] = Forward(self.namespace, service, port)
+        return forward.url
+
+    @property
+    def system(self) -> System:
+        """The running system, as the scenarios see it."""
+        return System(self.url("ingest", 80), self.url("simulator", 8090) + "/api/", self._query)
+
+
+class Forward:
+    """``kubectl port-forward`` to a service; it ends with the pod it leads to."""
+
+    def __init__(self, namespace: str, service: str, port: int) -> None:
+        local = free_port()
+        self.url = f"http://127.0.0.1:{local}"
+        self._process = subprocess.Popen(
+            ["kubectl", "-n", namespace, "port-forward", f"service/{service}", f"{local}:{port}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert "Forwarding" in (said := self._process.stdout.readline()), said
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still forwards."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.terminate()
+        self._process.communicate(timeout=10)
+
+
+@contextmanager
+def installed(directory: Path) -> Iterator[Cluster]:
+    """``k8s/`` applied to the cluster that kubectl speaks to, in a new namespace, removed at the end.
+
+    Args:
+        directory: an empty one, for the overlay that names the namespace.
+    """
+    program("kubectl")
+    if run("kubectl", "get", "--raw", "/readyz", "--request-timeout=5s", check=False).returncode != 0:
+        lacking("no Kubernetes cluster answers kubectl")
+    cluster = Cluster(f"surelane-test-{secrets.token_hex(4)}")
+    try:
+        apply(cluster, directory)
+        yield cluster
+    except BaseException:
+        print(cluster.kubectl("get", "all", "-o", "wide", check=False))  # noqa: T201 - pytest shows it
+        print(cluster.kubectl("get", "events", check=False))  # noqa: T201
+        raise
+    finally:
+        for forward in cluster.forwards.values():
+            forward.close()
+        cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=120s", within=130, check=False)
+
+
+def apply(cluster: Cluster, directory: Path) -> None:
+    """Renders ``k8s/`` for the cluster's namespace, and applies it."""
+    base = os.path.relpath(DEMONSTRATION, directory.resolve())
+    (directory / "kustomization.yaml").write_text(f"namespace: {cluster.namespace}\nresources: [{base}]\n")
+    manifests = run("kubectl", "kustomize", directory).stdout
+    known = run("kubectl", "api-versions").stdout.split()
+    lacks = [version for version in OLDER if version not in known]
+    for version in lacks:
+        manifests = re.sub(
+            f"^apiVersion: {version}$", f"apiVersion: {OLDER[version]}", manifests, flags=re.MULTILINE
+        )
+    rendered = directory / "rendered.yaml"
+    rendered.write_text(manifests)
+    validate = (
+        "--validate=false" if lacks else "--validate=true"
+    )  # such a cluster does not know every field either
+    run("kubectl", "apply", validate, "-f", rendered)
