@@ -16,6 +16,8 @@ begin
     else
         new.head := true;
     end if;
+    -- Whoever copies an event back out of history under its old id means to move it.
+    delete from agent.event_hist where id = new.id and event_ts = new.event_ts;
     insert into agent.kind (kind) values (new.kind) on conflict do nothing;
     return new;
 end

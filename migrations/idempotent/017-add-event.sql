@@ -1,5 +1,6 @@
 -- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
--- Every insert of ours ends here. Groups are entered by locking the head for key share, so that it cannot vanish before we commit.
+-- Every insert of ours ends here. Groups are entered by locking the head for key share, so that it
+-- cannot vanish before we commit; where it should yield to the newcomer, the insert trigger sees to that.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -8,8 +9,6 @@ as $$
 #variable_conflict use_column
 declare
     _head_id int8;
-    _head_vt timestamptz;
-    _head_idle boolean;
 begin
     -- The second look below is sound only where each statement sees what has been committed before it.
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -22,8 +21,7 @@ begin
     duplicate := false;
     loop
         if _new.group_key is not null then
-            select e.id, e.vt, e.claimed_by is null and not e.retrying into _head_id, _head_vt, _head_idle
-            from agent.event as e where e.group_key = _new.group_key and e.head for key share;
+            select e.id into _head_id from agent.event as e where e.group_key = _new.group_key and e.head for key share;
         end if;
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
             , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
@@ -35,6 +33,9 @@ begin
         on conflict do nothing returning e.id into id;
         exit when id is not null;
         select e.id into id from agent.event as e where e.item_key = _new.item_key;
+        if id is null and _new.id is not null then
+            select e.id into id from agent.event as e where e.id = _new.id;
+        end if;
         if id is null and _new.dedupe_key is not null then
             select e.id into id from agent.event as e where e.dedupe_key = _new.dedupe_key and e.claimed = '{}';
         end if;
@@ -44,9 +45,6 @@ begin
         end if;
         -- The twin has just moved to history, or another row has just become the group's head: look again.
     end loop;
-    if _head_idle and _head_vt > _new.vt then
-        perform agent.take_head(id, _new.group_key, _new.vt);
-    end if;
     if _in_history then
         declare
             -- In a new statement, after the insert: a twin that was moving to history meanwhile is seen here.

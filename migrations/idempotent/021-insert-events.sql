@@ -10,9 +10,12 @@ as $$
 declare
     _given record;
 begin
+    -- New kinds in order, before anything else: inserted as they come up, two batches could wait for each other's.
+    insert into agent.kind (kind) select distinct agent.event_kind(event) from unnest(_events) as event
+    where not exists (select from agent.kind where kind = agent.event_kind(event)) order by 1 on conflict do nothing;
     for _given in
         select g.event, g.nth, _item_keys[g.nth] as item_key from unnest(_events) with ordinality as g (event, nth)
-        order by agent.event_group_key(g.event), coalesce(_item_keys[g.nth], agent.event_item_key(g.event))
+        order by agent.event_group_key(g.event), coalesce(_item_keys[g.nth], agent.event_item_key(g.event)), g.nth
     loop
         ordinal := _given.nth;
         select stored.id, stored.duplicate into id, duplicate

@@ -15,7 +15,7 @@ begin
     with ended as (
         delete from agent.event where id = any(_ids) returning *
     ), detail as (
-        select distinct on (id) id, reason, result from unnest(_of, _reasons, _results) as given (id, reason, result)
+        select id, reason, result from unnest(_of, _reasons, _results) as given (id, reason, result)
     ), moved as (
         insert into agent.event_hist
         ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at

@@ -1,5 +1,5 @@
 -- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands; skips what another transaction
--- has locked. A member of a group is held through its head, so that a group changes in one transaction at a time.
+-- has locked. Where an id is given with several claims, only the latest can stand. A member of a group is held through its head, so that a group changes in one transaction at a time.
 create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -15,7 +15,7 @@ begin
         from (select group_key from agent.event where group_key = any(_groups) and head order by group_key for update skip locked) as locked;
     end if;
     return array(
-        select e.id from (select distinct * from unnest(_ids, _claims)) as item (id, claim) join agent.event as e on e.id = item.id
+        select e.id from (select id, max(claim) as claim from unnest(_ids, _claims) as given (id, claim) group by id) as item join agent.event as e on e.id = item.id
         where e.claimed_by is not null and cardinality(e.claimed) = item.claim
         and (e.group_key is null or e.group_key = any(_groups))
         order by e.id for update of e skip locked);

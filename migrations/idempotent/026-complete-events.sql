@@ -8,7 +8,7 @@ as $$
 declare
     _held int8[] := agent.hold_claims(_ids, _claims);
 begin
-    perform agent.archive_events(_held, 'completed', null, _ids, null, _results);
+    perform agent.archive_events(_held, 'completed', null, agent.latest_claims(_ids, _claims), null, _results);
     return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _held) as a;
 end
 $$;

@@ -10,15 +10,16 @@ set enable_seqscan = off
 as $$
 declare
     _held int8[] := agent.hold_claims(_ids, _claims);
+    _of int8[] := agent.latest_claims(_ids, _claims);
 begin
-    update agent.event as e set errors = e.errors || jsonb_build_array(coalesce(_errors[array_position(_ids, e.id)], '{}')) where e.id = any(_held);
+    update agent.event as e set errors = e.errors || jsonb_build_array(coalesce(_errors[array_position(_of, e.id)], '{}')) where e.id = any(_held);
 
     perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.cancelled_by is not null)
         , 'cancelled', 'cancelled while running');
     perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held)
-            and (e.attempts >= coalesce(e.max_attempts, _max_attempts) or coalesce(_final[array_position(_ids, e.id)], false)))
-        , 'failed', 'attempts_exhausted', _ids, _reasons);
-    perform agent.return_events(_held, true, _ids, _retry_in);
+            and (e.attempts >= coalesce(e.max_attempts, _max_attempts) or coalesce(_final[array_position(_of, e.id)], false)))
+        , 'failed', 'attempts_exhausted', _of, _reasons);
+    perform agent.return_events(_held, true, _of, _retry_in);
     return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _held) as a;
 end
 $$;

@@ -11,7 +11,7 @@ declare
     _now timestamptz := agent.clock();
 begin
     _held := _held
-        || array(select id from agent.event where group_key = any(_groups) and not head and (claimed_by is not null))
+        || array(select id from agent.event where group_key = any(_groups) and not head and claimed_by is not null)
         || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null);
     update agent.event set vt = _now + _invisible_for, heartbeat_at = _now where id = any(_held);
     return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _held) as a;

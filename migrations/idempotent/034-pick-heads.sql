@@ -1,6 +1,6 @@
 -- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, the lanes in turn from a random one, the
 -- kinds of a lane in random order; one index probe a (lane, kind), from its cursor on where one is given.
--- Exhausted heads are last attempts that lapsed. A claim that meets only those looks at 100 more, then has them swept.
+-- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A claim that meets only those looks at 100 more, then has them swept.
 create or replace function agent.pick_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
 , out ids int8[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
@@ -17,7 +17,7 @@ begin
         , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
         into ids, vts, group_keys, lapsed, _exhausted
         from (
-            select e.id, e.vt, e.group_key, e.claimed_by is not null as claimed, e.attempts < coalesce(e.max_attempts, _max_attempts) as claimable
+            select e.id, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _max_attempts) as claimable
             from (
                 select (_first + turn) & 15 as lane, k.kind
                 -- A cursor ahead of the clock would hide events: it is dropped.

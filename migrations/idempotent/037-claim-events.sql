@@ -25,7 +25,7 @@ begin
     end if;
     _ids := _picked.ids[1:_limit];
     if array_remove(_picked.group_keys, null) <> '{}' then
-        _ids := agent.pick_members(_ids, _picked.group_keys, _picked.lapsed, _kinds, _limit, _now);
+        _ids := agent.pick_members(_ids, _picked.group_keys, _picked.lapsed, _kinds, _limit, _max_attempts, _now);
     end if;
     return query
     update agent.event as e

@@ -1,7 +1,7 @@
 -- The ids to claim with heads that were picked: each head, then the visible members of its group, up to _limit and to the
 -- end of the group that reaches it. A group whose lease lapsed is fenced, and its head comes alone.
 create or replace function agent.pick_members
-( _heads int8[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _now timestamptz
+( _heads int8[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz
 ) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -9,6 +9,7 @@ as $$
 declare
     _ids int8[];
     _last text;
+    _claimable text[] := array(select wanted from unnest(_kinds) as wanted where not exists (select from agent.kind where kind = wanted and paused));
 begin
     select array_agg(m.id), (array_agg(m.group_key))[_limit] into _ids, _last
     from (
@@ -18,7 +19,8 @@ begin
             select p.id
             union all
             (select e.id from agent.event as e where p.group_key is not null and not p.lapsed and e.group_key = p.group_key and not e.head
-             and not (e.claimed_by is not null) and e.vt <= _now and e.kind = any(_kinds)
+             and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
+             and e.attempts < coalesce(e.max_attempts, _max_attempts) and e.cancelled_by is null
              order by e.event_ts, e.id limit 100)
         ) as batch
         limit _limit
@@ -27,7 +29,8 @@ begin
         _ids := _ids || array(
             select batch.id from (
                 select e.id from agent.event as e where e.group_key = _last and not e.head
-                and not (e.claimed_by is not null) and e.vt <= _now and e.kind = any(_kinds)
+                and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
+             and e.attempts < coalesce(e.max_attempts, _max_attempts) and e.cancelled_by is null
                 order by e.event_ts, e.id limit 100) as batch
             where batch.id <> all(_ids));
     end if;

@@ -5,7 +5,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 begin
-    perform from agent.event where head and group_key = (select group_key from agent.event where id = _id) for update;
+    perform agent.hold_group((select group_key from agent.event where id = _id));
     perform agent.archive_events(array[_id], 'completed');
 end
 $$;

@@ -11,11 +11,11 @@ begin
     if _run_at is null or not isfinite(_run_at) then
         raise invalid_parameter_value using message = format('an event cannot be rescheduled to %s', coalesce(_run_at::text, 'null'));
     end if;
-    perform from agent.event where head and group_key = (select group_key from agent.event where item_key = agent.bounded_key(_item_key)) for update;
+    perform agent.hold_group((select group_key from agent.event where item_key = agent.bounded_key(_item_key)));
     select * into _found from agent.event where item_key = agent.bounded_key(_item_key) for update;
     if not found then
         return null;
-    elsif _found.claimed_by is not null then
+    elsif _found.claimed_by is not null and _found.vt > agent.clock() then
         return 'running';
     end if;
     perform agent.move_event(_found, _run_at, _found.event, 'rescheduled', session_user);

@@ -6,9 +6,10 @@ begin
     -- Whether it is preloaded shows in a setting of its loader: an ordinary role may not read shared_preload_libraries.
     and current_setting('timescaledb.max_background_workers', true) is not null then
         begin
-            create extension if not exists timescaledb;
-        exception when insufficient_privilege then
-            raise notice 'TimescaleDB is available, but this role may not create the extension; history stays a plain table';
+            -- Not into agent, the first schema of a migration's search path: its functions are everybody's.
+            create extension if not exists timescaledb schema public;
+        exception when insufficient_privilege or invalid_schema_name then
+            raise notice 'TimescaleDB is available, but this role may not create the extension in schema public; history stays a plain table';
         end;
     end if;
     if exists (select from pg_extension where extname = 'timescaledb') and not agent.history_is_hypertable() then

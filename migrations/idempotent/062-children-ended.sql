@@ -9,7 +9,7 @@ declare
     _waiting agent.event;
 begin
     for _ended in select id, count(*)::int4 as children from unnest(_continuations) as id group by id order by id loop
-        perform from agent.event where head and group_key = (select group_key from agent.event where id = _ended.id) for update;
+        perform agent.hold_group((select group_key from agent.event where id = _ended.id));
         update agent.event set waits_for = greatest(waits_for - _ended.children, 0) where id = _ended.id and waits_for > 0 returning * into _waiting;
         continue when not found;
         if _waiting.fails_with_children and _outcome <> 'completed' then

@@ -13,7 +13,7 @@ begin
     loop
         select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
         exit when not duplicate or _on_duplicate = 'skip';
-        perform from agent.event as e where e.head and e.group_key = (select t.group_key from agent.event as t where t.id = enqueue_job.id) for update;
+        perform agent.hold_group((select t.group_key from agent.event as t where t.id = enqueue_job.id));
         select e.* into _twin from agent.event as e where e.id = enqueue_job.id and e.claimed_by is null for update;
         -- Running by now, or gone: of a dedupe key the new job stands beside it, of an item key the running one is the answer.
         exit when not found and _new.dedupe_key is null;

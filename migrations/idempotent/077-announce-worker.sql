@@ -1,11 +1,17 @@
--- A worker says that it is alive and what it handles. One that has been silent for a day is forgotten.
+-- A worker says that it is alive and what it handles; groups that waited behind kinds which nobody handled, or behind
+-- one that it handles, get their heads accordingly. One that has been silent for a day is forgotten.
 create or replace function agent.announce_worker(_name text, _kinds text[], _version text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    _known boolean := exists (select from agent.worker where name = _name and kinds = _kinds);
 begin
-    insert into agent.worker as w (name, kinds, version) values (_name, _kinds, _version)
+    insert into agent.worker as w (name, kinds, version, started_at, seen_at) values (_name, _kinds, _version, agent.clock(), agent.clock())
     on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, seen_at = agent.clock();
     delete from agent.worker where seen_at < agent.clock() - interval '1 day';
+    if not _known then
+        perform agent.sweep_groups();
+    end if;
 end
 $$;

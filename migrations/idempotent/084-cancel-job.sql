@@ -7,7 +7,7 @@ as $$
 declare
     _found agent.event;
 begin
-    perform from agent.event where head and group_key = (select group_key from agent.event where id = _id) for update;
+    perform agent.hold_group((select group_key from agent.event where id = _id));
     select * into _found from agent.event where id = _id for update;
     if not found then
         return null;

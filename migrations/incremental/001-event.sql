@@ -41,7 +41,8 @@ create unique index event_item_key on agent.event (item_key) where item_key is n
 create unique index event_dedupe_key on agent.event (dedupe_key) where dedupe_key is not null and claimed = '{}';
 create unique index event_group_head on agent.event (group_key) where head and group_key is not null;
 -- The members of a group, held ones apart from waiting ones, each in the order they are handed over.
-create index event_group_member on agent.event (group_key, (claimed_by is not null), event_ts, id) where not head;
+create index event_group_held on agent.event (group_key, event_ts, id) where not head and claimed_by is not null;
+create index event_group_waiting on agent.event (group_key, event_ts, id) where not head and claimed_by is null;
 create index event_group_retrying on agent.event (group_key, event_ts, id) where not head and retrying;
 create index event_group_vt on agent.event (group_key, vt) where not head;
 -- Running and once-tried events: what sweeps and rescues look at, whatever the backlog.

@@ -1,0 +1,14 @@
+-- The kinds whose events somebody will claim: not paused and, where workers have announced themselves, handled by one of them.
+-- Measured from the last announcement, not from now: while no worker runs, those that ran last are what is known.
+create or replace function agent.claimable_kinds() returns text[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _since timestamptz := (select max(seen_at) - interval '3 minutes' from agent.worker);
+begin
+    return array(
+        select k.kind from agent.kind as k where not k.paused
+        and (_since is null or exists (select from agent.worker as w where w.seen_at >= _since and k.kind = any(w.kinds))));
+end
+$$;

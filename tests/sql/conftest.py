@@ -1,0 +1,52 @@
+"""Fixtures of the queue's tests: one migrated database for all, emptied before each, with a clock they can set."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.databases import Server, as_role
+
+EMPTY = "".join(f"delete from agent.{table};" for table in ("event", "event_hist", "kind", "worker", "cron"))
+CLOCK = """
+create table agent.test_clock (shift interval not null);
+insert into agent.test_clock values ('0');
+create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
+return clock_timestamp() + (select shift from agent.test_clock);
+"""
+
+Connect = Callable[..., Awaitable[Connection]]
+
+
+@pytest.fixture(scope="session")
+async def queue_database(server: Server, template: str) -> AsyncIterator[str]:
+    """The URI of the database that the queue's tests share, as its owner."""
+    async with server.fresh(template) as name:
+        owner = await asyncpg.connect(server.uri(name))
+        await owner.execute(CLOCK)
+        await owner.close()
+        yield server.uri(name)
+
+
+@pytest.fixture
+async def connect(queue_database: str) -> AsyncIterator[Connect]:
+    """Opens further connections to the queue, as its owner or as another role, closed after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(role: str | None = None) -> Connection:
+            uri = queue_database if role is None else as_role(queue_database, role)
+            connection = await asyncpg.connect(uri)
+            stack.push_async_callback(connection.close, timeout=5)
+            return connection
+
+        yield opened
+
+
+@pytest.fixture
+async def queue(connect: Connect) -> Connection:
+    """A connection to the queue's database, as its owner: empty, and the time is now."""
+    connection = await connect()
+    await connection.execute(f"{EMPTY} update agent.test_clock set shift = '0'")
+    return connection

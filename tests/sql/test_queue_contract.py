@@ -1,0 +1,152 @@
+"""The documented names, parameters, defaults and columns; the conversions of time, exact to the microsecond."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from surelane.pool import Connection
+
+DOCUMENTED = {
+    "insert_event": ["_event jsonb"],
+    "claim_event": [
+        "_max_attempts integer DEFAULT 3, _invisible_for interval DEFAULT '00:10:00'::interval",
+    ],
+    "delete_event": ["_id bigint"],
+    "delete_expired_events": [
+        "_max_attempts integer DEFAULT 3, _max_vt_age interval DEFAULT '01:00:00'::interval",
+    ],
+    "to_timestamptz": ["_ts numeric", "_ts text"],
+    "from_timestamptz": ["_ts timestamp with time zone"],
+}
+
+ONE_EXAMPLE_A_DATABASE = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+async def test_documented_functions_take_what_is_documented(queue: Connection, name: str) -> None:
+    rows = await queue.fetch(
+        "select pg_get_function_arguments(oid) as arguments from pg_proc"
+        " where proname = $1 and pronamespace = 'agent'::regnamespace order by 1",
+        name,
+    )
+    assert [row["arguments"] for row in rows] == DOCUMENTED[name]
+
+
+async def test_no_function_is_overloaded_but_the_conversion(queue: Connection) -> None:
+    rows = await queue.fetch(
+        "select proname from pg_proc where pronamespace = 'agent'::regnamespace group by 1 having count(*) > 1"
+    )
+    assert [row["proname"] for row in rows] == ["to_timestamptz"]
+
+
+async def test_the_queue_begins_with_the_documented_columns(queue: Connection) -> None:
+    rows = await queue.fetch(
+        "select attname, format_type(atttypid, atttypmod) as type, attnotnull from pg_attribute"
+        " where attrelid = 'agent.event'::regclass and attnum between 1 and 6 order by attnum"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("id", "bigint", True),
+        ("event_ts", "timestamp with time zone", True),
+        ("attempts", "integer", True),
+        ("vt", "timestamp with time zone", True),
+        ("claimed", "timestamp with time zone[]", True),
+        ("event", "jsonb", True),
+    ]
+
+
+async def test_history_has_every_column_of_the_queue_with_its_type(queue: Connection) -> None:
+    missing = await queue.fetch(
+        "select attname, atttypid from pg_attribute where attrelid = 'agent.event'::regclass and attnum > 0"
+        " except select attname, atttypid from pg_attribute where attrelid = 'agent.event_hist'::regclass"
+    )
+    assert missing == []
+
+
+async def test_every_function_is_safe_to_call_with_rights_of_its_owner(queue: Connection) -> None:
+    """Those that run as their owner pin the search path, and nobody may call any by default."""
+    unpinned = await queue.fetch(
+        "select proname from pg_proc where pronamespace = 'agent'::regnamespace and prosecdef"
+        " and not coalesce(array_to_string(proconfig, ',') like '%search_path=pg_catalog, pg_temp%', false)"
+    )
+    public = await queue.fetch(
+        "select proname from pg_proc cross join aclexplode(coalesce(proacl, acldefault('f', proowner))) as grants"
+        " where pronamespace = 'agent'::regnamespace and grants.grantee = 0 and proname <> 'clock'"
+    )
+    assert (unpinned, public) == ([], [])
+
+
+@ONE_EXAMPLE_A_DATABASE
+@given(moment=st.datetimes(timezones=st.just(UTC)))
+async def test_every_moment_survives_the_way_to_slack_and_back(queue: Connection, moment: datetime) -> None:
+    [(there, back_from_number, back_from_text)] = await queue.fetch(
+        "select u, agent.to_timestamptz(u), agent.to_timestamptz(u::text) from agent.from_timestamptz($1) as u",
+        moment,
+    )
+    since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    assert there == Decimal(since_epoch.days * 86400 + since_epoch.seconds) + Decimal(
+        since_epoch.microseconds
+    ).scaleb(-6)
+    assert (back_from_number, back_from_text) == (moment, moment)
+
+
+@ONE_EXAMPLE_A_DATABASE
+@given(number=st.decimals(min_value=-62135596800, max_value=253402300799, places=6))
+async def test_every_unix_timestamp_survives_the_way_to_postgresql_and_back(
+    queue: Connection, number: Decimal
+) -> None:
+    assert (
+        await queue.fetchval("select agent.from_timestamptz(agent.to_timestamptz($1::numeric))", number)
+        == number
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "abc",
+        "1469470591.75.1",
+        "1e9",
+        "0x10",
+        "NaN",
+        "Infinity",
+        "٣",
+        "1469470591,5",
+        "1469470591759709",
+        "-" * 50,
+    ],
+)
+async def test_what_is_no_unix_timestamp_is_a_clear_error(queue: Connection, text: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="not a Unix timestamp in seconds"):
+        await queue.fetchval("select agent.to_timestamptz($1::text)", text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1469470591759", "-300000000000"])
+async def test_numbers_out_of_range_are_a_clear_error(queue: Connection, number: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="not a Unix timestamp in seconds"):
+        await queue.fetchval("select agent.to_timestamptz($1::text::numeric)", number)
+
+
+async def test_infinity_has_no_unix_timestamp(queue: Connection) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="has no Unix timestamp"):
+        await queue.fetchval("select agent.from_timestamptz('infinity')")
+
+
+async def test_nothing_converts_to_nothing(queue: Connection) -> None:
+    rows = await queue.fetch("select agent.to_timestamptz(null::text), agent.from_timestamptz(null)")
+    assert [tuple(row) for row in rows] == [(None, None)]
+
+
+async def test_the_conversion_does_not_depend_on_the_session(queue: Connection) -> None:
+    """Neither the time zone nor the way intervals are written changes the moment."""
+    expected = datetime(2016, 7, 25, 18, 16, 31, 759709, tzinfo=UTC)
+    async with queue.transaction():
+        await queue.execute("set local timezone = 'America/New_York'; set local intervalstyle = sql_standard")
+        assert await queue.fetchval("select agent.to_timestamptz('1469470591.759709')") == expected
