@@ -5,13 +5,12 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from slack_sdk.web.async_client import AsyncWebClient
-
 from surelane.events import Event
 from surelane.logs import Logger
 from surelane.queue import Queue
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack import Replies
+from surelane_worker.slack_client import SlackClients
 
 Result = TypeVar("Result")
 
@@ -22,7 +21,7 @@ class Services:
 
     queue: Queue
     settings: WorkerSettings
-    slack: AsyncWebClient
+    slack: SlackClients
     log: Logger
     loop: asyncio.AbstractEventLoop
 

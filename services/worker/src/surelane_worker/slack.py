@@ -5,8 +5,10 @@ Each message carries the event's id and the reply's ordinal (the first reply of 
 reply that an earlier attempt already sent is found and not sent again.
 """
 
+import asyncio
 from typing import Any
 
+import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.webhook.async_client import AsyncWebhookClient
@@ -15,11 +17,14 @@ from surelane.events import Event
 from surelane.logs import Logger
 from surelane.queue import Queue
 from surelane_worker.place import Place, place_of
-from surelane_worker.slack_errors import slack_error
+from surelane_worker.slack_client import SlackClients
+from surelane_worker.slack_errors import slack_error, unknown_whether_done
 from surelane_worker.stream import Notebook, Stream
 
 METADATA_TYPE = "surelane_reply"
 PAGES = 10
+PAUSES = (1.0, 4.0)
+"""Seconds before a message is looked for, and posted again, whose fate is unknown."""
 UNREADABLE = (
     "missing_scope",
     "thread_not_found",
@@ -43,8 +48,8 @@ class ResponseRefusedError(Exception):
 class Replies:
     """What a handler says in Slack during one attempt."""
 
-    def __init__(self, client: AsyncWebClient, queue: Queue, log: Logger) -> None:
-        self._client = client
+    def __init__(self, clients: SlackClients, queue: Queue, log: Logger) -> None:
+        self._client, self._once = clients.client, clients.once
         self._queue = queue
         self._log = log
         self._ordinals: dict[int, int] = {}
@@ -84,9 +89,29 @@ class Replies:
         if ordinal in sent:
             self._log.info("reply was already sent", ordinal=ordinal)
             return sent[ordinal]
-        response = await self._client.chat_postMessage(
-            channel=channel, thread_ts=thread_ts, text=text, metadata=metadata_of(event, ordinal), **arguments
-        )
+        message = {
+            "channel": channel,
+            "thread_ts": thread_ts,
+            "text": text,
+            **arguments,
+            "metadata": metadata_of(event, ordinal),
+        }
+        for pause in PAUSES:
+            try:
+                return await self._post(message)
+            except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
+                if not unknown_whether_done(error):
+                    raise
+                # It may have been posted and the answer lost: look before saying it again.
+                self._log.warning("Slack did not answer", error=type(error).__name__)
+                await asyncio.sleep(pause)
+                found = await self._look(event, place, channel, thread_ts)
+                if ordinal in found:
+                    return found[ordinal]
+        return await self._post(message)
+
+    async def _post(self, message: dict[str, Any]) -> str:
+        response = await self._once.chat_postMessage(**message)
         return str(response["ts"])
 
     async def react(self, event: Event, name: str) -> None:
@@ -139,7 +164,7 @@ class Replies:
         ordinal = self._next_ordinal(event)
         notebook = self._notebooks.setdefault(event.id, Notebook(self._queue, event))
         return Stream(
-            self._client,
+            self._once,
             notebook,
             ordinal,
             metadata_of(event, ordinal),
@@ -153,10 +178,9 @@ class Replies:
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
         webhook = AsyncWebhookClient(
-            url, session=self._client.session, retry_handlers=self._client.retry_handlers
+            url, session=self._once.session, retry_handlers=self._once.retry_handlers
         )
-        arguments.pop("thread_ts", None)
-        response = await webhook.send(text=text, **arguments)
+        response = await webhook.send_dict({"text": text, **arguments})
         if response.status_code != 200:
             raise ResponseRefusedError(f"response_url answered {response.status_code}: {response.body[:100]}")
 

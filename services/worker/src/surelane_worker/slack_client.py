@@ -1,7 +1,8 @@
-"""The Web API client: one HTTP session, retried as Slack asks, traced without secrets."""
+"""The Web API clients: one HTTP session, retried as Slack asks, traced without secrets."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import aiohttp
 import yarl
@@ -19,21 +20,29 @@ RATE_LIMIT_RETRIES = 10
 """Each waits as long as Slack asks; the lease is renewed meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class SlackClients:
+    """Two clients on one HTTP session."""
+
+    client: AsyncWebClient
+    """Sends again after connection errors, 5xx answers and rate limits."""
+    once: AsyncWebClient
+    """Sends again only what Slack said it has not done: for what must not be said twice."""
+
+
 @asynccontextmanager
-async def slack_client(settings: WorkerSettings, *, traced: bool) -> AsyncIterator[AsyncWebClient]:
+async def slack_clients(settings: WorkerSettings, *, traced: bool) -> AsyncIterator[SlackClients]:
     """Slack's Web API for the length of the block."""
     api = settings.slack_api_url.rstrip("/") + "/"
     traces = [create_trace_config(url_filter=without_secrets(api))] if traced else []
     async with aiohttp.ClientSession(trace_configs=traces) as session:
-        yield AsyncWebClient(
-            token=settings.bot_token,
-            base_url=api,
-            session=session,
-            retry_handlers=[
-                AsyncConnectionErrorRetryHandler(max_retry_count=2),
-                AsyncServerErrorRetryHandler(max_retry_count=2),
-                AsyncRateLimitErrorRetryHandler(max_retry_count=RATE_LIMIT_RETRIES),
-            ],
+        limited = AsyncRateLimitErrorRetryHandler(max_retry_count=RATE_LIMIT_RETRIES)
+        broken = AsyncConnectionErrorRetryHandler(max_retry_count=2)
+        failed = AsyncServerErrorRetryHandler(max_retry_count=2)
+        token = settings.bot_token
+        yield SlackClients(
+            AsyncWebClient(token, api, session=session, retry_handlers=[broken, failed, limited]),
+            AsyncWebClient(token, api, session=session, retry_handlers=[limited]),
         )
 
 

@@ -75,3 +75,11 @@ def final_reason(error: BaseException) -> str | None:
     """Why no further attempt can help, for history; ``None`` where one may."""
     answered = slack_error(error)
     return answered if answered in FINAL else None
+
+
+def unknown_whether_done(error: BaseException) -> bool:
+    """Whether Slack may have done what was asked although the call failed: no answer, or one of 5xx."""
+    if isinstance(error, SlackApiError):
+        status = getattr(error.response, "status_code", 0)
+        return isinstance(status, int) and status >= 500
+    return True

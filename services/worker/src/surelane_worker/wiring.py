@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from slack_sdk.web.async_client import AsyncWebClient
-
 from surelane import __version__
 from surelane.errors import SettingsError
 from surelane.listener import Listener
@@ -32,7 +30,7 @@ from surelane_worker.readiness import Readiness, until_schema_fits
 from surelane_worker.retry import Backoff
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settle import Settler
-from surelane_worker.slack_client import slack_client
+from surelane_worker.slack_client import SlackClients, slack_clients
 from surelane_worker.slack_errors import final_reason
 from surelane_worker.tracing import Tracing
 from surelane_worker.wakeup import Wakeup
@@ -57,7 +55,7 @@ async def main(stop: asyncio.Event) -> None:
         statement_timeout=STATEMENT_TIMEOUT,
     )
     try:
-        async with slack_client(settings, traced=tracing is not None) as slack:
+        async with slack_clients(settings, traced=tracing is not None) as slack:
             await _serve(stop, settings, handlers, pool, slack, tracing)
     finally:
         await close_pool(pool)
@@ -81,7 +79,7 @@ async def _serve(
     settings: WorkerSettings,
     handlers: Mapping[str, Handler],
     pool: Pool,
-    slack: AsyncWebClient,
+    slack: SlackClients,
     tracing: Tracing | None,
 ) -> None:
     queue = Queue(pool)
@@ -121,7 +119,7 @@ def assemble(
     settings: WorkerSettings,
     handlers: Mapping[str, Handler],
     queue: Queue,
-    slack: AsyncWebClient,
+    slack: SlackClients,
     tracing: Tracing | None,
 ) -> Worker:
     """Puts the parts together. Nothing runs yet."""

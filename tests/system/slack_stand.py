@@ -1,0 +1,60 @@
+"""A simulated Slack inside the test's process, whose events are put into the queue by hand."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from dev.simulator.events import envelope, events_of
+from dev.simulator.faults import Fault
+from dev.simulator.model import Message, Posted
+from dev.simulator.server import simulator_app
+from dev.simulator.settings import SimulatorSettings
+from dev.simulator.simulator import Simulator
+
+from surelane.pool import Connection
+from surelane.private import serving
+from surelane.queue import Queue
+from surelane.settings import load_settings
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A workspace, its Web API, and the queue its events go to."""
+
+    simulator: Simulator
+    api: str
+    queue: Queue
+
+    async def mention(
+        self, text: str, channel: str = "general", thread_ts: str | None = None
+    ) -> tuple[int, Message]:
+        """Ada mentions the bot; returns the event's id in the queue, and her message."""
+        workspace = self.simulator.workspace
+        room, ada = workspace.channel(channel), workspace.user("ada")
+        assert room is not None
+        assert ada is not None
+        message = workspace.post(room, ada.id, f"<@{workspace.bot.id}> {text}", thread_ts=thread_ts)
+        (inner,) = events_of(workspace, Posted(message), {"app_mention"})
+        return await self.queue.insert_event(json.dumps(envelope(workspace, inner))), message
+
+    def answers(self, message: Message) -> list[str]:
+        """What stands in the message's thread, oldest first."""
+        replies = self.simulator.workspace.channels[message.channel].replies(message.thread_ts or message.ts)
+        return [reply.text for reply in replies]
+
+
+@asynccontextmanager
+async def slack_stand(connection: Connection) -> AsyncIterator[Stand]:
+    """Serves a simulated Slack for the length of the block."""
+    settings = load_settings(SimulatorSettings, subscriptions=frozenset(), retry_delays=())
+    simulator = Simulator(settings, "")
+    async with serving(simulator_app(simulator), 0, setting="none", host="127.0.0.1") as port:
+        simulator.interactions.public_url = f"http://127.0.0.1:{port}"
+        yield Stand(simulator, f"http://127.0.0.1:{port}/api/", Queue(connection))
+    await simulator.sender.close()
+
+
+def fault(kind: str, *, methods: Sequence[str] = (), retry_after: int = 1) -> Fault:
+    """A fault that happens once."""
+    return Fault.model_validate({"kind": kind, "methods": list(methods), "retry_after": retry_after})

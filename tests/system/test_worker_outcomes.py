@@ -1,0 +1,145 @@
+"""What becomes of events, by a real worker process on a real database."""
+
+import json
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import pytest
+
+from surelane.pool import Connection
+from tests.processes import Service
+from tests.system.worker import ended, enqueue, worker
+
+pytestmark = pytest.mark.usefixtures("running")
+
+
+@pytest.fixture
+async def running(database: str) -> AsyncIterator[Service]:
+    async with worker(database) as started:
+        yield started
+
+
+async def test_result_is_kept_in_history(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "echo", {"text": "hé"}))
+    assert (row["outcome"], json.loads(row["result"]), row["attempts"]) == ("completed", {"text": "hé"}, 1)
+
+
+async def test_exception_is_retried_until_it_works(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "raise-once"))
+    assert (row["outcome"], json.loads(row["result"]), row["attempts"]) == ("completed", "the second time", 2)
+    (error,) = json.loads(row["errors"])
+    assert (error["type"], error["message"], error["attempt"]) == ("RuntimeError", "the first time", 1)
+    assert error["worker"]
+    assert "worker_handlers.py" in error["where"]
+
+
+async def test_exception_fails_the_event_after_three_attempts(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "raise"))
+    assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", "attempts_exhausted", 3)
+    assert [error["attempt"] for error in json.loads(row["errors"])] == [1, 2, 3]
+
+
+async def test_events_own_maximum_wins(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "raise", max_attempts=1))
+    assert (row["outcome"], row["attempts"]) == ("failed", 1)
+
+
+async def test_error_with_nul_and_surrogates_is_stored(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "raise-unstorable", max_attempts=1))
+    (error,) = json.loads(row["errors"])
+    assert error["message"] == "a\ufffdb\ufffd"
+
+
+async def test_discard_ends_the_event_with_its_reason(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "outcome", {"outcome": "discard"}))
+    assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", "unwanted", 1)
+
+
+async def test_retry_counts_the_attempt(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "outcome", {"outcome": "retry"}))
+    assert (row["outcome"], json.loads(row["result"])) == ("completed", {"attempt": 2, "claim": 2})
+    assert json.loads(row["errors"])[0]["message"] == "not yet"
+
+
+async def test_snooze_does_not_count_the_attempt(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "outcome", {"outcome": "snooze"}))
+    assert (row["outcome"], json.loads(row["result"])) == ("completed", {"attempt": 1, "claim": 2})
+
+
+async def test_result_that_json_cannot_hold_is_not_tried_again(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "outcome", {"outcome": "unjsonable"}))
+    assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", "result_refused", 1)
+
+
+async def test_result_that_jsonb_cannot_hold_is_mended(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "outcome", {"outcome": "nul"}))
+    assert (row["outcome"], json.loads(row["result"])) == ("completed", {"text": "a\ufffdb\ufffd"})
+
+
+async def test_timeout_fails_the_attempt(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "too-slow", max_attempts=1))
+    (error,) = json.loads(row["errors"])
+    assert error["type"] == "HandlerTimeoutError"
+
+
+async def test_synchronous_handlers_run_beside_each_other(connection: Connection) -> None:
+    identities = [await enqueue(connection, "sleep-in-a-thread", {"seconds": 0.5}) for _ in range(4)]
+    rows = [await ended(connection, identity, within=3) for identity in identities]
+    finished = [row["finished_at"] for row in rows]
+    assert (max(finished) - min(finished)).total_seconds() < 0.9
+    assert all(json.loads(row["result"])["replied_from_a_thread"] for row in rows)
+
+
+async def test_handler_that_exits_fails_its_attempt_only(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "exit", max_attempts=1))
+    assert json.loads(row["errors"])[0]["type"] == "SystemExit"
+    assert (await ended(connection, await enqueue(connection, "echo")))["outcome"] == "completed"
+
+
+async def test_kind_that_nobody_handles_is_left_alone(connection: Connection) -> None:
+    unhandled = await enqueue(connection, "unheard-of")
+    await ended(connection, await enqueue(connection, "echo"))
+    row = await connection.fetchrow("select attempts, claimed_by from agent.event where id = $1", unhandled)
+    assert row is not None
+    assert tuple(row) == (0, None)
+
+
+async def test_handlers_bound_holds(connection: Connection) -> None:
+    identities = [await enqueue(connection, "one-at-a-time") for _ in range(6)]
+    results = [json.loads((await ended(connection, identity))["result"]) for identity in identities]
+    spans = sorted((result["began"], result["ended"]) for result in results)
+    assert all(ends <= begins for (_, ends), (begins, _) in pairwise(spans))
+
+
+async def test_bounded_handler_does_not_hold_back_the_others(connection: Connection) -> None:
+    slow = [await enqueue(connection, "one-at-a-time") for _ in range(40)]
+    quick = [await enqueue(connection, "echo") for _ in range(40)]
+    for identity in quick:
+        await ended(connection, identity)
+    waiting = await connection.fetchval("select count(*) from agent.event where id = any($1)", slow)
+    assert waiting > 0
+
+
+async def test_group_form_gets_the_entitys_events_at_once_in_order(connection: Connection) -> None:
+    async with connection.transaction():
+        identities = [await enqueue(connection, "together", {"n": n}, group_key="T:C:1") for n in range(5)]
+    rows = [await ended(connection, identity) for identity in identities]
+    assert [json.loads(row["result"]) for row in rows] == [[0, 1, 2, 3, 4]] * 5
+
+
+async def test_entitys_events_run_one_after_another(database: str, connection: Connection) -> None:
+    async with connection.transaction():
+        identities = [await enqueue(connection, "ordered", {"n": n}, group_key="T:C:2") for n in range(20)]
+    async with worker(database):
+        ran = [json.loads((await ended(connection, identity))["result"]) for identity in identities]
+    assert ran == sorted(ran)
+
+
+async def test_retry_holds_back_the_rest_of_its_entity(connection: Connection) -> None:
+    async with connection.transaction():
+        first = await enqueue(connection, "ordered", {"bad": True}, group_key="T:C:3")
+        rest = [await enqueue(connection, "ordered", group_key="T:C:3") for _ in range(3)]
+    rows = [await ended(connection, identity) for identity in [first, *rest]]
+    ran = [json.loads(row["result"]) for row in rows]
+    assert ran == sorted(ran)
+    assert [row["attempts"] for row in rows] == [2, 1, 1, 1]

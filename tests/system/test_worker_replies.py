@@ -1,0 +1,108 @@
+"""Replies to a simulated Slack: said once, however often the event is tried."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from dev.simulator.interactions import command_form
+
+from surelane.pool import Connection
+from tests.processes import Service
+from tests.system.slack_stand import Stand, fault, slack_stand
+from tests.system.worker import ended, worker
+
+pytestmark = pytest.mark.usefixtures("running")
+
+
+@pytest.fixture
+async def slack(connection: Connection) -> AsyncIterator[Stand]:
+    async with slack_stand(connection) as stand:
+        yield stand
+
+
+@pytest.fixture
+async def running(database: str, slack: Stand) -> AsyncIterator[Service]:
+    async with worker(database, SLACK_API_URL=slack.api) as started:
+        yield started
+
+
+async def test_reply_goes_into_the_thread(slack: Stand, connection: Connection) -> None:
+    identity, message = await slack.mention("hello")
+    row = await ended(connection, identity)
+    assert slack.answers(message) == ["first answer"]
+    (reply,) = slack.simulator.workspace.channels[message.channel].replies(message.ts)
+    assert json.loads(row["result"]) == [reply.ts, None]
+    assert reply.metadata == {
+        "event_type": "surelane_reply",
+        "event_payload": {"event_id": row["item_key"], "ordinal": 0},
+    }
+
+
+async def test_first_attempt_does_not_look_for_earlier_replies(slack: Stand, connection: Connection) -> None:
+    identity, _ = await slack.mention("twice")
+    await ended(connection, identity)
+    assert [call["method"] for call in slack.simulator.api.calls] == ["chat.postMessage"] * 2
+
+
+async def test_reply_whose_answer_was_lost_is_found(slack: Stand, connection: Connection) -> None:
+    slack.simulator.faults.add(fault("answer_lost", methods=["chat.postMessage"]))
+    identity, message = await slack.mention("hello")
+    row = await ended(connection, identity)
+    assert (row["attempts"], slack.answers(message)) == (1, ["first answer"])
+
+
+async def test_server_errors_are_outlasted(slack: Stand, connection: Connection) -> None:
+    slack.simulator.faults.add(fault("server_error", methods=["chat.postMessage"]))
+    identity, message = await slack.mention("hello")
+    row = await ended(connection, identity)
+    assert (row["attempts"], slack.answers(message)) == (1, ["first answer"])
+
+
+@pytest.mark.parametrize(
+    ("channel", "reason"), [("lounge", "not_in_channel"), ("C0UNKNOWN1", "channel_not_found")]
+)
+async def test_error_that_no_attempt_can_mend_ends_the_event(
+    slack: Stand, connection: Connection, channel: str, reason: str
+) -> None:
+    inner = {
+        "type": "app_mention",
+        "text": "hello",
+        "ts": "1700000000.000100",
+        "channel": _id(slack, channel),
+    }
+    envelope = {"type": "event_callback", "event_id": f"Ev{channel}", "event": inner}
+    row = await ended(connection, await slack.queue.insert_event(json.dumps(envelope)))
+    assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", reason, 1)
+
+
+async def test_refused_token_ends_the_event(slack: Stand, connection: Connection) -> None:
+    slack.simulator.faults.add(fault("invalid_auth"))
+    identity, _ = await slack.mention("hello")
+    row = await ended(connection, identity)
+    assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", "invalid_auth", 1)
+
+
+async def test_reactions_may_be_repeated(slack: Stand, connection: Connection) -> None:
+    identity, message = await slack.mention("react status")
+    assert (await ended(connection, identity))["outcome"] == "completed"
+    assert list(message.reactions) == ["eyes"]
+
+
+async def test_slash_command_is_answered_through_its_response_url(
+    slack: Stand, connection: Connection
+) -> None:
+    workspace = slack.simulator.workspace
+    ada, general = workspace.user("ada"), workspace.channel("general")
+    assert ada is not None
+    assert general is not None
+    form = command_form(
+        workspace, slack.simulator.interactions, command="/hello", text="", channel=general, user=ada
+    )
+    identity = await slack.queue.insert_event(json.dumps(dict(form)))
+    assert (await ended(connection, identity))["outcome"] == "completed"
+    assert [message.text for message in general.messages.values()][-1] == "hello yourself"
+
+
+def _id(slack: Stand, name: str) -> str:
+    channel = slack.simulator.workspace.channel(name)
+    return channel.id if channel else name

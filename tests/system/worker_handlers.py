@@ -1,0 +1,156 @@
+# ruff: noqa: ARG001 - a handler takes both arguments, used or not
+"""Handlers that the worker's tests run in real worker processes."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+from surelane_worker import Context, Discard, Event, Handlers, Retry, Snooze
+
+handlers = Handlers()
+
+
+@handlers.on("echo")
+async def echo(event: Event, ctx: Context) -> object:
+    """Returns what it was given."""
+    ctx.log.debug("echoing")
+    return event.payload
+
+
+@handlers.on("nothing")
+async def nothing(event: Event, ctx: Context) -> None:
+    """Does nothing, as fast as can be."""
+
+
+@handlers.on("raise")
+async def raise_always(event: Event, ctx: Context) -> None:
+    """Fails every time."""
+    raise RuntimeError(event.payload.get("message", "always"))
+
+
+@handlers.on("raise-unstorable")
+async def raise_unstorable(event: Event, ctx: Context) -> None:
+    """Fails with a message that PostgreSQL cannot hold."""
+    raise RuntimeError("a\0b\ud800")
+
+
+@handlers.on("exit")
+async def exit_process(event: Event, ctx: Context) -> None:
+    """Tries to end the process."""
+    sys.exit(3)
+
+
+@handlers.on("raise-once")
+async def raise_once(event: Event, ctx: Context) -> str:
+    """Fails the first time."""
+    if ctx.attempt == 1:
+        raise RuntimeError("the first time")
+    return "the second time"
+
+
+@handlers.on("outcome")
+async def outcome(event: Event, ctx: Context) -> object:
+    """Answers the outcome it is told; retries and snoozes once."""
+    match event.payload["outcome"]:
+        case "discard":
+            return Discard("unwanted")
+        case "retry" if ctx.attempt == 1:
+            return Retry("100ms", "not yet")
+        case "snooze" if event.claim == 1:
+            return Snooze(0.1)
+        case "unjsonable":
+            return object()
+        case "nul":
+            return {"text": "a\0b\ud800"}
+    return {"attempt": ctx.attempt, "claim": event.claim}
+
+
+@handlers.on("sleep")
+async def sleep(event: Event, ctx: Context) -> None:
+    """Takes as long as it is told."""
+    await asyncio.sleep(event.payload.get("seconds", 60))
+
+
+@handlers.on("sleep-in-a-thread")
+def sleep_in_a_thread(event: Event, ctx: Context) -> dict[str, object]:
+    """Takes as long as it is told, blocking a thread."""
+    time.sleep(event.payload.get("seconds", 0.1))
+    return {"attempt": ctx.attempt, "replied_from_a_thread": ctx.run(asyncio.sleep(0, result=True))}
+
+
+@handlers.on("too-slow", timeout="200ms")
+async def too_slow(event: Event, ctx: Context) -> None:
+    """Never ends by itself."""
+    await asyncio.sleep(60)
+
+
+@handlers.on("one-at-a-time", concurrency=1)
+async def one_at_a_time(event: Event, ctx: Context) -> dict[str, float]:
+    """Says when it ran."""
+    began = time.time()
+    await asyncio.sleep(0.05)
+    return {"began": began, "ended": time.time()}
+
+
+@handlers.on_group("together")
+async def together(events: list[Event], ctx: Context) -> list[int]:
+    """Answers which events it got together."""
+    return [event.payload["n"] for event in events]
+
+
+@handlers.on("ordered")
+async def ordered(event: Event, ctx: Context) -> float:
+    """Says when it ran; the event marked bad fails its first attempt."""
+    if event.payload.get("bad") and ctx.attempt == 1:
+        raise RuntimeError("bad")
+    await asyncio.sleep(0.01)
+    return time.time()
+
+
+@handlers.on("slack.app_mention")
+async def mentioned(event: Event, ctx: Context) -> object:
+    """Answers as the message asks; the first claim dies where the message says so, as by ``kill -9``."""
+    words = event.slack["text"].split()
+    if "react" in words:
+        await ctx.slack.react(event, "eyes")
+        await ctx.slack.react(event, ":eyes:")
+    if "status" in words:
+        await ctx.slack.set_status(event, "thinks")
+    if "stream" in words:
+        return await _stream(event, ctx, words)
+    first = await ctx.slack.reply(event, "first answer")
+    _die_if(event, words, "die-after-first")
+    second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
+    _die_if(event, words, "die-at-the-end")
+    return [first, second]
+
+
+async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
+    async with ctx.slack.stream(event, buffer_size=1) as stream:
+        await stream.append("one ")
+        await stream.append("two ")
+        _die_if(event, words, "die-in-the-middle")
+        await stream.append("three")
+    _die_if(event, words, "die-at-the-end")
+    return stream.ts
+
+
+def _die_if(event: Event, words: list[str], where: str) -> None:
+    if event.claim == 1 and where in words:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handlers.on("slack.command.hello")
+async def command(event: Event, ctx: Context) -> None:
+    """Answers a slash command."""
+    await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
+
+
+@handlers.on("short")
+async def short(event: Event, ctx: Context) -> dict[str, float]:
+    """Takes a few milliseconds and says when it ran."""
+    began = time.time()
+    await asyncio.sleep(0.003)
+    return {"began": began, "ended": time.time()}
