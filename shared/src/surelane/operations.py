@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from surelane.cron import CatchUp
 from surelane.pool import Connection, Pool
 
 STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
@@ -106,6 +107,44 @@ class Operations:
     async def workers(self) -> list[dict[str, Any]]:
         """The workers, as they last announced themselves."""
         return [dict(row) for row in await self._database.fetch("select * from agent.worker order by name")]
+
+    async def list_cron(self) -> list[dict[str, Any]]:
+        """The named schedules."""
+        return [_job(row) for row in await self._database.fetch("select * from agent.read_cron()")]
+
+    async def set_cron(
+        self,
+        name: str,
+        *,
+        kind: str,
+        schedule: str,
+        next_at: datetime,
+        payload: dict[str, Any],
+        time_zone: str = "UTC",
+        catch_up: CatchUp = "one",
+        paused: bool = False,
+    ) -> None:
+        """Creates or changes a schedule. An unchanged one keeps its next firing, so declaring it again skips none.
+
+        Args:
+            next_at: its first firing, by :meth:`surelane.cron.Cron.next_after`.
+        """
+        await self._database.execute(
+            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8)",
+            name,
+            kind,
+            schedule,
+            next_at,
+            json.dumps(payload),
+            time_zone,
+            catch_up,
+            paused,
+        )
+
+    async def delete_cron(self, name: str) -> bool:
+        """Deletes a schedule; false when there is none of that name."""
+        deleted: bool = await self._database.fetchval("select agent.delete_cron($1)", name)
+        return deleted
 
 
 def _job(row: asyncpg.Record) -> dict[str, Any]:

@@ -1,0 +1,230 @@
+"""What the operator's API takes and answers. The OpenAPI document is made from these models."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from surelane.cron import CatchUp, Cron
+from surelane.operations import Filter
+
+Status = Literal["pending", "scheduled", "running", "completed", "failed", "cancelled", "expired"]
+Ended = Literal["completed", "failed", "cancelled", "expired"]
+Kind = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+Identity = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+def _split(value: object) -> object:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+class Strict(BaseModel):
+    """Unknown names are errors: a misspelt filter must not mean no filter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Which(Strict):
+    """Which events; what is left out means any."""
+
+    kind: Annotated[list[Kind] | None, BeforeValidator(_split)] = Field(
+        None, description="separated by commas"
+    )
+    key: Key | None = Field(None, description="an item key, a group key or a dedupe key")
+    since: AwareDatetime | None = Field(None, description="enqueued, or ended if it has, at or after")
+    until: AwareDatetime | None = Field(None, description="enqueued, or ended if it has, before")
+
+    def filter(self, statuses: Sequence[str] | None) -> Filter:
+        """The same for the queue's client."""
+        return Filter(statuses, self.kind, self.key, self.since, self.until)
+
+
+class JobsQuery(Which):
+    """The query of ``GET /v1/jobs``."""
+
+    status: Annotated[list[Status] | None, BeforeValidator(_split)] = Field(
+        None, description="separated by commas"
+    )
+    limit: int = Field(20, ge=1, le=1000)
+    cursor: str | None = Field(None, max_length=100, description="next, as the page before gave it")
+
+
+class Requeue(Which):
+    """The body of a bulk requeue: ended events that match, the newest first."""
+
+    status: Annotated[list[Ended], BeforeValidator(_split), Field(min_length=1)]
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class Orchestrate(Strict):
+    """The body of ``POST /v1/orchestrate``: what the plan is made for."""
+
+    goal: Annotated[str, StringConstraints(min_length=1, max_length=20_000, pattern=r"^[^\x00]*$")]
+    subtasks: list[Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]] | None = Field(
+        None,
+        max_length=10_000,
+        description="given, they are the plan; left out, the orchestrator-plan handler makes it",
+    )
+    fails_with_children: bool = Field(
+        False, description="end as failed with the first subtask that does not complete"
+    )
+    dedupe_key: Key | None = None
+
+
+class CronBody(Strict):
+    """The body of ``PUT /v1/cron/{name}``."""
+
+    kind: Kind
+    schedule: Annotated[str, StringConstraints(max_length=200)] = Field(
+        description="five fields, as cron has them"
+    )
+    payload: dict[str, Any] = Field(default_factory=dict)
+    time_zone: Annotated[str, StringConstraints(max_length=100)] = "UTC"
+    catch_up: CatchUp = "one"
+    paused: bool = False
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        Cron(self.schedule, self.time_zone)
+        return self
+
+
+class Job(BaseModel):
+    """An event, live or ended."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: int
+    kind: str
+    status: Status
+    payload: Any
+    attempts: int
+    max_attempts: int | None
+    locked_by: str | None
+    run_at: datetime | None = Field(
+        description="when it is visible; of a running one, when its lease ends; null: waits"
+    )
+    error: str | None = Field(description="the latest attempt's")
+    errors: list[Any]
+    result: Any
+    reason: str | None
+    dedupe_key: str | None
+    item_key: str | None
+    group_key: str | None
+    event_ts: datetime
+    enqueued_at: datetime
+    enqueued_by: str
+    heartbeat_at: datetime | None
+    deadline: datetime | None
+    finished_at: datetime | None
+    finished_by: str | None
+    continuation_id: int | None
+    waits_for: int | None
+    trace_id: str
+
+
+class Step(BaseModel):
+    """Something that happened to an event."""
+
+    at: datetime
+    what: str
+    by: str | None
+    detail: str | None
+
+
+class JobPage(BaseModel):
+    """A page of events, newest first: live ones, then ended ones."""
+
+    jobs: list[Job]
+    next: str | None = Field(description="the cursor of the next page; null: this is the last")
+
+
+class JobStory(Job):
+    """An event and all that happened to it."""
+
+    timeline: list[Step]
+
+
+class Why(BaseModel):
+    """Why an event is not running."""
+
+    reason: str
+    detail: str
+
+
+class Ids(BaseModel):
+    """The events that were moved back into the queue."""
+
+    requeued: list[int]
+
+
+class Cancelled(BaseModel):
+    """``running``: its attempt goes on and no other follows."""
+
+    status: Literal["cancelled", "running"]
+
+
+class Started(BaseModel):
+    """The job that was enqueued, or the pending one under its dedupe key."""
+
+    id: int
+
+
+class KindState(BaseModel):
+    """How many events of a kind are in each state."""
+
+    kind: str
+    paused: bool
+    pending: int
+    scheduled: int
+    running: int
+    oldest_pending: datetime | None
+
+
+class WorkerState(BaseModel):
+    """A worker as it last announced itself."""
+
+    name: str
+    kinds: list[str]
+    version: str
+    started_at: datetime
+    seen_at: datetime
+
+
+class Stats(BaseModel):
+    """The queue in figures."""
+
+    kinds: list[KindState]
+    workers: list[WorkerState]
+
+
+class CronState(CronBody):
+    """A named schedule."""
+
+    name: str
+    next_at: datetime
+    last_at: datetime | None
+    updated_at: datetime
+    updated_by: str
+
+
+class CronList(BaseModel):
+    """The named schedules."""
+
+    schedules: list[CronState]
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    error: str
