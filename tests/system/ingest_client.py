@@ -5,11 +5,18 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+
+from surelane.settings import load_settings
+from surelane_ingest.settings import IngestSettings
+from surelane_ingest.wiring import Ingest, running
 
 SECRET = "test-signing-secret-0123456789abcdef"
 TEAM, CHANNEL, BOT, APP = "T1", "C1", "UBOT", "A1"
@@ -97,7 +104,9 @@ class Slack:
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Sends a request as it is given."""
-        async with self.session.request(method, self.url + path, data=body, headers=headers) as response:
+        async with self.session.request(
+            method, self.url + path, data=BytesIO(body), headers=headers
+        ) as response:
             return Answer(response, await response.read())
 
 
@@ -109,3 +118,39 @@ def settings(database: str, **others: str) -> dict[str, str]:
         "LOG_LEVEL": "debug",
         **others,
     }
+
+
+@dataclass(frozen=True)
+class Served:
+    """The service in this process, and somebody who posts to it."""
+
+    ingest: Ingest
+    slack: Slack
+
+    @property
+    def url(self) -> str:
+        """Where its public port listens."""
+        return self.slack.url
+
+    @property
+    def private_url(self) -> str:
+        """Where its private port listens."""
+        return f"http://127.0.0.1:{self.ingest.private_port}"
+
+
+@asynccontextmanager
+async def served(database: str, **others: Any) -> AsyncIterator[Served]:
+    """Runs the service in this process, on free ports, for the length of the block."""
+    chosen = load_settings(
+        IngestSettings,
+        **{
+            "database_url": database,
+            "signing_secret": SECRET,
+            "host": "127.0.0.1",
+            "port": 0,
+            "private_port": 0,
+            **others,
+        },
+    )
+    async with running(chosen) as ingest, aiohttp.ClientSession() as session:
+        yield Served(ingest, Slack(session, f"http://127.0.0.1:{ingest.port}"))

@@ -26,7 +26,8 @@ class Bodies:
         """``largest``: bytes of one body at most; ``memory``: bytes of all of them together at most."""
         self._largest = largest
         self._memory = memory
-        self._held = 0
+        self.held_bytes = 0
+        """What the bodies of unanswered requests take now."""
 
     def size(self, request: web.Request) -> int:
         """Bytes to set aside: what the client announces, or the most it may send where it does not."""
@@ -41,18 +42,18 @@ class Bodies:
             return Refusal(415, "compressed bodies are not taken")
         if size > self._largest:
             return Refusal(413, f"the body is larger than {self._largest} bytes")
-        if self._held + size > self._memory:
+        if self.held_bytes + size > self._memory:
             return Refusal(503, "too many requests at once")
         return None
 
     @contextmanager
     def held(self, size: int) -> Iterator[None]:
         """Counts a body until its request has been answered."""
-        self._held += size
+        self.held_bytes += size
         try:
             yield
         finally:
-            self._held -= size
+            self.held_bytes -= size
 
     async def read(self, request: web.Request) -> bytes | Refusal:
         """The raw body, or why it cannot be had.

@@ -1,13 +1,11 @@
 """Builds the service from its settings, and takes it down in the order that loses nothing."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 from opentelemetry.sdk.trace import TracerProvider
 
 from surelane import __version__
@@ -19,6 +17,7 @@ from surelane.telemetry import configure_telemetry
 from surelane_ingest.app import Drain, SlackApp
 from surelane_ingest.body import Bodies
 from surelane_ingest.connections import Connections
+from surelane_ingest.http_server import server_options
 from surelane_ingest.readiness import Readiness
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.signature import Signatures
@@ -29,19 +28,17 @@ from surelane_ingest.writer import FLUSHERS, Writer
 SERVICE = "surelane-ingest"
 CONNECTIONS = FLUSHERS + 1
 """One a flusher, and one for the readiness probe."""
-KEEP_ALIVE = 75.0
-"""Seconds an idle connection is kept: longer than the load balancers' 60, so that it is they who close it."""
-
 _logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Ingest:
-    """A running service: its ports, its writer, and the switch that starts the drain."""
+    """A running service: its ports, what it holds, and the switch that starts the drain."""
 
     port: int
     private_port: int
     writer: Writer
+    bodies: Bodies
     drain: Drain
 
 
@@ -49,13 +46,11 @@ async def main(stop: asyncio.Event) -> None:
     """Runs the service until ``stop`` is set, then finishes what it took."""
     settings = load_settings(IngestSettings)
     configure_logs(SERVICE, settings.log_level)
-    logging.getLogger("aiohttp.server").addFilter(_without_payload)
     telemetry = configure_telemetry(SERVICE, __version__)
     try:
         async with running(settings, telemetry.traces) as ingest:
             _logger.info("taking events", port=ingest.port, private_port=ingest.private_port)
             await stop.wait()
-            ingest.drain.started = True
         _logger.info("stopped")
     finally:
         await asyncio.to_thread(telemetry.shutdown)
@@ -71,58 +66,59 @@ async def running(settings: IngestSettings, traces: TracerProvider | None = None
     Raises:
         SettingsError: a port is taken, or the database's URL is not one.
     """
-    budget = settings.database_budget
+    bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
+    async with (
+        _connections(settings) as connections,
+        _serving_private(settings, connections, drain) as private_port,
+        Writer(connections, budget=settings.database_budget, buffer=settings.buffer) as writer,
+        _serving_public(settings, bodies, writer, drain, traces) as port,
+    ):
+        try:
+            yield Ingest(port, private_port, writer, bodies, drain)
+        finally:
+            drain.started = True
+
+
+@asynccontextmanager
+async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
     pool = await create_pool(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         max_size=CONNECTIONS,
-        statement_timeout=budget,
-        connect_timeout=budget,
+        statement_timeout=settings.database_budget,
+        connect_timeout=settings.database_budget,
     )
-    connections, drain = Connections(pool, budget), Drain()
-    private = private_app(Readiness(connections, lambda: drain.started, budget).unready)
     try:
-        async with (
-            serving(
-                private, settings.private_port, setting="SURELANE_PRIVATE_PORT", host=settings.host
-            ) as private_port,
-            Writer(connections, budget=budget, buffer=settings.buffer) as writer,
-        ):
-            with instrumented(traces):
-                public = _public_app(settings, writer, drain, tracing=traces is not None)
-            async with serving(
-                public,
-                settings.port,
-                setting="SURELANE_PORT",
-                host=settings.host,
-                auto_decompress=False,
-                keepalive_timeout=KEEP_ALIVE,
-                shutdown_timeout=settings.drain_timeout.total_seconds(),
-            ) as port:
-                yield Ingest(port, private_port, writer, drain)
+        yield Connections(pool, settings.database_budget)
     finally:
         await close_pool(pool)
 
 
-def _public_app(settings: IngestSettings, writer: Writer, drain: Drain, *, tracing: bool) -> web.Application:
+def _serving_private(
+    settings: IngestSettings, connections: Connections, drain: Drain
+) -> AbstractAsyncContextManager[int]:
+    readiness = Readiness(connections, lambda: drain.started, settings.database_budget)
+    return serving(
+        private_app(readiness.unready),
+        settings.private_port,
+        setting="SURELANE_PRIVATE_PORT",
+        host=settings.host,
+    )
+
+
+def _serving_public(
+    settings: IngestSettings, bodies: Bodies, writer: Writer, drain: Drain, traces: TracerProvider | None
+) -> AbstractAsyncContextManager[int]:
     slack = SlackApp(
         signatures=Signatures(settings.signing_secrets),
         subscriptions=Subscriptions(settings.event_types),
-        bodies=Bodies(settings.max_body, settings.body_memory),
+        bodies=bodies,
         writer=writer,
         drain=drain,
-        tracing=tracing,
+        tracing=traces is not None,
     )
-    app = web.Application(client_max_size=settings.max_body)
+    with instrumented(traces):
+        app = web.Application(client_max_size=settings.max_body)
     app.add_routes(slack.routes())
-    return app
-
-
-def _without_payload(record: logging.LogRecord) -> bool:
-    """Keeps what garbled HTTP carried out of the logs: aiohttp would quote it, with a stack trace."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, HttpProcessingError):
-        record.exc_info = None
-        record.levelno, record.levelname = logging.INFO, "INFO"
-        record.msg, record.args = "garbled HTTP: %s", (type(error).__name__,)
-    return True
+    options = server_options(settings.drain_timeout)
+    return serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, **options)

@@ -24,8 +24,8 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.metrics import Metrics
 
 MAX_BATCH = 500
-FLUSHERS = 4
-"""Two for batches, two for events on their own."""
+FLUSHERS = 6
+"""Two for batches, four for events on their own."""
 
 _PATIENCE = 0.1
 """Seconds after which an event that no flusher has taken is the second flusher's."""

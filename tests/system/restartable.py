@@ -1,0 +1,103 @@
+"""A database server of a test's own, to be stopped, killed, frozen and started again."""
+
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import psutil  # type: ignore[import-untyped]
+from dev.accounts import OWNER, prepare, uri_of
+from dev.postgres import Postgres, embedded
+
+from surelane.pool import Connection
+from tests.databases import migrate
+
+NAME = "surelane"
+
+
+class Restartable:
+    """An embedded PostgreSQL with a migrated database. What it has committed, it keeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = AsyncExitStack()
+        self._postgres: Postgres | None = None
+        self._admin = ""
+
+    def uri(self, role: str = OWNER) -> str:
+        """The database's URI, the same before and after a restart."""
+        return uri_of(self._admin, role=role, database=NAME)
+
+    async def start(self) -> None:
+        """Starts the server, and returns when it answers."""
+        self._postgres = await self._stack.enter_async_context(embedded(self._directory, on_line=print))
+        assert self._admin in ("", self._postgres.uri), "the server moved"
+        self._admin = self._postgres.uri
+
+    async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stops the server: SIGINT is a fast shutdown, SIGQUIT an immediate one, as after a crash."""
+        self._process().send_signal(how)
+        await self._stack.aclose()
+        self._postgres = None
+
+    async def restart(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stops it and starts it again."""
+        await self.stop(how)
+        await self.start()
+
+    def freeze(self) -> None:
+        """Stops every process of the server in its tracks: connections stand, and nothing answers."""
+        for process in self._processes():
+            process.suspend()
+
+    def thaw(self) -> None:
+        """Lets a frozen server go on."""
+        for process in reversed(self._processes()):
+            process.resume()
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Connection]:
+        """A connection as the owner."""
+        connection = await asyncpg.connect(self.uri())
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def execute(self, statement: str) -> None:
+        """Runs one statement as the superuser."""
+        connection = await asyncpg.connect(self._admin)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def aclose(self) -> None:
+        """Ends the server, frozen or not."""
+        if self._postgres is not None:
+            self.thaw()
+        await self._stack.aclose()
+
+    def _process(self) -> psutil.Process:
+        assert self._postgres is not None, "the server does not run"
+        return psutil.Process(self._postgres.child.process.pid)
+
+    def _processes(self) -> list[psutil.Process]:
+        postmaster = self._process()
+        return [postmaster, *postmaster.children(recursive=True)]
+
+
+@asynccontextmanager
+async def restartable() -> AsyncIterator[Restartable]:
+    """A running server with a migrated database, gone at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix="surelane-outage-") as directory:
+        server = Restartable(Path(directory))
+        try:
+            await server.start()
+            await prepare(server._admin, NAME)
+            await migrate(server.uri())
+            yield server
+        finally:
+            await server.aclose()

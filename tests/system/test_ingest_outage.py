@@ -1,0 +1,217 @@
+"""Whatever befalls the database, every answer is 200-and-stored or one that makes Slack try again."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from surelane.pool import Connection
+from tests.processes import Service, service, until
+from tests.system.ingest_client import Slack, event_id, mention, settings
+from tests.system.restartable import Restartable, restartable
+
+RETRY_DELAYS = (0.0, 0.3, 1.5)
+"""Slack's three retries, at once, after a minute and after five, shortened."""
+
+
+@pytest.fixture
+async def postgres() -> AsyncIterator[Restartable]:
+    async with restartable() as server:
+        yield server
+
+
+@pytest.fixture
+async def ingest(postgres: Restartable) -> AsyncIterator[Service]:
+    async with service(
+        "surelane_ingest", settings(postgres.uri("surelane_ingest"), LOG_LEVEL="info")
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+async def slack(ingest: Service) -> AsyncIterator[Slack]:
+    async with aiohttp.ClientSession() as session:
+        yield Slack(session, ingest.url)
+
+
+async def stored(connection: Connection) -> list[str]:
+    """The event ids in the queue, one a row."""
+    return [row["item_key"] for row in await connection.fetch("select item_key from agent.event order by 1")]
+
+
+class Sender:
+    """Sends events as Slack does: again after an error, at most three times."""
+
+    def __init__(self, slack: Slack) -> None:
+        self._slack = slack
+        self.acknowledged: set[str] = set()
+        self.given_up: set[str] = set()
+        self.statuses: list[int] = []
+
+    async def deliver(self) -> None:
+        """Sends one event until it is acknowledged or Slack would give up."""
+        identity = event_id()
+        payload = mention(identity, channel=f"C{identity}")
+        for attempt, delay in enumerate((None, *RETRY_DELAYS)):
+            if delay is not None:
+                await asyncio.sleep(delay)
+            headers = (
+                {}
+                if delay is None
+                else {"x-slack-retry-num": str(attempt), "x-slack-retry-reason": "http_error"}
+            )
+            answer = await self._slack.event(payload, **headers)
+            self.statuses.append(answer.status)
+            assert answer.status in (200, 503), answer
+            assert not answer.no_retry
+            if answer.status == 200:
+                self.acknowledged.add(identity)
+                return
+        self.given_up.add(identity)
+
+    async def deliver_until(self, stop: asyncio.Event) -> None:
+        """Sends one event after another."""
+        while not stop.is_set():
+            await self.deliver()
+
+
+async def acknowledged_more(sender: Sender, number: int) -> None:
+    """Waits for so many more acknowledged events."""
+    goal = len(sender.acknowledged) + number
+    await until(lambda: len(sender.acknowledged) >= goal, within=30, what=f"{goal} acknowledged events")
+
+
+async def sending(sender: Sender, stop: asyncio.Event, senders: int = 8) -> None:
+    await asyncio.gather(*(sender.deliver_until(stop) for _ in range(senders)))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+async def test_restarts_lose_no_acknowledged_event(
+    postgres: Restartable, slack: Slack, how: signal.Signals
+) -> None:
+    sender, stop = Sender(slack), asyncio.Event()
+    work = asyncio.create_task(sending(sender, stop))
+    for _ in range(3):
+        await acknowledged_more(sender, 50)
+        await postgres.restart(how)
+    await acknowledged_more(sender, 50)
+    stop.set()
+    await work
+    async with postgres.connected() as connection:
+        rows = await stored(connection)
+    assert len(rows) == len(set(rows)), "an event was stored twice"
+    assert sender.acknowledged <= set(rows), "an acknowledged event was lost"
+    assert set(rows) <= sender.acknowledged | sender.given_up
+    assert not sender.given_up
+
+
+async def test_killed_connections_lose_nothing(postgres: Restartable, slack: Slack) -> None:
+    sender, stop = Sender(slack), asyncio.Event()
+    work = asyncio.create_task(sending(sender, stop))
+    for _ in range(10):
+        await acknowledged_more(sender, 20)
+        await postgres.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-ingest'"
+        )
+    stop.set()
+    await work
+    async with postgres.connected() as connection:
+        rows = await stored(connection)
+    assert sorted(rows) == sorted(sender.acknowledged)
+    assert not sender.given_up
+
+
+async def test_a_database_that_hangs_is_answered_503_in_time_and_used_again_when_it_is_back(
+    postgres: Restartable, ingest: Service, slack: Slack
+) -> None:
+    assert (await slack.event(mention())).status == 200
+    sent = [mention(channel=f"C{number}") for number in range(20)]
+    postgres.freeze()
+    try:
+        started = time.monotonic()
+        answers = await asyncio.gather(*(slack.event(payload) for payload in sent))
+        took = time.monotonic() - started
+        assert {answer.status for answer in answers} == {503}
+        assert all(answer.headers["Retry-After"] and not answer.no_retry for answer in answers)
+        assert took < 2.8, "Slack would have given up by then"
+        async with slack.session.get(ingest.private_url + "/livez") as alive:
+            assert alive.status == 200
+        async with slack.session.get(ingest.private_url + "/readyz") as unready:
+            assert unready.status == 503
+    finally:
+        postgres.thaw()
+    sender = Sender(slack)
+    await sender.deliver()
+    assert sender.acknowledged
+    answers = await asyncio.gather(*(slack.event(payload) for payload in sent))
+    assert {answer.status for answer in answers} == {200}
+    async with postgres.connected() as connection:
+        rows = await stored(connection)
+    assert len(rows) == len(set(rows)) == 22
+
+
+async def test_a_service_starts_without_its_database_and_serves_when_it_comes(postgres: Restartable) -> None:
+    uri = postgres.uri("surelane_ingest")
+    await postgres.stop()
+    async with (
+        service("surelane_ingest", settings(uri), ready="") as ingest,
+        aiohttp.ClientSession() as session,
+    ):
+        slack = Slack(session, ingest.url)
+        await _until_listening(session, ingest)
+        started = time.monotonic()
+        answer = await slack.event(mention())
+        assert answer.status == 503
+        assert time.monotonic() - started < 2.8
+        async with session.get(ingest.private_url + "/readyz") as unready:
+            assert unready.status == 503
+        await postgres.start()
+        sender = Sender(slack)
+        await sender.deliver()
+        assert sender.acknowledged
+
+
+async def _until_listening(session: aiohttp.ClientSession, ingest: Service) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                async with session.get(ingest.private_url + "/livez"):
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.05)
+
+
+async def test_what_is_in_hand_when_the_service_is_told_to_stop_is_finished(postgres: Restartable) -> None:
+    uri = postgres.uri("surelane_ingest")
+    acknowledged: set[str] = set()
+    async with (
+        service("surelane_ingest", settings(uri, LOG_LEVEL="info")) as ingest,
+        aiohttp.ClientSession() as session,
+    ):
+        slack = Slack(session, ingest.url)
+
+        async def send_until_refused() -> None:
+            while True:
+                identity = event_id()
+                try:
+                    answer = await slack.event(mention(identity, channel=f"C{identity}"))
+                except aiohttp.ClientConnectionError:
+                    return
+                assert answer.status in (200, 503), answer
+                if answer.status == 503:
+                    assert not answer.no_retry
+                    return
+                acknowledged.add(identity)
+
+        work = [asyncio.create_task(send_until_refused()) for _ in range(16)]
+        await until(lambda: len(acknowledged) >= 200, within=30, what="200 acknowledged events")
+        ingest.process.send_signal(signal.SIGTERM)
+        await asyncio.gather(*work)
+        assert await asyncio.wait_for(ingest.process.wait(), 10) == 0
+    async with postgres.connected() as connection:
+        rows = await stored(connection)
+    assert len(rows) == len(set(rows))
+    assert acknowledged <= set(rows)

@@ -1,0 +1,150 @@
+"""Group commit: events share commits without waiting, and none can fail or hold up another."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from surelane.pool import Connection
+from tests.databases import as_role
+from tests.processes import until
+from tests.system.ingest_client import Answer, Served, event_id, mention, served
+
+
+@pytest.fixture
+async def service(database: str) -> AsyncIterator[Served]:
+    async with served(as_role(database, "surelane_ingest")) as running:
+        yield running
+
+
+async def timed(running: Served, payload: object) -> tuple[Answer, float]:
+    started = time.monotonic()
+    answer = await running.slack.event(payload)
+    return answer, time.monotonic() - started
+
+
+async def test_requests_that_come_together_share_commits(service: Served, connection: Connection) -> None:
+    await service.slack.event(mention())
+    answers = await asyncio.gather(*(service.slack.event(mention(channel=f"C{n}")) for n in range(100)))
+    assert {answer.status for answer in answers} == {200}
+    transactions = await connection.fetchval("select count(distinct xmin::text) from agent.event")
+    assert transactions < 60
+
+
+async def test_a_lone_request_waits_for_nothing(service: Served) -> None:
+    await service.slack.event(mention())
+    took = min([(await timed(service, mention(channel=f"C{n}")))[1] for n in range(10)])
+    assert took < 0.05  # a timer's tick would show
+
+
+async def test_a_blocked_event_holds_up_no_other(service: Served, connection: Connection) -> None:
+    assert (
+        await service.slack.event(mention())
+    ).status == 200  # the first of a kind is special: it makes the kind known
+    blocked = mention(channel="C-blocked")
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("select agent.insert_event(($1::text)::jsonb)", _json(blocked))
+    first = asyncio.create_task(timed(service, blocked))
+    await asyncio.sleep(0.05)
+    others = await asyncio.gather(*(timed(service, mention(channel=f"C{n}")) for n in range(30)))
+    answer, took = await first
+    assert {other.status for other, _ in others} == {200}
+    assert max(seconds for _, seconds in others) < took
+    assert answer.status == 503
+    assert not answer.no_retry
+    assert took < 2.5
+    await transaction.commit()
+    assert (await service.slack.event(blocked)).status == 200
+    assert await connection.fetchval("select count(*) from agent.event") == 32
+
+
+async def test_an_event_in_the_same_batch_as_a_blocked_one_is_stored(
+    service: Served, connection: Connection
+) -> None:
+    assert (await service.slack.event(mention())).status == 200
+    blocked = mention(channel="C-blocked")
+    async with connection.transaction():
+        await connection.execute("select agent.insert_event(($1::text)::jsonb)", _json(blocked))
+        payloads = [mention(channel=f"C{n}") for n in range(20)]
+        answers = await asyncio.gather(
+            *(timed(service, payload) for payload in [*payloads[:10], blocked, *payloads[10:]])
+        )
+    statuses = [answer.status for answer, _ in answers]
+    assert statuses.pop(10) == 503
+    assert set(statuses) == {200}
+    assert max(took for _, took in answers) < 2.5
+
+
+async def test_an_event_the_database_refuses_fails_no_other(service: Served, connection: Connection) -> None:
+    await connection.execute(
+        "alter table agent.event add constraint no_poison check (event #>> '{event,text}' <> 'poison')"
+    )
+    payloads = [mention(channel=f"C{n}", text="poison" if n == 7 else "hello") for n in range(20)]
+    answers = await asyncio.gather(*(service.slack.event(payload) for payload in payloads))
+    assert answers[7].status == 400
+    assert answers[7].no_retry
+    assert {answer.status for n, answer in enumerate(answers) if n != 7} == {200}
+    assert await connection.fetchval("select count(*) from agent.event") == 19
+
+
+async def test_the_buffer_is_bounded_and_what_is_beyond_it_is_refused_at_once(
+    database: str, connection: Connection
+) -> None:
+    async with served(as_role(database, "surelane_ingest"), buffer=5) as running:
+        async with connection.transaction():
+            await connection.execute("lock table agent.event in access exclusive mode")
+            answers = await asyncio.gather(*(timed(running, mention()) for _ in range(60)))
+        refused_at_once = [took for answer, took in answers if b"too many" in answer.body]
+        assert {answer.status for answer, _ in answers} == {503}
+        assert len(refused_at_once) > 30
+        assert min(refused_at_once) < 0.4
+        assert max(took for _, took in answers) < 2.8
+        assert (await running.slack.event(mention())).status == 200
+
+
+async def test_bodies_are_bounded_together(database: str) -> None:
+    async with served(
+        as_role(database, "surelane_ingest"), max_body="64KiB", body_memory="128KiB"
+    ) as running:
+        release = asyncio.Event()
+
+        async def halted() -> AsyncIterator[bytes]:
+            yield b"{"
+            await release.wait()
+            yield b"}"
+
+        async def upload() -> int:
+            headers = {"Content-Type": "application/json"}
+            async with running.slack.session.post(
+                running.url + "/slack/events", data=halted(), headers=headers
+            ) as response:
+                return response.status
+
+        uploads = [asyncio.create_task(upload()) for _ in range(2)]
+        await until(lambda: running.ingest.bodies.held_bytes == 2 * 65536, what="two bodies being read")
+        answer = await running.slack.event(mention())
+        assert answer.status == 503
+        release.set()
+        assert await asyncio.gather(*uploads) == [401, 401]
+        assert (await running.slack.event(mention())).status == 200
+
+
+async def test_a_client_that_goes_away_harms_nobody(service: Served, connection: Connection) -> None:
+    gone = event_id()
+    async with connection.transaction():
+        await connection.execute("lock table agent.event in access exclusive mode")
+        leaving = [asyncio.create_task(service.slack.event(mention(gone, channel=f"C{n}"))) for n in range(5)]
+        await until(lambda: service.ingest.bodies.held_bytes, what="a request")
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+    assert (await service.slack.event(mention())).status == 200
+    assert (await service.slack.event(mention(gone))).status == 200
+    assert await connection.fetchval("select count(*) from agent.event") == 2
+
+
+def _json(payload: object) -> str:
+    return json.dumps(payload)
