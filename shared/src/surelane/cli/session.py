@@ -1,0 +1,50 @@
+"""How a command reaches the database and ends: one connection, one exit code, one line an error."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import asyncpg
+import typer
+
+from surelane.operations import Operations
+from surelane.pool import UNAVAILABLE, Connection
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_DATABASE = 4
+
+Result = TypeVar("Result")
+
+
+def run(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -> Result:
+    """Runs ``work`` on a connection of its own; an error of the database is one line and an exit code."""
+    try:
+        return asyncio.run(_connected(dsn, work))
+    except UNAVAILABLE as error:
+        raise failed(f"cannot reach the database: {error}", EXIT_DATABASE) from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise failed(f"{error}; connect as a member of agent_operator", EXIT_DATABASE) from None
+    except (asyncpg.UndefinedFunctionError, asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        raise failed(
+            "the database has no schema of this release; run: python -m surelane_migrations apply",
+            EXIT_DATABASE,
+        ) from None
+    except (asyncpg.PostgresError, ValueError) as error:
+        raise failed(str(error), EXIT_FAILED) from None
+
+
+async def _connected(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -> Result:
+    async with asyncio.timeout(30):
+        connection = await asyncpg.connect(dsn, server_settings={"application_name": "surelane"}, timeout=10)
+        try:
+            return await work(Operations(connection), connection)
+        finally:
+            await connection.close(timeout=2)
+
+
+def failed(message: str, code: int) -> typer.Exit:
+    """Says what went wrong on standard error; to be raised."""
+    typer.echo(f"surelane: {message}", err=True)
+    return typer.Exit(code)
