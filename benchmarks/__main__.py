@@ -1,0 +1,77 @@
+"""``python -m benchmarks``: measures, prints, and writes ``docs/performance/``."""
+
+import argparse
+import asyncio
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.bench import Bench
+from benchmarks.result import Result
+from benchmarks.server import migrated_template, running_server
+
+NAMES = ("drain", "bare", "backlog", "held_vacuum", "latency", "groups", "ingest", "memory", "statements")
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance"
+ROUNDS = 3
+
+
+def main() -> None:
+    """Reads the command line and runs what it asks for."""
+    arguments = _arguments()
+    asyncio.run(_run(arguments.only or NAMES, arguments))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="The benchmarks, side by side with peers."
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=NAMES,
+        metavar="NAME",
+        help=f"one of {', '.join(NAMES)}; may be repeated",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small and short: shows that they work, not how fast the queue is",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help=f"interleaved rounds, of which medians are taken (default {ROUNDS}; quick: 1)",
+    )
+    parser.add_argument(
+        "--output", type=Path, help="where to write (default: docs/performance; quick: nowhere)"
+    )
+    arguments = parser.parse_args()
+    arguments.rounds = arguments.rounds or (1 if arguments.quick else ROUNDS)
+    arguments.output = arguments.output or (None if arguments.quick else DOCS)
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return arguments
+
+
+async def _run(names: tuple[str, ...], arguments: argparse.Namespace) -> None:
+    results: dict[str, Result] = {}
+    async with running_server() as server, migrated_template(server) as template:
+        where = await report.circumstances(server)
+        bench = Bench(server, template, arguments.quick, arguments.rounds)
+        for name in names:
+            print(name, file=sys.stderr, flush=True)
+            results[name] = result = await import_module(f"benchmarks.{name}").measure(bench)
+            print(f"\n{result.title}\n\n{report.table_text(result.table)}\n")
+            if arguments.output:
+                report.write(arguments.output, name, result, where)
+    print(report.summary(results))
+    print(f"\n{where}")
+    if arguments.output and len(results) == len(NAMES):
+        (arguments.output / "README.md").write_text(
+            f"# Targets and figures\n\n{report.summary(results)}\n\n{where}\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""A process that handles events, ours or a peer's, as the benchmark sees it: what it counted, its memory, its end."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import psutil  # type: ignore[import-untyped]
+from dev.processes import Child
+
+from benchmarks.tally import MARK
+
+OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_", "PGQUEUER_", "PROCRASTINATE_")
+STOP_WITHIN = 60.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a process had done by a moment: events handled, CPU seconds used."""
+
+    count: int
+    at: float
+    cpu: float
+
+
+class Consumer:
+    """A running process that handles events."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.moments: list[Moment] = []
+        self.started: dict[int, float] = {}
+        """When the handlers of numbered events started."""
+        self._output: list[str] = []
+        self._news = asyncio.Event()
+        self._child: Child | None = None
+
+    async def start(self, module: Sequence[str], env: Mapping[str, str]) -> None:
+        """Starts ``python -m`` with our environment, none of the caller's settings in it."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+        command = (sys.executable, "-m", *module)
+        self._child = await Child.start(self.name, *command, on_line=self._read, env={**clean, **env})
+
+    def _read(self, line: str) -> None:
+        if not line.startswith(MARK):
+            self._output.append(line)
+            return
+        told = json.loads(line)
+        match told["bench"]:
+            case "count":
+                self.moments.append(Moment(told["count"], told["at"], told["cpu"]))
+            case "started":
+                self.started[told["number"]] = told["at"]
+        self._news.set()
+
+    @property
+    def child(self) -> Child:
+        """The process."""
+        assert self._child is not None, "not started"
+        return self._child
+
+    @property
+    def count(self) -> int:
+        """Events handled, to the last thousand."""
+        return self.moments[-1].count if self.moments else 0
+
+    async def handled(self, count: int, within: float) -> None:
+        """Waits until ``count`` events were handled.
+
+        Raises:
+            RuntimeError: the process ended, or time is up.
+        """
+        try:
+            async with asyncio.timeout(within):
+                while self.count < count:
+                    self._check()
+                    await self.news()
+        except TimeoutError:
+            raise RuntimeError(
+                f"{self.name} handled {self.count} of {count} events in {within:g} s:\n{self.tail}"
+            ) from None
+
+    async def news(self, within: float = 0.2) -> None:
+        """Waits until the process tells something, or for a moment."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(within):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _check(self) -> None:
+        if self.child.exit_code not in (None, 0):
+            raise RuntimeError(f"{self.name} ended with {self.child.exit_code}:\n{self.tail}")
+
+    @property
+    def tail(self) -> str:
+        """The end of what it wrote."""
+        return "\n".join(self._output[-20:])
+
+    def cpu_per_event(self) -> float:
+        """CPU seconds an event, from the first handler's start to the last thousandth event."""
+        first, last = self.moments[0], self.moments[-1]
+        return (last.cpu - first.cpu) / (last.count - first.count)
+
+    def rss(self) -> int:
+        """Resident memory, in bytes."""
+        size: int = psutil.Process(self.child.process.pid).memory_info().rss
+        return size
+
+    async def end(self, *, itself: bool) -> None:
+        """Waits for its end, which it is asked for unless it comes ``itself``; it first flushes what is not settled.
+
+        Raises:
+            RuntimeError: it did not end well.
+        """
+        code = await (self.child.wait() if itself else self.child.stop(signal.SIGTERM, STOP_WITHIN))
+        if code != 0:
+            raise RuntimeError(f"{self.name} exited with {code}:\n{self.tail}")
+
+
+@asynccontextmanager
+async def running(
+    name: str, *module: str, env: Mapping[str, str] | None = None, ends: bool = False
+) -> AsyncIterator[Consumer]:
+    """A process for the length of the block, stopped in order; one that ``ends`` itself is waited for."""
+    consumer = Consumer(name)
+    await consumer.start(module, env or {})
+    try:
+        yield consumer
+        await consumer.end(itself=ends)
+    finally:
+        consumer.child.kill()
+        await consumer.child.wait()
+
+
+@asynccontextmanager
+async def worker(
+    uri: str, handlers: str = "counting", *, concurrency: int = 10, **settings: str
+) -> AsyncIterator[Consumer]:
+    """Our worker service, as in production, with handlers of ``benchmarks.handlers``."""
+    env = {
+        "DATABASE_URL": uri,
+        "LOG_LEVEL": "warning",
+        "SURELANE_HANDLERS": f"benchmarks.handlers:{handlers}",
+        "SURELANE_CONCURRENCY": str(concurrency),
+        "SURELANE_HOST": "127.0.0.1",
+        "SURELANE_PRIVATE_PORT": "0",
+        **settings,
+    }
+    async with running("surelane", "surelane_worker", env=env) as consumer:
+        yield consumer

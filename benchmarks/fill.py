@@ -1,0 +1,37 @@
+"""Queues filled with events, as if they had come in a thousand a second until now."""
+
+from surelane.pool import Connection
+
+PAYLOAD_BYTES = 400
+KIND = "bench"
+
+# Numbers first to last; each group's first event is its head. Written past the insert functions (and, as a superuser,
+# past the triggers), whose speed is not the question here.
+_FILL = """
+    insert into agent.event (event_ts, vt, event, kind, item_key, group_key, head, lane)
+    select t, t, jsonb_build_object('number', i, 'text', repeat('x', $2)), $3, $4 || i
+    , g, g is null or i % $5 = 0, agent.lane(g)
+    from generate_series(0, $1 - 1) as i
+    cross join lateral (
+        select clock_timestamp() - make_interval(secs => ($1 - i) / 1000.0), 'group ' || i / $5) as event (t, g)
+"""
+
+
+async def fill(
+    connection: Connection, count: int, *, group_size: int | None = None, item_key: str | None = None
+) -> None:
+    """Adds ``count`` events.
+
+    Args:
+        connection: an administrator's.
+        count: how many.
+        group_size: events an entity has; ungrouped where ``None``.
+        item_key: what the events' natural keys begin with; none where ``None``.
+    """
+    await connection.execute("insert into agent.kind (kind) values ($1) on conflict do nothing", KIND)
+    await connection.execute(_FILL, count, PAYLOAD_BYTES - 30, KIND, item_key, group_size)
+
+
+async def clear(connection: Connection) -> None:
+    """Empties queue and history, dead rows and all."""
+    await connection.execute("truncate agent.event, agent.event_hist")

@@ -1,0 +1,30 @@
+"""The handlers that the measured worker runs: they do nothing but say that they were called."""
+
+import asyncio
+
+from benchmarks import tally
+from surelane_worker import Context, Event, Handlers
+
+TIMED = "timed:"
+"""The item key of an event whose start is timed begins with this; its number follows."""
+NAP = 0.1
+"""Seconds the waiting handler takes."""
+
+counting = Handlers()
+waiting = Handlers()
+_tally = tally.Tally()
+
+
+@counting.on("bench")
+async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler's signature
+    """Does nothing."""
+    if event.item_key is not None and event.item_key.startswith(TIMED):
+        tally.started(int(event.item_key.removeprefix(TIMED)))
+    else:
+        _tally.add()
+
+
+@waiting.on("bench")
+async def wait(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Takes a while, as a handler that calls Slack does."""
+    await asyncio.sleep(NAP)

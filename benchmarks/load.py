@@ -1,0 +1,56 @@
+"""A sustained load: a producer that keeps a worker supplied, and numbered events whose start is timed."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from benchmarks.consumer import Consumer
+from benchmarks.fill import KIND, PAYLOAD_BYTES
+from benchmarks.handlers import TIMED
+from surelane.pool import Connection
+
+BATCH = 100
+AHEAD = 2000
+"""Events inserted and not handled yet, beyond which the producer waits."""
+
+_INSERT = """
+    insert into agent.event (event_ts, event, kind, head, lane)
+    select clock_timestamp(), jsonb_build_object('text', repeat('x', $2)), $3, true, agent.lane(null)
+    from generate_series(1, $1)
+"""
+
+
+async def supply(connection: Connection, handled: Callable[[], int], seconds: float) -> int:
+    """Inserts batches for ``seconds``, never far ahead of what is handled; returns how many events."""
+    inserted, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        if inserted - handled() < AHEAD:
+            await connection.execute(_INSERT, BATCH, PAYLOAD_BYTES - 12, KIND)
+            inserted += BATCH
+        else:
+            await asyncio.sleep(0.001)
+    return inserted
+
+
+async def insert_timed(connection: Connection, number: int) -> tuple[float, float]:
+    """Enqueues a numbered event as an application does; returns when it was sent and when its commit was known."""
+    sent = time.monotonic()
+    await connection.execute("select agent.enqueue($1, '{}', _item_key => $2)", KIND, f"{TIMED}{number}")
+    return sent, time.monotonic()
+
+
+async def until_started(consumer: Consumer, number: int, within: float = 10) -> float:
+    """Waits until a numbered event's handler starts; returns when it did.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            while number not in consumer.started:
+                await consumer.news()
+            return consumer.started[number]
+    raise RuntimeError(
+        f"{consumer.name}: event {number} was not handled within {within:g} s:\n{consumer.tail}"
+    )

@@ -1,0 +1,89 @@
+"""Drains of our own queue, by whatever process: what several benchmarks do."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from benchmarks import figures
+from benchmarks.bench import Bench, Database, settled
+from benchmarks.consumer import Consumer
+from benchmarks.meter import usage
+from benchmarks.result import Table
+from surelane.pool import Connection
+
+WITHIN = 300.0
+CONCURRENCY = 10
+SPAN = "select extract(epoch from max(finished_at) - min(claimed[1]))::float8, count(*) from agent.event_hist"
+
+Fill = Callable[[Connection], Awaitable[None]]
+Start = Callable[[Database], AbstractAsyncContextManager[Consumer]]
+
+
+@dataclass(frozen=True)
+class Drain:
+    """One drain of a full queue."""
+
+    rate: float
+    """Events a second, from the first claim to the last completion by the database's clock."""
+
+    cpu: float
+    """CPU seconds of the handling process an event."""
+
+    wal: float
+    commits: float
+
+
+async def drain(bench: Bench, count: int, fill: Fill, start: Start) -> Drain:
+    """Has a fresh database filled with ``count`` events and emptied by the process that ``start`` starts.
+
+    Raises:
+        RuntimeError: not every event is in history at the end.
+    """
+    async with bench.database() as database:
+        async with settled(database) as connection:
+            await fill(connection)
+        async with settled(database) as connection:
+            before = await usage(connection)
+            async with start(database) as process:
+                await process.handled(count, WITHIN)
+            used = await usage(connection) - before
+            return await measured(
+                connection, SPAN, count, process.cpu_per_event(), used.wal_bytes, used.commits
+            )
+
+
+async def measured(
+    connection: Connection, span: str, count: int, cpu: float, wal_bytes: int, commits: int
+) -> Drain:
+    """The drain that a database's history tells of; ``span`` selects its seconds and how many events it completed."""
+    seconds, completed = await connection.fetchrow(span) or (0.0, 0)
+    if completed != count:
+        raise RuntimeError(f"{completed} of {count} events are in history")
+    return Drain(count / seconds, cpu, wal_bytes / count, commits / count)
+
+
+def rates(rounds: Mapping[str, Sequence[Drain]]) -> dict[str, float]:
+    """The median rate of each."""
+    return {name: figures.median([drain.rate for drain in drains]) for name, drains in rounds.items()}
+
+
+def table(subject: str, rounds: Mapping[str, Sequence[Drain]]) -> Table:
+    """The medians of each."""
+    columns = (
+        subject,
+        "events/s",
+        "lowest…highest",
+        "CPU an event",
+        "WAL bytes an event",
+        "commits an event",
+    )
+    return Table(columns, [(name, *_figures(drains)) for name, drains in rounds.items()])
+
+
+def _figures(drains: Sequence[Drain]) -> tuple[str, ...]:
+    rate, cpu, wal, commits = (
+        figures.median(values)
+        for values in zip(*((each.rate, each.cpu, each.wal, each.commits) for each in drains), strict=True)
+    )
+    spread = figures.spread([drain.rate for drain in drains])
+    return (figures.rate(rate), spread, figures.microseconds(cpu), f"{wal:,.0f}", f"{commits:.3f}")

@@ -1,0 +1,79 @@
+# mypy: disable-error-code="import-not-found, unused-ignore"
+"""procrastinate: how it is installed, filled and run.
+
+Its documentation recommends, for throughput, asynchronous tasks with a higher concurrency in one worker, and a pool of
+connections to match. psycopg is its compiled build; the event loop is uvloop. Finished jobs are kept, its default.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import uvloop
+from procrastinate import App, PsycopgConnector
+from procrastinate.tasks import Task
+
+from benchmarks import tally
+from benchmarks.fill import PAYLOAD_BYTES
+
+CONCURRENCY = 20
+CONNECTIONS = 10
+SETTINGS = (
+    f"concurrency={CONCURRENCY}, a pool of {CONNECTIONS} psycopg (binary) connections, uvloop, jobs kept"
+)
+SPAN = """
+    select extract(epoch from max(at) filter (where type = 'succeeded')
+        - min(at) filter (where type = 'started'))::float8
+    , count(*) filter (where type = 'succeeded') from procrastinate_events
+"""
+CHUNK = 1000
+
+_tally = tally.Tally()
+
+
+async def handle(number: int, text: str) -> None:
+    """Does nothing but say that it was called."""
+    if text:
+        _tally.add()
+    else:
+        tally.started(number)
+
+
+def _app(uri: str) -> tuple[App, "Task[[int, str], None, Task]"]:  # type: ignore[type-arg]
+    app = App(connector=PsycopgConnector(conninfo=uri, min_size=1, max_size=CONNECTIONS))
+    return app, app.task(name="bench")(handle)
+
+
+async def install(uri: str) -> None:
+    """Creates its schema."""
+    app, _ = _app(uri)
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+
+
+async def fill(uri: str, count: int) -> None:
+    """Enqueues ``count`` jobs."""
+    text = "x" * (PAYLOAD_BYTES - 30)
+    app, task = _app(uri)
+    async with app.open_async():
+        for start in range(0, count, CHUNK):
+            numbers = range(start, min(start + CHUNK, count))
+            await task.batch_defer_async(*({"number": number, "text": text} for number in numbers))
+
+
+@asynccontextmanager
+async def inserting(uri: str) -> AsyncIterator[Callable[[int], Awaitable[object]]]:
+    """Enqueues numbered jobs one at a time."""
+    app, task = _app(uri)
+    async with app.open_async():
+        yield lambda number: task.defer_async(number=number, text="")
+
+
+async def _run(uri: str, *, wait: bool) -> None:
+    app, _ = _app(uri)
+    async with app.open_async():
+        await app.run_worker_async(concurrency=CONCURRENCY, wait=wait)
+
+
+if __name__ == "__main__":
+    uvloop.run(_run(sys.argv[2], wait=sys.argv[1] == "listen"))

@@ -1,0 +1,57 @@
+"""The peers that are measured beside our queue."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from benchmarks.peers import pgqueuer, procrastinate
+
+Insert = Callable[[int], Awaitable[object]]
+"""Enqueues one numbered job."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A queue that is measured beside ours; ``python -m module drain|listen URI`` runs its worker."""
+
+    name: str
+    settings: str
+    """The settings it runs with, for the reader."""
+
+    module: str
+    install: Callable[[str], Awaitable[None]]
+    """Creates its schema in an empty database."""
+
+    fill: Callable[[str, int], Awaitable[None]]
+    """Enqueues that many jobs, with payloads as large as ours."""
+
+    inserting: Callable[[str], AbstractAsyncContextManager[Insert]]
+    span: str
+    """A query: seconds from the first job's start to the last one's end, and how many were completed."""
+
+    share: float
+    """How many jobs it is given for each of ours: a slow one would take the time of all the others."""
+
+
+PEERS = (
+    Peer(
+        name="PgQueuer",
+        settings=pgqueuer.SETTINGS,
+        module="benchmarks.peers.pgqueuer",
+        install=pgqueuer.install,
+        fill=pgqueuer.fill,
+        inserting=pgqueuer.inserting,
+        span=pgqueuer.SPAN,
+        share=1.0,
+    ),
+    Peer(
+        name="procrastinate",
+        settings=procrastinate.SETTINGS,
+        module="benchmarks.peers.procrastinate",
+        install=procrastinate.install,
+        fill=procrastinate.fill,
+        inserting=procrastinate.inserting,
+        span=procrastinate.SPAN,
+        share=0.05,
+    ),
+)

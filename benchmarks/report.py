@@ -1,0 +1,75 @@
+"""Results as Markdown and SVG, with what they were measured on."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks import plots
+from benchmarks.result import Result, Table, Verdict
+from benchmarks.server import Server, connected
+
+PACKAGES = ("surelane", "asyncpg", "uvloop", "pgqueuer", "procrastinate", "psycopg")
+SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
+
+
+async def circumstances(server: Server) -> str:
+    """The machine, versions and settings, as a Markdown paragraph."""
+    async with connected(server.admin) as connection:
+        postgres = await connection.fetchval("show server_version")
+        settings = [f"{name}={await connection.fetchval(f'show {name}')}" for name in SHOWN]
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return paragraph(f"""
+        Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores ({_processor()}),
+        {platform.system()} {platform.release()}, with Python {platform.python_version()}
+        and PostgreSQL {postgres} ({", ".join(settings)}) on the same machine; {versions}.
+    """)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def paragraph(text: str) -> str:
+    """A text in one line."""
+    return " ".join(text.split())
+
+
+def table_text(table: Table) -> str:
+    """A Markdown table."""
+    rules = ["---"] + ["---:"] * (len(table.columns) - 1)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (table.columns, rules, *table.rows))
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A target, and whether it is met."""
+    return f"{'met' if verdict.met else '**missed**'}: {verdict.target}: {verdict.measured}"
+
+
+def write(directory: Path, name: str, result: Result, where: str) -> None:
+    """Writes ``name.md`` and its plots."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for number, plot in enumerate(result.plots):
+        picture = f"{name}.svg" if number == 0 else f"{name}-{number + 1}.svg"
+        plots.draw(plot, directory / picture)
+        pictures.append(f"![{plot.title}]({picture})")
+    verdicts = "\n".join(f"- {verdict_text(verdict)}" for verdict in result.verdicts)
+    parts = (f"# {result.title}", paragraph(result.how), table_text(result.table), verdicts, *pictures, where)
+    (directory / f"{name}.md").write_text("\n\n".join(part for part in parts if part) + "\n")
+
+
+def summary(results: dict[str, Result]) -> str:
+    """All targets as one Markdown table."""
+    rows = [
+        (f"[{result.title}]({name}.md)", verdict.target, verdict.measured, "yes" if verdict.met else "**no**")
+        for name, result in results.items()
+        for verdict in result.verdicts
+    ]
+    return table_text(Table(("benchmark", "target", "measured", "met"), rows))

@@ -1,0 +1,110 @@
+"""The PostgreSQL that is measured, and fresh databases on it.
+
+It is the one ``SURELANE_BENCH_DATABASE_URL`` names (as a superuser), else the embedded one in a temporary directory.
+Its durability is PostgreSQL's default, because that is what users have: fsync and synchronous_commit are on.
+"""
+
+import asyncio
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import asyncpg
+from dev.accounts import OWNER, create_roles, uri_of
+from dev.postgres import embedded
+
+from surelane.pool import Connection
+
+SETTINGS = {
+    "shared_buffers": "512MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+}
+"""Each round begins with a checkpoint of its own, so that none falls into one round and not into the next."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server; ``admin`` is a superuser's URI."""
+
+    admin: str
+
+    def uri(self, database: str, role: str = OWNER) -> str:
+        """The URI of a database as one of our roles."""
+        return uri_of(self.admin, role=role, database=database)
+
+    def admin_uri(self, database: str) -> str:
+        """The URI of a database as the administrator."""
+        return urlunsplit(urlsplit(self.admin)._replace(path=f"/{quote(database)}"))
+
+    async def execute(self, statement: str) -> None:
+        """Runs one statement as the administrator."""
+        async with connected(self.admin) as connection:
+            await connection.execute(statement)
+
+    @asynccontextmanager
+    async def fresh(self, template: str = "template0") -> AsyncIterator[str]:
+        """A database copied from ``template``: yields its name, drops it with its sessions at the end."""
+        name = f"surelane_bench_{secrets.token_hex(6)}"
+        await self.execute(f"create database {name} owner {OWNER} template {template}")
+        try:
+            yield name
+        finally:
+            await self.execute(f"drop database if exists {name} with (force)")
+
+
+@asynccontextmanager
+async def connected(uri: str) -> AsyncIterator[Connection]:
+    """A connection for the length of the block."""
+    connection = await asyncpg.connect(uri)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def running_server() -> AsyncIterator[Server]:
+    """The server to measure, with our roles."""
+    async with AsyncExitStack() as stack:
+        admin = os.environ.get("SURELANE_BENCH_DATABASE_URL")
+        if not admin:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="surelane-bench-"))
+            running = embedded(Path(directory), on_line=_complain, settings=SETTINGS)
+            admin = (await stack.enter_async_context(running)).uri
+        async with connected(admin) as connection:
+            await create_roles(connection)
+        yield Server(admin)
+
+
+@asynccontextmanager
+async def migrated_template(server: Server) -> AsyncIterator[str]:
+    """A database that the real migrations made, to be copied."""
+    async with server.fresh() as name:
+        await _migrate(server.uri(name))
+        yield name
+
+
+async def _migrate(uri: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "surelane_migrations", "apply"),
+        env={**os.environ, "DATABASE_URL": uri},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"the migrations failed with code {process.returncode}:\n{output.decode()}")
+
+
+def _complain(line: str) -> None:
+    print(f"postgres  {line}", file=sys.stderr)
