@@ -57,7 +57,7 @@ class Delivery:
     job: JSON | None = None
     """What the queue says of the event, where a database is given."""
     answered: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
-    """Set by the first answer, whatever it is."""
+    """Set by the first answer, whatever it is, and when the delivery is given up."""
 
 
 class Sender:
@@ -103,7 +103,7 @@ class Sender:
         return await self._post(path, urlencode(fields).encode(), "application/x-www-form-urlencoded")
 
     async def close(self) -> None:
-        """Gives up whatever is under way."""
+        """Gives up whatever is under way; may be called again."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,16 +115,23 @@ class Sender:
         task.add_done_callback(self._tasks.discard)
 
     async def _deliver(self, delivery: Delivery, fault: str | None) -> None:
-        if fault == "out_of_order":
-            await self._hold(delivery)
+        try:
+            if fault == "out_of_order":
+                await self._hold(delivery)
+            await self._try(delivery)
+            if fault == "duplicate" and delivery.state == "delivered":
+                await self._repeat(delivery)
+        finally:
+            delivery.answered.set()
+
+    async def _try(self, delivery: Delivery) -> None:
         for number in range(len(self._retry_delays) + 1):
             if number:
                 await self._pause(delivery, self._retry_delays[number - 1])
-            if await self._attempt(delivery, number):
-                break
-        self._release_held()
-        if fault == "duplicate" and delivery.state == "delivered":
-            await self._repeat(delivery)
+            settled = await self._attempt(delivery, number)
+            self._release_held()
+            if settled:
+                return
 
     async def _repeat(self, delivery: Delivery) -> None:
         await self._attempt(delivery, 1, reason="http_timeout")

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Collection, Iterator
+from html import unescape
 from secrets import choice
 
 from dev.simulator.model import JSON, Change, Channel, Deleted, Edited, Message, Posted, Reacted
@@ -67,7 +68,7 @@ def rich_text(text: str) -> list[JSON]:
     """The block that Slack makes of what a person types."""
     parts = _MENTION.split(text)
     elements = [
-        {"type": "user", "user_id": part} if at % 2 else {"type": "text", "text": part}
+        {"type": "user", "user_id": part} if at % 2 else {"type": "text", "text": unescape(part)}
         for at, part in enumerate(parts)
         if part
     ]

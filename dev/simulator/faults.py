@@ -32,9 +32,9 @@ class Fault(BaseModel):
     kind: ApiFault | DeliveryFault
     methods: list[str] = Field(default_factory=list)
     """The Web API methods it meets; all of them where none is named."""
-    count: int | None = Field(1, ge=1)
+    count: int | None = Field(default=1, ge=1)
     """How often it still happens; ``None``: until it is taken away."""
-    retry_after: int = Field(2, ge=0, le=3600)
+    retry_after: int = Field(default=2, ge=0, le=3600)
     """Seconds, for ``rate_limited``."""
     delay: Duration = timedelta(seconds=5)
     """For ``slow``."""

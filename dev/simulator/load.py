@@ -28,6 +28,9 @@ class Summary:
 
     def note_answer(self, event: JSON) -> None:
         """Counts the first answer to an event."""
+        if not event["attempts"]:
+            self.answers["given up"] += 1
+            return
         first = event["attempts"][0]
         self.answers[str(first["status"] or first["problem"])] += 1
         self.answer_ms.append(first["ms"])

@@ -30,7 +30,7 @@ def simulator_app(simulator: Simulator) -> web.Application:
     app.add_routes([web.post("/response/{key}", responses.respond)])
     app.add_routes([*people.ROUTES, *apps.ROUTES, *operations.ROUTES])
     app.on_response_prepare.append(_guard)
-    app.on_shutdown.append(_close_feed)
+    app.on_shutdown.append(_close)
     return app
 
 
@@ -49,14 +49,15 @@ async def main(settings: SimulatorSettings, stop: asyncio.Event) -> None:
 async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
     """Serves a simulator for the length of the block; yields its address."""
     simulator = Simulator(settings, settings.public_url or "")
-    async with serving(
-        simulator_app(simulator), settings.port, setting="SURELANE_SIMULATOR_PORT", host=settings.host
-    ) as port:
-        url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
-        simulator.interactions.public_url = settings.public_url or url
-        async with _background(simulator):
-            yield url
-    await simulator.sender.close()
+    app, host = simulator_app(simulator), settings.host
+    try:
+        async with serving(app, settings.port, setting="SURELANE_SIMULATOR_PORT", host=host) as port:
+            url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+            simulator.interactions.public_url = settings.public_url or url
+            async with _background(simulator):
+                yield url
+    finally:
+        await simulator.close()
 
 
 @asynccontextmanager
@@ -90,5 +91,5 @@ async def _guard(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.setdefault("Cache-Control", "no-cache")
 
 
-async def _close_feed(app: web.Application) -> None:
-    app[SIMULATOR].feed.close()
+async def _close(app: web.Application) -> None:
+    await app[SIMULATOR].close()

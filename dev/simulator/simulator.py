@@ -1,5 +1,7 @@
 """The simulator as a whole: what happens in the workspace reaches the app and the open pages."""
 
+import asyncio
+
 from dev.simulator.delivery import Delivery, Sender
 from dev.simulator.demo import demo_workspace
 from dev.simulator.events import envelope, events_of
@@ -34,6 +36,15 @@ class Simulator:
             changed=self.delivery_changed,
         )
         self.workspace.listeners += [self._show, self._send_events]
+        self.closing = asyncio.Event()
+        """Set when the simulator ends, so that nobody waits on."""
+
+    async def close(self) -> None:
+        """Ends deliveries, feeds and waits; may be called again."""
+        self.closing.set()
+        self.api.closing.set()
+        self.feed.close()
+        await self.sender.close()
 
     def message(self, message: Message) -> JSON:
         """A message as the page takes it: Slack's shape, and what Slack would not tell an app."""

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from itertools import islice
+from typing import Any
 
 from aiohttp import web
 
@@ -81,22 +82,24 @@ async def reply(request: web.Request) -> web.Response:
 async def _await_reply(
     simulator: Simulator, channel: Channel, asked: Message, timeout: float
 ) -> Message | None:
-    changed = asyncio.Event()
+    """Looks after every change; ``None`` when the time is up or the simulator ends."""
+    found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
-    def notice(_: Change) -> None:
-        changed.set()
+    def look(_: Change | None) -> None:
+        message = _reply_to(channel, asked)
+        if message is not None and not found.done():
+            found.set_result(message)
 
-    simulator.workspace.listeners.append(notice)
+    closing = asyncio.create_task(simulator.closing.wait())
+    simulator.workspace.listeners.append(look)
     try:
-        async with asyncio.timeout(timeout):
-            while (found := _reply_to(channel, asked)) is None:
-                changed.clear()
-                await changed.wait()
-            return found
-    except TimeoutError:
-        return None
+        look(None)
+        waits: list[asyncio.Future[Any]] = [found, closing]
+        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        return found.result() if found.done() else None
     finally:
-        simulator.workspace.listeners.remove(notice)
+        closing.cancel()
+        simulator.workspace.listeners.remove(look)
 
 
 def _reply_to(channel: Channel, asked: Message) -> Message | None:

@@ -8,7 +8,7 @@ import { buildTools, renderTools } from "./tools.js";
 
 const TOGETHER = 300; // seconds within which one person's messages stand together
 
-const main = composer($("composer"), { id: "composer-text", label: "Message", place: () => ({ channel: store.channel }) });
+const main = composer($("composer"), { id: "composer-text", label: "Message", place: () => ({ channel: store.channel }), sent: showThread });
 const side = composer($("thread-composer"), { id: "thread-text", label: "Reply", place: () => ({ channel: store.channel, thread: store.thread }) });
 
 function openChannel(id) {
@@ -26,6 +26,14 @@ function openThread(ts) {
   location.hash = `${store.channel}/${ts}`;
   changed();
   setTimeout(side.focus, 30);
+}
+
+// Beside the channel, on a wide screen: the answer is about to arrive there.
+function showThread(message) {
+  if (store.pane === "tools" || !matchMedia("(min-width: 1021px)").matches) return;
+  Object.assign(store, { thread: message.ts, pane: "thread" });
+  location.hash = `${message.channel}/${message.ts}`;
+  changed();
 }
 
 function closePane() {

@@ -2,7 +2,7 @@
 import { h, toast } from "./dom.js";
 import { request, store } from "./store.js";
 
-export function composer(host, { id, label, place }) {
+export function composer(host, { id, label, place, sent = () => {} }) {
   let mention = true;
   const text = h("textarea", { id, rows: 1, "aria-label": label, placeholder: label, autocomplete: "off", enterkeyhint: "send" });
   const send = h("button", { class: "send", "aria-label": "Send", title: "Send (Enter)" }, "➤");
@@ -35,10 +35,11 @@ export function composer(host, { id, label, place }) {
     show();
   }
 
-  const say = (typed) => {
+  const say = async (typed) => {
     const { channel, thread } = place();
     const addressed = mention && !store.channels.get(channel).is_im;
-    return request("POST", "/control/messages", { text: typed, channel, thread_ts: thread || null, user: store.user, mention: addressed });
+    const { message, events } = await request("POST", "/control/messages", { text: typed, channel, thread_ts: thread || null, user: store.user, mention: addressed });
+    if (events.length) sent(message);
   };
 
   async function command(typed) {

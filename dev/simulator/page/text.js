@@ -38,6 +38,10 @@ function mention(id) {
   return h("span", { class: id === store.user ? "mention me" : "mention" }, `@${name}`);
 }
 
+export function plainText(message) {
+  return unescape(message.text.replace(/<@([A-Z0-9]+)>/g, (_, id) => `@${store.users.get(id)?.profile.display_name || id}`));
+}
+
 export function inline(text) {
   let first = null;
   for (const [pattern, make] of RULES) {

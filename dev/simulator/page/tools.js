@@ -2,6 +2,7 @@
 import { $, clock, h, reconcile, toast } from "./dom.js";
 import { changed, request, store } from "./store.js";
 import { deliveryLine } from "./delivery.js";
+import { plainText } from "./text.js";
 
 const KINDS = [
   ["rate_limited", "429 with Retry-After", "api"], ["server_error", "500", "api"], ["slow", "a slow answer", "api"],
@@ -68,9 +69,16 @@ export function renderTools() {
   if (store.pane !== "tools") return;
   const deliveries = [...store.deliveries.values()].reverse().slice(0, 200);
   reconcile(parts.deliveries, deliveries.map((delivery) => ({ key: delivery.id, signature: JSON.stringify(delivery), delivery })),
-    ({ delivery }) => h("li", {}, deliveryLine(delivery), delivery.own_message && h("span", { class: "note" }, "the bot's own message: to be passed over")));
+    deliveryItem);
   const calls = store.calls.slice(-200).reverse();
   reconcile(parts.calls, calls.map((call) => ({ key: `${call.at}${call.method}`, signature: "", call })), callItem);
+}
+
+function deliveryItem({ delivery }) {
+  const message = store.messages.get(`${delivery.channel}/${delivery.ts}`);
+  const about = delivery.own_message ? "the bot's own message, to be passed over" : message ? plainText(message) : "";
+  const at = delivery.attempts.length ? clock(delivery.attempts[0].at) : "";
+  return h("li", {}, h("p", { class: "about note" }, h("time", {}, at), h("span", {}, about)), deliveryLine(delivery));
 }
 
 function faultItem({ fault }) {

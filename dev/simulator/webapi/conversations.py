@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import TypeVar
 
 from dev.simulator.model import JSON, Channel, Message
@@ -23,7 +24,8 @@ def replies(call: Call, slack: Slack) -> JSON:
     message = channel.messages.get(call.text("ts"))
     if message is None or message.visible_to is not None:
         raise ApiError("thread_not_found")
-    found = [m for m in channel.replies(message.ts) if _within(call, m.ts)]
+    within = _range(call)
+    found = [m for m in channel.replies(message.ts) if within(m.ts)]
     page, cursor = page_of(found, call, default=MAX_REPLIES, key="next_ts")
     return _messages(call, slack, [message, *page], cursor)
 
@@ -32,7 +34,8 @@ def history(call: Call, slack: Slack) -> JSON:
     """What a channel shows, newest first."""
     channel = joined_channel(call, slack)
     public = (m for m in channel.messages.values() if m.in_channel and m.visible_to is None)
-    shown = [m for m in public if _within(call, m.ts)]
+    within = _range(call)
+    shown = [m for m in public if within(m.ts)]
     page, cursor = page_of(shown[::-1], call, default=DEFAULT_LIMIT, key="next_ts")
     return _messages(call, slack, page, cursor) | {
         "pin_count": 0,
@@ -90,11 +93,15 @@ def _messages(call: Call, slack: Slack, page: list[Message], cursor: str) -> JSO
     return answer | ({"response_metadata": {"next_cursor": cursor}} if cursor else {})
 
 
-def _within(call: Call, ts: str) -> bool:
+def _range(call: Call) -> Callable[[str], bool]:
+    """Whether a message's ``ts`` is in the time that a call asks for."""
     inclusive = call.flag("inclusive")
     oldest, latest = _moment(call, "oldest", 0.0), _moment(call, "latest", float("inf"))
-    at = float(ts)
-    return oldest <= at <= latest if inclusive else oldest < at < latest
+
+    def within(ts: str) -> bool:
+        return oldest <= float(ts) <= latest if inclusive else oldest < float(ts) < latest
+
+    return within
 
 
 def _moment(call: Call, name: str, default: float) -> float:

@@ -13,6 +13,7 @@ from dev.simulator.faults import Fault, Faults
 from dev.simulator.model import JSON
 from dev.simulator.webapi import chat, conversations, reactions, streams, surfaces, users
 from dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
+from surelane.lifecycle import sleep_unless
 
 METHODS: dict[str, Method] = {
     **chat.METHODS,
@@ -50,6 +51,8 @@ class WebApi:
         self._scopes = scopes
         self._noted = noted
         self.calls: deque[JSON] = deque(maxlen=CALLS_KEPT)
+        self.closing = asyncio.Event()
+        """Set to let go of calls that are held back."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The handler of ``/api/{method}``."""
@@ -79,7 +82,7 @@ class WebApi:
         except ApiError as error:
             answer = _response({"ok": False, "error": str(error), **error.details})
         if fault is not None and fault.kind == "slow":
-            await asyncio.sleep(fault.delay.total_seconds())
+            await sleep_unless(self.closing, fault.delay)
         return answer
 
     async def _run(self, request: web.Request, name: str) -> JSON:

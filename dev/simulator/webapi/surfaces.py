@@ -20,6 +20,7 @@ def accept(call: Call, slack: Slack) -> JSON:
 
 def open_view(call: Call, slack: Slack) -> JSON:
     """Opens a modal in front of whoever the trigger id came from."""
+    content = _content(call)
     state, user = slack.interactions.use_trigger(call.text("trigger_id"))
     match state:
         case "unknown":
@@ -28,7 +29,7 @@ def open_view(call: Call, slack: Slack) -> JSON:
             raise ApiError("expired_trigger_id")
         case "used":
             raise ApiError("exchanged_trigger_id")
-    view = opened_view(slack.workspace, _content(call))
+    view = opened_view(slack.workspace, content)
     slack.interactions.show(View(user, view))
     return {"view": view}
 

@@ -1,0 +1,136 @@
+"""A stand-in for the app that a simulated Slack posts to: notes each request, and answers as it is told."""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+from dev.simulator.client import SimulatorClient
+from dev.simulator.server import simulator_at
+from dev.simulator.settings import SimulatorSettings
+from slack_sdk.signature import SignatureVerifier
+from slack_sdk.web.async_client import AsyncWebClient
+
+from surelane.private import serving
+from surelane.settings import DEMO_SIGNING_SECRET
+from tests.processes import until
+
+AT_ONCE = (timedelta(0), timedelta(milliseconds=20), timedelta(milliseconds=40))
+TOKEN = "xoxb-any"
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it arrived."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    genuine: bool
+    """Whether slack-sdk's verifier takes its signature."""
+    at: float
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        """The event it carries."""
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+    @property
+    def retry(self) -> tuple[str | None, str | None]:
+        """Slack's retry headers: number and reason."""
+        return self.headers.get("X-Slack-Retry-Num"), self.headers.get("X-Slack-Retry-Reason")
+
+
+@dataclass
+class Answer:
+    """How the stand-in answers one request."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+    after: float = 0
+
+
+class StandIn:
+    """Answers 200 at once unless told otherwise in ``answers``, first come first served."""
+
+    def __init__(self) -> None:
+        self.received: list[Received] = []
+        self.answers: deque[Answer] = deque()
+        self._verifier = SignatureVerifier(DEMO_SIGNING_SECRET)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events that arrived, deliveries of the same one included."""
+        return [each.envelope for each in self.received if each.path == "/slack/events"]
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.add_routes([web.post("/slack/{what}", self._take)])
+        return app
+
+    async def arrive(self, number: int) -> list[Received]:
+        """Waits until that many requests have arrived."""
+        await until(lambda: len(self.received) >= number, what=f"the arrival of request {number}")
+        return self.received
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        genuine = self._verifier.is_valid_request(body, dict(request.headers))
+        headers = {name.title(): value for name, value in request.headers.items()}
+        self.received.append(Received(request.path, headers, body, genuine, time.monotonic()))
+        answer = self.answers.popleft() if self.answers else Answer()
+        await asyncio.sleep(answer.after)
+        return web.Response(status=answer.status, headers=answer.headers, text=answer.body)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A simulator, and the stand-in that it posts to."""
+
+    url: str
+    control: SimulatorClient
+    app: StandIn
+
+    @property
+    def web(self) -> AsyncWebClient:
+        """slack-sdk's client, as a bot would have it."""
+        return AsyncWebClient(token=TOKEN, base_url=f"{self.url}/api/")
+
+    async def said(self, text: str = "hello", **fields: Any) -> dict[str, Any]:
+        """Ada mentions the bot in #general; returns her message."""
+        answer = await self.control.say(text, **({"mention": True} | fields))
+        message: dict[str, Any] = answer["message"]
+        return message
+
+    async def settled(self, event_id: str, state: str) -> dict[str, Any]:
+        """Waits until a delivery is in a state; returns it."""
+        deadline = time.monotonic() + 10
+        while (delivery := await self.control.request("GET", f"/control/deliveries/{event_id}"))[
+            "state"
+        ] != state:
+            assert time.monotonic() < deadline, f"{delivery} did not get {state}"
+            await asyncio.sleep(0.02)
+        return delivery
+
+
+@asynccontextmanager
+async def simulated(**settings: Any) -> AsyncIterator[Pair]:
+    """Runs a simulator and a stand-in for the length of the block."""
+    app = StandIn()
+    async with serving(app.app(), 0, setting="none", host="127.0.0.1") as port:
+        defaults: dict[str, Any] = {
+            "port": 0,
+            "ingest_url": f"http://127.0.0.1:{port}",
+            "retry_delays": AT_ONCE,
+        }
+        chosen = SimulatorSettings(**(defaults | settings))
+        async with simulator_at(chosen) as url, SimulatorClient(url) as control:
+            yield Pair(url, control, app)
