@@ -41,7 +41,7 @@ async def status(url: str) -> int:
 async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -> None:
     async with up(tmp_path / "pg") as first:
         await first.ready()
-        assert await status(f"{first.page}/livez") == 200
+        assert await status(f"{first.page}/") == 200
         assert len({psutil.os.getsid(process.pid) for process in first.family}) > 4
         await answered_once(first.system)
         assert await first.end() == 0
@@ -88,7 +88,7 @@ async def test_a_second_one_on_the_same_data_is_refused(tmp_path: Path) -> None:
         async with up(tmp_path / "pg") as second:
             assert await second.child.wait() == 1
         assert "in use by another `make up`" in second.shown
-        assert await status(f"{first.page}/livez") == 200
+        assert await status(f"{first.page}/") == 200
 
 
 async def test_a_service_that_dies_ends_the_rest(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""The embedded PostgreSQL starts on whatever an earlier owner left in its directory."""
+
+import os
+import stat
+from pathlib import Path
+
+import asyncpg
+import pytest
+from dev.data_directory import MAJOR, PostgresError, program, server_user, status
+from dev.postgres import embedded
+from dev.processes import Child
+
+from tests.processes import until
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+async def answers(uri: str) -> bool:
+    connection = await asyncpg.connect(uri)
+    try:
+        return await connection.fetchval("select true") is True
+    finally:
+        await connection.close()
+
+
+async def test_a_server_left_running_is_stopped_first(tmp_path: Path) -> None:
+    async with embedded(tmp_path, on_line=print):
+        pass
+    data = tmp_path / MAJOR
+    options = ("-c", "listen_addresses=", "-c", f"unix_socket_directories={data}")
+    leftover = await Child.start(
+        "leftover", program("postgres"), "-D", data, *options, on_line=print, user=server_user(tmp_path)
+    )
+    await until(lambda: status(data) == "ready", what="the server to be left over")
+    async with embedded(tmp_path, on_line=print) as server:
+        assert await leftover.wait() == 0
+        assert await answers(server.uri)
+
+
+async def test_a_pid_that_is_another_program_s_by_now_is_left_alone(tmp_path: Path) -> None:
+    async with embedded(tmp_path, on_line=print):
+        pass
+    data = tmp_path / MAJOR
+    for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+        (data / name).write_text(f"{os.getpid()}\n{data}\n")
+    async with embedded(tmp_path, on_line=print) as server:
+        assert await answers(server.uri)
+
+
+async def test_a_directory_half_made_is_made_again(tmp_path: Path) -> None:
+    half_made = tmp_path / f"{MAJOR}.new"
+    half_made.mkdir()
+    (half_made / "PG_VERSION").write_text(f"{MAJOR}\n")
+    async with embedded(tmp_path, on_line=print) as server:
+        assert await answers(server.uri)
+    assert names(tmp_path) == [MAJOR]
+
+
+async def test_only_the_server_s_user_may_enter_its_data(tmp_path: Path) -> None:
+    async with embedded(tmp_path, on_line=print):
+        mode = stat.S_IMODE((tmp_path / MAJOR).stat().st_mode)
+    assert mode == 0o700
+
+
+async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.touch()
+    with pytest.raises(PostgresError, match=f"SURELANE_DATA_DIR: cannot make {occupied}"):
+        async with embedded(occupied, on_line=print):
+            pass
+
+
+async def test_a_server_that_does_not_start_says_so(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with pytest.raises(PostgresError, match="ended with code 1 instead of starting"):
+        async with embedded(tmp_path, on_line=lines.append, settings={"shared_buffers": "much"}):
+            pass
+    assert any("shared_buffers" in line for line in lines)
