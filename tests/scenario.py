@@ -144,3 +144,43 @@ async def eventually(
     while (answer := await probe()) != expected:
         assert time.monotonic() < deadline, f"after {within} s: {answer!r}, not {expected!r}"
         await asyncio.sleep(every)
+
+
+async def accepted_during(system: Callable[[], System], disturb: Awaitable[None]) -> list[Mention]:
+    """Sends mentions, a few each second, while something happens; answers those that got a 200.
+
+    As Slack does, it sends a mention again that got no 200.
+
+    Args:
+        system: asked before every mention, since the way to it may change.
+        disturb: what happens meanwhile.
+    """
+    accepted: list[Mention] = []
+
+    async def sending() -> None:
+        while True:
+            mention = await new_mention(system())
+            await eventually(lambda: _accepts(system(), mention), True, within=60)  # noqa: B023 - awaited here
+            accepted.append(mention)
+            await asyncio.sleep(0.2)
+
+    async with asyncio.TaskGroup() as group:
+        sender = group.create_task(sending())
+        await disturb
+        sender.cancel()
+    return accepted
+
+
+async def _accepts(system: System, mention: Mention) -> bool:
+    try:
+        return await send(system, mention) == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+async def all_answered_once(system: System, mentions: list[Mention], *, within: float = 120) -> None:
+    """Waits until every mention is in history as completed, and checks that each got one reply."""
+    expected = {mention.event_id: "completed" for mention in mentions}
+    await eventually(lambda: outcomes(system, mentions), expected, within=within)
+    for mention in mentions:
+        assert len(await replies(system, mention)) == 1, mention.event_id

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-import os
 import re
 import secrets
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.deploy.commands import run
+from tests.deploy.commands import run, version
 from tests.deploy.manifests import DEMONSTRATION
 from tests.needs import lacking, program
 from tests.processes import free_port
@@ -100,7 +100,7 @@ def installed(directory: Path) -> Iterator[Cluster]:
     """``k8s/`` applied to the cluster that kubectl speaks to, in a new namespace, removed at the end.
 
     Args:
-        directory: an empty one, for the overlay that names the namespace.
+        directory: an empty one, for a copy of the manifests.
     """
     program("kubectl")
     if run("kubectl", "get", "--raw", "/readyz", "--request-timeout=5s", check=False).returncode != 0:
@@ -119,16 +119,19 @@ def installed(directory: Path) -> Iterator[Cluster]:
         cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=120s", within=130, check=False)
 
 
-def apply(cluster: Cluster, directory: Path) -> None:
-    """Renders ``k8s/`` for the cluster's namespace, and applies it."""
-    base = os.path.relpath(DEMONSTRATION, directory.resolve())
-    (directory / "kustomization.yaml").write_text(f"namespace: {cluster.namespace}\nresources: [{base}]\n")
-    manifests = run("kubectl", "kustomize", directory).stdout
+def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
+    """Applies a copy of ``k8s/`` with the cluster's namespace and, where given, another version of our images."""
+    copy = directory / "k8s"
+    shutil.copytree(DEMONSTRATION, copy, dirs_exist_ok=True)
+    root = copy / "kustomization.yaml"
+    changed = root.read_text().replace("namespace: surelane", f"namespace: {cluster.namespace}")
+    root.write_text(changed.replace(f"newTag: {version()}}}", f"newTag: {tag or version()}}}"))
+    manifests = run("kubectl", "kustomize", copy).stdout
     known = run("kubectl", "api-versions").stdout.split()
-    lacks = [version for version in OLDER if version not in known]
-    for version in lacks:
+    lacks = [newer for newer in OLDER if newer not in known]
+    for newer in lacks:
         manifests = re.sub(
-            f"^apiVersion: {version}$", f"apiVersion: {OLDER[version]}", manifests, flags=re.MULTILINE
+            f"^apiVersion: {newer}$", f"apiVersion: {OLDER[newer]}", manifests, flags=re.MULTILINE
         )
     rendered = directory / "rendered.yaml"
     rendered.write_text(manifests)

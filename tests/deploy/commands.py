@@ -11,9 +11,13 @@ OURS = ("DATABASE_URL", "POSTGRES_", "SURELANE_", "SLACK_", "OTEL_", "LOG_LEVEL"
 
 
 def run(
-    *command: str | Path, env: Mapping[str, str] | None = None, within: float = 60, check: bool = True
+    *command: str | Path,
+    env: Mapping[str, str] | None = None,
+    within: float = 60,
+    check: bool = True,
+    where: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in the repository's root, with none of our settings but those given.
+    """Runs a command in a directory, with none of our settings but those given.
 
     Raises:
         AssertionError: it failed (unless ``check`` is off); the message is its output.
@@ -21,7 +25,7 @@ def run(
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     done = subprocess.run(
         list(map(str, command)),
-        cwd=ROOT,
+        cwd=where,
         env={**environment, **(env or {})},
         capture_output=True,
         text=True,

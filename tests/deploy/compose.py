@@ -5,7 +5,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.databases import engine_answers
@@ -68,6 +68,14 @@ class Project:
             *arguments,
         )
         return run(*command, env=self.env, within=within, check=check).stdout
+
+    def at(self, version: str) -> "Project":
+        """The same project with the images of another version."""
+        return replace(self, env={**self.env, "SURELANE_VERSION": version})
+
+    def images(self, *services: str) -> list[str]:
+        """The images that services run."""
+        return self.compose("ps", "--format={{.Image}}", *services).split()
 
     def query(self, sql: str, *, role: str = "postgres") -> str:
         """Runs a query on the project's database."""

@@ -1,11 +1,16 @@
 """What the tests of deployments share."""
 
+import shutil
+from collections.abc import Iterator
+
 import pytest
 
-from tests.deploy.commands import run, version
+from tests.deploy.commands import ROOT, run, version
 from tests.deploy.compose import engine
 
 IMAGES = ("ingest", "worker", "migrations", "simulator")
+BUILT_FROM = ("shared", "services", "migrations", "dev", "requirements")
+BUILT_BY = ("Makefile", ".dockerignore", "compose.yaml", "compose.override.yaml")
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +19,20 @@ def images() -> dict[str, str]:
     engine()
     run("make", "--no-print-directory", "images", within=600)
     return {image: f"surelane-{image}:{version()}" for image in IMAGES}
+
+
+@pytest.fixture(scope="session")
+def next_version(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Builds the images of the release after this one, from the same code; answers its version."""
+    major, minor, patch = version().split(".")
+    following = f"{major}.{minor}.{int(patch) + 1}"
+    tree = tmp_path_factory.mktemp("next")
+    for name in BUILT_FROM:
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BUILT_BY:
+        shutil.copy(ROOT / name, tree)
+    for metadata in tree.rglob("pyproject.toml"):
+        metadata.write_text(metadata.read_text().replace(f'{version()}"', f'{following}"'))
+    run("make", "--no-print-directory", "images", where=tree, within=600)
+    yield following
+    run("docker", "image", "rm", *(f"surelane-{image}:{following}" for image in images), check=False)

@@ -2,25 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from pathlib import Path
 
-import aiohttp
 import pytest
-from slack_sdk.errors import SlackApiError
 
 from tests.deploy.cluster import Cluster, apply, installed
 from tests.deploy.commands import version
-from tests.scenario import (
-    Mention,
-    answered_once,
-    eventually,
-    history_is_hypertable,
-    new_mention,
-    outcomes,
-    replies,
-    send,
-)
+from tests.scenario import accepted_during, all_answered_once, answered_once, history_is_hypertable
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -43,9 +32,9 @@ def test_the_migration_is_a_job_of_this_version(cluster: Cluster) -> None:
     assert cluster.get("job", f"migrate-{version()}")["status"]["succeeded"] == 1
 
 
-def test_applying_again_changes_nothing(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_applying_again_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
     before = {name: cluster.pods(name) for name in ("ingest", "worker", "timescaledb")}
-    apply(cluster, tmp_path_factory.mktemp("again"))
+    apply(cluster, tmp_path)
     cluster.rolled_out("deployment/ingest", "deployment/worker")
     assert {name: cluster.pods(name) for name in before} == before
 
@@ -60,9 +49,9 @@ async def test_workers_are_scaled_and_pods_deleted_under_load_and_nothing_is_los
                 await asyncio.to_thread(cluster.kubectl, "delete", "pod", victim, "--wait=false")
         await asyncio.to_thread(cluster.rolled_out, "deployment/ingest", "deployment/worker")
 
-    accepted = await load_during(cluster, disturb)
+    accepted = await accepted_during(lambda: cluster.system, disturb())
     assert len(accepted) > 10
-    await handled_once(cluster, accepted)
+    await all_answered_once(cluster.system, accepted)
 
 
 async def test_the_database_comes_back_with_what_it_holds(cluster: Cluster) -> None:
@@ -73,36 +62,27 @@ async def test_the_database_comes_back_with_what_it_holds(cluster: Cluster) -> N
         await asyncio.to_thread(cluster.rolled_out, "statefulset/timescaledb")
         await asyncio.to_thread(cluster.rolled_out, "deployment/ingest", "deployment/worker")
 
-    accepted = await load_during(cluster, disturb)
-    await handled_once(cluster, accepted)
+    accepted = await accepted_during(lambda: cluster.system, disturb())
+    await all_answered_once(cluster.system, accepted)
     assert int(cluster.query("select count(*) from agent.event_hist")) >= before + len(accepted)
 
 
-async def load_during(cluster: Cluster, disturb: Callable[[], Awaitable[None]]) -> list[Mention]:
-    """Sends mentions, a few each second, while something happens; answers those that got a 200."""
-    accepted: list[Mention] = []
+async def test_a_new_version_is_rolled_out_and_back_and_nothing_is_lost(
+    cluster: Cluster, next_version: str, tmp_path: Path
+) -> None:
+    async def upgrade() -> None:
+        await asyncio.to_thread(apply, cluster, tmp_path, tag=next_version)
+        await asyncio.to_thread(cluster.rolled_out, "deployment/ingest", "deployment/worker")
 
-    async def sending() -> None:
-        while True:
-            mention = await new_mention(cluster.system)
-            with suppress(aiohttp.ClientError, TimeoutError):  # not accepted; Slack would send it again
-                if await send(cluster.system, mention) == 200:
-                    accepted.append(mention)
-            await asyncio.sleep(0.2)
+    async def roll_back() -> None:
+        for name in ("ingest", "worker"):
+            await asyncio.to_thread(cluster.kubectl, "rollout", "undo", f"deployment/{name}")
+        await asyncio.to_thread(cluster.rolled_out, "deployment/ingest", "deployment/worker")
 
-    sender = asyncio.create_task(sending())
-    try:
-        await disturb()
-    finally:
-        sender.cancel()
-        with suppress(asyncio.CancelledError, SlackApiError):
-            await sender
-    return accepted
-
-
-async def handled_once(cluster: Cluster, accepted: list[Mention]) -> None:
-    """Every accepted mention is in history, and answered once."""
-    expected = {mention.event_id: "completed" for mention in accepted}
-    await eventually(lambda: outcomes(cluster.system, accepted), expected, within=180, every=1)
-    for mention in accepted:
-        assert len(await replies(cluster.system, mention)) == 1, mention.event_id
+    accepted = await accepted_during(lambda: cluster.system, upgrade())
+    assert cluster.query("select version from agent.version") == next_version
+    await all_answered_once(cluster.system, accepted)
+    accepted = await accepted_during(lambda: cluster.system, roll_back())
+    assert cluster.query("select version from agent.version") == next_version
+    await all_answered_once(cluster.system, accepted)
+    await answered_once(cluster.system)
