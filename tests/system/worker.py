@@ -3,7 +3,7 @@
 import asyncio
 import json
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from datetime import timedelta
 
 import asyncpg
 
@@ -25,23 +25,28 @@ def environment(database: str, **settings: str) -> dict[str, str]:
     }
 
 
-def worker(database: str, **settings: str) -> AbstractAsyncContextManager[Service]:
+def worker(database: str, ready: str = "/readyz", **settings: str) -> AbstractAsyncContextManager[Service]:
     """A running worker process, stopped by SIGTERM at the end of the block."""
-    return service("surelane_worker", environment(database, **settings))
+    return service("surelane_worker", environment(database, **settings), ready=ready)
 
 
-async def enqueue(connection: Connection, kind: str, payload: object = None, **columns: Any) -> int:
-    """Stores an event of a kind; ``columns`` override its other columns."""
-    values = {"event_ts": None, "group_key": None, "max_attempts": None, **columns}
+async def enqueue(
+    connection: Connection,
+    kind: str,
+    payload: object = None,
+    *,
+    group_key: str | None = None,
+    max_attempts: int | None = None,
+    run_in: float = 0.0,
+) -> int:
+    """Stores a job, to be run in ``run_in`` seconds."""
     identity: int = await connection.fetchval(
-        "insert into agent.event (event_ts, event, kind, group_key, max_attempts, vt)"
-        " values (coalesce($1, now()), $2, $3, $4, $5, coalesce($6, now())) returning id",
-        values["event_ts"],
-        json.dumps(payload if payload is not None else {}),
+        "select agent.enqueue($1, $2, _group_key => $3, _max_attempts => $4, _run_at => agent.clock() + $5)",
         kind,
-        values["group_key"],
-        values["max_attempts"],
-        values.get("vt"),
+        json.dumps(payload if payload is not None else {}),
+        group_key,
+        max_attempts,
+        timedelta(seconds=run_in),
     )
     return identity
 

@@ -1,0 +1,110 @@
+"""Leases: renewed while a handler runs, and what happens when one is lost or its worker dies."""
+
+import asyncio
+import json
+from datetime import timedelta
+
+from surelane.pool import Connection
+from tests.processes import until
+from tests.system.worker import claimed, ended, enqueue, live, worker
+
+
+async def test_lease_is_renewed_while_its_handler_runs(database: str, connection: Connection) -> None:
+    async with worker(database, SURELANE_LEASE="1s"), worker(database, SURELANE_LEASE="1s"):
+        row = await ended(connection, await enqueue(connection, "sleep", {"seconds": 3}))
+    assert (row["outcome"], row["attempts"]) == ("completed", 1)
+
+
+async def test_lease_of_a_whole_entity_is_renewed(database: str, connection: Connection) -> None:
+    async with worker(database, SURELANE_LEASE="1s"), worker(database, SURELANE_LEASE="1s"):
+        async with connection.transaction():
+            identities = [
+                await enqueue(connection, "sleep", {"seconds": 1.2}, group_key="T:C:1") for _ in range(3)
+            ]
+        rows = [await ended(connection, identity) for identity in identities]
+    assert [row["attempts"] for row in rows] == [1, 1, 1]
+
+
+async def test_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(
+    database: str, connection: Connection
+) -> None:
+    async with worker(database, SURELANE_LEASE="1s") as running:
+        identity = await enqueue(connection, "sleep", {"seconds": 60})
+        await claimed(connection, identity)
+        await connection.execute(
+            "update agent.event set claimed = claimed || now(), claimed_by = 'another', vt = now() + interval '1h'"
+        )
+        await until(lambda: any("lease lost" in line for line in running.output), what="the loss")
+        await ended(connection, await enqueue(connection, "echo"))
+    row = await live(connection, identity)
+    assert (row["claimed_by"], row["attempts"]) == ("another", 1)
+
+
+async def test_stale_settle_changes_nothing_and_is_logged(database: str, connection: Connection) -> None:
+    async with worker(database) as running:
+        identity = await enqueue(connection, "sleep", {"seconds": 1})
+        await claimed(connection, identity)
+        await connection.execute(
+            "update agent.event set claimed = claimed || now(), claimed_by = 'another', vt = now() + interval '1h'"
+        )
+        await until(lambda: any("stale settle" in line for line in running.output), what="the stale settle")
+    assert (await live(connection, identity))["claimed_by"] == "another"
+
+
+async def test_events_of_a_killed_worker_return_within_a_lease(database: str, connection: Connection) -> None:
+    async with worker(database, SURELANE_LEASE="2s") as first:
+        identity = await enqueue(connection, "sleep", {"seconds": 2.5})
+        await claimed(connection, identity)
+        first.process.kill()
+        await first.child.wait()
+    async with worker(database, SURELANE_LEASE="2s"):
+        row = await ended(connection, identity, within=8)
+    assert (row["outcome"], row["attempts"]) == ("completed", 2)
+
+
+async def test_starting_worker_frees_events_whose_heartbeats_stopped(
+    database: str, connection: Connection
+) -> None:
+    identity = await enqueue(connection, "echo", {"text": "rescued"})
+    await connection.execute("select agent.claim_events(array['echo'], 1, _claimed_by => 'dead')")
+    silent = timedelta(minutes=6)
+    await connection.execute("update agent.event set heartbeat_at = heartbeat_at - $1::interval", silent)
+    async with worker(database):
+        row = await ended(connection, identity, within=5)
+    assert (json.loads(row["result"]), row["attempts"]) == ({"text": "rescued"}, 2)
+
+
+async def test_last_attempt_that_lapsed_expires(database: str, connection: Connection) -> None:
+    identity = await enqueue(connection, "echo", max_attempts=1)
+    await connection.execute(
+        "select agent.claim_events(array['echo'], 1, _claimed_by => 'dead', _invisible_for => interval '0')"
+    )
+    async with worker(database, SURELANE_SWEEP_INTERVAL="200ms"):
+        row = await ended(connection, identity, within=5)
+    assert (row["outcome"], row["reason"]) == ("expired", "attempts_exhausted")
+
+
+async def test_only_old_slack_events_expire_and_only_after_claiming_for_that_age(
+    database: str, connection: Connection
+) -> None:
+    async with worker(
+        database,
+        SURELANE_CONCURRENCY="1",
+        SURELANE_MAX_VT_AGE="3s",
+        SURELANE_SWEEP_INTERVAL="200ms",
+        SURELANE_DRAIN_TIMEOUT="200ms",
+    ):
+        await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}, max_attempts=1))
+        envelope = {
+            "type": "event_callback",
+            "event_id": "EvOLD",
+            "event": {"type": "app_mention", "ts": "1.1"},
+        }
+        slack = await connection.fetchval("select agent.insert_event($1)", json.dumps(envelope))
+        job = await enqueue(connection, "echo")
+        await connection.execute("update agent.event set vt = vt - interval '1h' where claimed_by is null")
+        await asyncio.sleep(1)
+        assert (await live(connection, slack))["attempts"] == 0
+        row = await ended(connection, slack, within=8)
+        assert (row["outcome"], row["reason"]) == ("expired", "too_old")
+        assert (await live(connection, job))["attempts"] == 0

@@ -1,0 +1,113 @@
+"""A database that goes away and comes back, at any statement: the worker stays, and nothing is lost or left behind."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from surelane.pool import UNAVAILABLE
+from tests.processes import Service, until
+from tests.system.restartable import Restartable, restartable
+from tests.system.worker import enqueue, worker
+
+ENDS = "select count(*) from agent.event_hist where outcome = 'completed'"
+
+
+@pytest.fixture(scope="module")
+async def server() -> AsyncIterator[Restartable]:
+    async with restartable() as started:
+        yield started
+
+
+async def load(server: Restartable, stop: asyncio.Event) -> list[int]:
+    """Stores jobs until told to stop, whatever happens to the server; returns those that were acknowledged."""
+    stored: list[int] = []
+    while not stop.is_set():
+        with contextlib.suppress(*UNAVAILABLE, asyncpg.PostgresError):
+            async with server.connected() as connection:
+                while not stop.is_set():
+                    stored.append(await enqueue(connection, "short", group_key=f"T:C:{len(stored) % 50}"))
+                    stored.append(await enqueue(connection, "nothing"))
+                    await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+    return stored
+
+
+async def all_end(server: Restartable, stored: list[int], within: float = 40) -> None:
+    """Waits until every stored event is in history, once."""
+    async with server.connected() as connection, asyncio.timeout(within):
+        while await connection.fetchval("select exists (select from agent.event)"):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.05)
+        rows = await connection.fetch(
+            "select outcome, count(*) from agent.event_hist where id = any($1) group by outcome", stored
+        )
+    assert {row["outcome"]: row["count"] for row in rows} == {"completed": len(stored)}
+
+
+def still_runs(service: Service) -> bool:
+    return service.child.exit_code is None
+
+
+async def test_worker_started_before_the_database_waits_for_it(server: Restartable) -> None:
+    await server.stop()
+    async with worker(server.uri(), ready="") as running:
+        await until(
+            lambda: any("waiting for the database" in line for line in running.output), what="the wait"
+        )
+        await server.start()
+        await until(lambda: any('"working"' in line for line in running.output), within=15, what="the start")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+async def test_restarts_under_load_lose_nothing(server: Restartable, how: signal.Signals) -> None:
+    async with worker(server.uri(), SURELANE_LEASE="5s") as running:
+        stop = asyncio.Event()
+        loading = asyncio.create_task(load(server, stop))
+        for _ in range(3):
+            await asyncio.sleep(0.7)
+            await server.restart(how)
+        stop.set()
+        stored = await loading
+        await all_end(server, stored)
+        assert still_runs(running)
+    assert len(stored) > 50
+
+
+async def test_killed_connections_under_load_lose_nothing(server: Restartable) -> None:
+    async with worker(server.uri(), SURELANE_LEASE="5s") as running:
+        stop = asyncio.Event()
+        loading = asyncio.create_task(load(server, stop))
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            await server.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-worker'"
+            )
+        stop.set()
+        await all_end(server, await loading)
+        assert still_runs(running)
+
+
+async def test_database_that_hangs_is_outlasted(server: Restartable) -> None:
+    async with worker(server.uri()) as running:
+        stop = asyncio.Event()
+        loading = asyncio.create_task(load(server, stop))
+        await asyncio.sleep(0.5)
+        server.freeze()
+        await asyncio.sleep(2)
+        server.thaw()
+        stop.set()
+        await all_end(server, await loading)
+        assert still_runs(running)
+
+
+async def test_outage_is_logged_once_when_it_begins_and_once_when_it_ends(server: Restartable) -> None:
+    async with worker(server.uri(), SURELANE_POLL_INTERVAL="200ms") as running:
+        await server.stop()
+        await asyncio.sleep(2)
+        await server.start()
+        await until(lambda: any("available again" in line for line in running.output), what="the recovery")
+        lines = [line for line in running.output if '"claims"' in line]
+    assert len(lines) == 2

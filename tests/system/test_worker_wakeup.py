@@ -1,0 +1,134 @@
+"""When an idle worker wakes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiohttp
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.databases import as_role
+from tests.processes import Service
+from tests.system.worker import ended, enqueue, worker
+
+RARELY = "1h"
+TOO_SOON = 0.05
+"""Clocks of two processes on one machine, read at different moments."""
+
+OURS = "application_name = 'surelane-worker' and datname = current_database()"
+BACKENDS = f"select pid, query_start from pg_stat_activity where {OURS}"
+
+
+@pytest.fixture
+async def insider(database: str) -> AsyncIterator[Connection]:
+    """A connection as the worker's role, which may see and end the worker's sessions."""
+    connected = await asyncpg.connect(as_role(database, "surelane_worker"))
+    yield connected
+    await connected.close()
+
+
+async def idle(connection: Connection) -> None:
+    """Waits until the worker has nothing more to ask: no statement for a while."""
+    before = None
+    while (now := await connection.fetch(BACKENDS)) != before:
+        before = now
+        await asyncio.sleep(0.7)
+
+
+async def test_notification_wakes_long_before_the_poll(
+    database: str, connection: Connection, insider: Connection
+) -> None:
+    async with worker(database, SURELANE_POLL_INTERVAL=RARELY):
+        await idle(insider)
+        await ended(connection, await enqueue(connection, "echo"), within=1)
+
+
+async def test_scheduled_event_runs_on_time_though_nothing_commits_then(
+    database: str, connection: Connection, insider: Connection
+) -> None:
+    async with worker(database, SURELANE_POLL_INTERVAL=RARELY):
+        await idle(insider)
+        late, soon = (
+            await enqueue(connection, "echo", run_in=2.5),
+            await enqueue(connection, "echo", run_in=1.5),
+        )
+        rows = [await ended(connection, identity, within=5) for identity in (soon, late)]
+    waited = [(row["finished_at"] - row["enqueued_at"]).total_seconds() for row in rows]
+    assert 1.5 - TOO_SOON <= waited[0] < 2.0
+    assert 2.5 - TOO_SOON <= waited[1] < 3.0
+
+
+async def test_retry_runs_on_time_though_nothing_commits_then(database: str, connection: Connection) -> None:
+    async with worker(database, SURELANE_POLL_INTERVAL=RARELY, SURELANE_BACKOFF_BASE="1s"):
+        row = await ended(connection, await enqueue(connection, "raise-once"), within=5)
+    assert (row["finished_at"] - row["enqueued_at"]).total_seconds() < 2
+
+
+async def test_lost_connection_is_replaced_at_once(
+    database: str, connection: Connection, insider: Connection
+) -> None:
+    async with worker(database, SURELANE_POLL_INTERVAL=RARELY):
+        await idle(insider)
+        before = {row["pid"] for row in await insider.fetch(BACKENDS)}
+        await insider.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {OURS}")
+        async with asyncio.timeout(3):
+            while not {row["pid"] for row in await insider.fetch(BACKENDS)} - before:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.02)
+        await idle(insider)
+        await ended(connection, await enqueue(connection, "echo"), within=1)
+
+
+async def test_without_notifications_the_poll_finds_events(
+    database: str, connection: Connection, insider: Connection
+) -> None:
+    async with worker(database, SURELANE_NOTIFICATIONS="off", SURELANE_POLL_INTERVAL="300ms"):
+        for _ in range(3):
+            await ended(connection, await enqueue(connection, "echo"), within=2)
+        listening = await insider.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'"
+        )
+    assert listening == 0
+
+
+async def test_burst_is_not_answered_one_notification_at_a_time(
+    database: str, connection: Connection
+) -> None:
+    async with worker(database, SURELANE_POLL_INTERVAL=RARELY) as running:
+        for _ in range(200):
+            await enqueue(connection, "nothing")
+        await _empty(connection)
+        assert await _claims(running) < 200
+
+
+async def test_idle_worker_sends_at_most_one_statement_a_poll_interval(
+    database: str, insider: Connection
+) -> None:
+    seen: set[tuple[int, object]] = set()
+
+    async def watch() -> None:
+        while True:
+            seen.update((row["pid"], row["query_start"]) for row in await insider.fetch(BACKENDS))
+            await asyncio.sleep(0.02)
+
+    async with worker(database, SURELANE_POLL_INTERVAL="400ms"):
+        await asyncio.sleep(1)  # what starting asks for
+        known = {(row["pid"], row["query_start"]) for row in await insider.fetch(BACKENDS)}
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(watch(), 4)
+    assert 4 <= len(seen - known) <= 10
+
+
+async def _empty(connection: Connection) -> None:
+    async with asyncio.timeout(10):
+        while await connection.fetchval("select exists (select from agent.event)"):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.02)
+
+
+async def _claims(running: Service) -> float:
+    """How many claims the worker has sent, by its metrics."""
+    async with aiohttp.ClientSession() as session, session.get(f"{running.private_url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    name = 'messaging_client_operation_duration_seconds_count{messaging_operation_name="receive"}'
+    return float(next(line for line in lines if line.startswith(name)).split()[-1])
