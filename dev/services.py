@@ -60,12 +60,12 @@ def services(
     settings: UpSettings, ports: dict[str, int], databases: Databases
 ) -> tuple[Service, Service, Service]:
     """The simulator, ingest and a worker, wired to each other. What the environment gives wins."""
-    host = settings.host
-    simulator = f"http://{host}:{ports['simulator']}"
+    at = settings.url
+    simulator = f"{at}:{ports['simulator']}"
     shared = {
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
-        "SURELANE_HOST": host,
+        "SURELANE_HOST": settings.host,
         "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # whose role is an operator's too
         "PYTHONUNBUFFERED": "1",
         **{name: value for name, value in os.environ.items() if value},
@@ -75,7 +75,7 @@ def services(
             "simulator",
             ("dev.simulator", "serve"),
             {
-                "SURELANE_INGEST_URL": f"http://{host}:{ports['ingest']}",
+                "SURELANE_INGEST_URL": f"{at}:{ports['ingest']}",
                 **shared,
                 "SURELANE_SIMULATOR_PORT": str(ports["simulator"]),
             },
@@ -90,7 +90,7 @@ def services(
                 "SURELANE_PORT": str(ports["ingest"]),
                 "SURELANE_PRIVATE_PORT": str(ports["ingest_private"]),
             },
-            f"http://{host}:{ports['ingest_private']}/readyz",
+            f"{at}:{ports['ingest_private']}/readyz",
         ),
         Service(
             "worker",
@@ -100,7 +100,7 @@ def services(
                 "DATABASE_URL": databases.worker,
                 "SURELANE_PRIVATE_PORT": str(ports["worker_private"]),
             },
-            f"http://{host}:{ports['worker_private']}/readyz",
+            f"{at}:{ports['worker_private']}/readyz",
         ),
     )
 
@@ -126,7 +126,7 @@ async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
 
 def where_to_look(settings: UpSettings, ports: dict[str, int], databases: Databases) -> list[str]:
     """What a newcomer wants to know once everything runs."""
-    at = f"http://{settings.host}"
+    at = settings.url
     client = "psql" if shutil.which("psql") else program("psql")
     opened = "yours, by DATABASE_URL" if settings.database_url else f"{client} '{databases.owner}'"
     return [

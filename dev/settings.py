@@ -30,8 +30,11 @@ class UpSettings(BaseSettings):
     worker_private_port: Port | None = Field(None, validation_alias="SURELANE_WORKER_PRIVATE_PORT")
     simulator_port: Port | None = Field(None, validation_alias="SURELANE_SIMULATOR_PORT")
 
-    slack_api_url: str | None = Field(None, validation_alias="SLACK_API_URL")
-    """Slack's Web API; the simulator's unless given."""
-
     drain_timeout: Duration = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
     """How long ingest and the worker may take to finish what they hold."""
+
+    @property
+    def url(self) -> str:
+        """Where the ports are reached from this machine, without a port."""
+        host = {"0.0.0.0": LOCALHOST, "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]" if ":" in host else f"http://{host}"

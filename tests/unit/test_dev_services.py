@@ -50,6 +50,23 @@ def test_what_the_environment_gives_wins(monkeypatch: pytest.MonkeyPatch) -> Non
         assert environment["SLACK_SIGNING_SECRET"] == "mine"
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1"),
+        ("0.0.0.0", "http://127.0.0.1"),
+        ("::", "http://[::1]"),
+        ("box", "http://box"),
+    ],
+)
+def test_addresses_are_shown_as_they_are_reached(
+    monkeypatch: pytest.MonkeyPatch, host: str, url: str
+) -> None:
+    monkeypatch.setenv("SURELANE_HOST", host)
+    assert load_settings(UpSettings).url == url
+    assert environments()["worker"]["SLACK_API_URL"] == f"{url}:1090/api/"
+
+
 def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLACK_SIGNING_SECRET", "")
     assert environments()["ingest"]["SLACK_SIGNING_SECRET"] == DEMO_SIGNING_SECRET
