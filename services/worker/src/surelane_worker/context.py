@@ -77,7 +77,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the lease is lost or the worker is ending: what a synchronous handler, which cannot be cancelled, asks."""
+        """Whether the lease is lost or the worker ends: for synchronous handlers, which nobody can cancel, to ask."""
         return self._work.stopped is not None
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:

@@ -22,7 +22,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The attempt failed and counts; the next one comes after ``after`` if any remain, and blocks its entity until then."""
+    """The attempt failed and counts; the next one comes after ``after`` if any remain. Its entity waits for it."""
 
     after: Pause
     reason: str = "retry requested"

@@ -30,7 +30,7 @@ class Place:
 
 
 def place_of(event: Event) -> Place:
-    """The place of an event of the Events API, a slash command, or an interaction; fields are ``None`` where it has none."""
+    """The place of an event of the Events API, a slash command, or an interaction."""
     payload, inner = event.payload, event.slack
     about = (
         _object(inner.get("item")) or _object(inner.get("assistant_thread")) or _object(inner.get("message"))

@@ -23,7 +23,7 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 MANY = 32
 GATHERING = 0.004
-"""Under load the next batch is gathered for this many seconds: a round trip costs much the same for one and for many."""
+"""Under load a batch is gathered for this many seconds: a round trip costs much the same for one and for many."""
 
 log = get_logger("surelane_worker.settle")
 

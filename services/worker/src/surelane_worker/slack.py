@@ -16,22 +16,14 @@ from slack_sdk.webhook.async_client import AsyncWebhookClient
 from surelane.events import Event
 from surelane.logs import Logger
 from surelane.queue import Queue
-from surelane_worker.place import Place, place_of
+from surelane_worker.place import place_of
+from surelane_worker.sent import SentReplies, Thread, metadata_of
 from surelane_worker.slack_client import SlackClients
 from surelane_worker.slack_errors import slack_error, unknown_whether_done
 from surelane_worker.stream import Notebook, Stream
 
-METADATA_TYPE = "surelane_reply"
-PAGES = 10
 PAUSES = (1.0, 4.0)
 """Seconds before a message is looked for, and posted again, whose fate is unknown."""
-UNREADABLE = (
-    "missing_scope",
-    "thread_not_found",
-    "not_in_channel",
-    "channel_not_found",
-    "method_not_supported_for_channel_type",
-)
 
 
 class NowhereToReplyError(Exception):
@@ -54,7 +46,7 @@ class Replies:
         self._log = log
         self._ordinals: dict[int, int] = {}
         self._notebooks: dict[int, Notebook] = {}
-        self._found: dict[tuple[int, str, str | None], dict[int, str]] = {}
+        self._sent = SentReplies(clients.client, log)
 
     @property
     def client(self) -> AsyncWebClient:
@@ -85,7 +77,8 @@ class Replies:
         if not channel:
             raise NowhereToReplyError
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
-        sent = await self._already_sent(event, place, channel, thread_ts)
+        thread = Thread(channel, thread_ts, place.since)
+        sent = await self._sent.before(event, thread)
         if ordinal in sent:
             self._log.info("reply was already sent", ordinal=ordinal)
             return sent[ordinal]
@@ -105,7 +98,7 @@ class Replies:
                 # It may have been posted and the answer lost: look before saying it again.
                 self._log.warning("Slack did not answer", error=type(error).__name__)
                 await asyncio.sleep(pause)
-                found = await self._look(event, place, channel, thread_ts)
+                found = await self._sent.look(event, thread)
                 if ordinal in found:
                     return found[ordinal]
         return await self._post(message)
@@ -183,60 +176,3 @@ class Replies:
         response = await webhook.send_dict({"text": text, **arguments})
         if response.status_code != 200:
             raise ResponseRefusedError(f"response_url answered {response.status_code}: {response.body[:100]}")
-
-    async def _already_sent(
-        self, event: Event, place: Place, channel: str, thread_ts: str | None
-    ) -> dict[int, str]:
-        """The replies that earlier claims of the event sent: ordinal → timestamp."""
-        if event.claim <= 1:
-            return {}
-        key = (event.id, channel, thread_ts)
-        if key not in self._found:
-            try:
-                self._found[key] = await self._look(event, place, channel, thread_ts)
-            except SlackApiError as error:
-                if slack_error(error) not in UNREADABLE:
-                    raise
-                # Rather twice than never: without a readable thread nobody can tell.
-                self._log.warning("cannot look for an earlier reply", error=slack_error(error))
-                self._found[key] = {}
-        return self._found[key]
-
-    async def _look(self, event: Event, place: Place, channel: str, thread_ts: str | None) -> dict[int, str]:
-        found: dict[int, str] = {}
-        cursor: str | None = None
-        for _ in range(PAGES):
-            arguments: dict[str, Any] = {
-                "channel": channel,
-                "oldest": place.since,
-                "include_all_metadata": True,
-                "cursor": cursor,
-            }
-            page = (
-                await self._client.conversations_replies(ts=thread_ts, **arguments)
-                if thread_ts
-                else await self._client.conversations_history(**arguments)
-            )
-            for message in page.get("messages") or []:
-                ordinal = ordinal_of(message, event)
-                if ordinal is not None:
-                    found.setdefault(ordinal, str(message["ts"]))
-            cursor = (page.get("response_metadata") or {}).get("next_cursor")
-            if not cursor:
-                break
-        return found
-
-
-def metadata_of(event: Event, ordinal: int) -> dict[str, Any]:
-    """What marks a message as the event's reply number ``ordinal``."""
-    return {"event_type": METADATA_TYPE, "event_payload": {"event_id": event.key, "ordinal": ordinal}}
-
-
-def ordinal_of(message: dict[str, Any], event: Event) -> int | None:
-    """Which reply to the event a message is; ``None`` where it is none."""
-    metadata = message.get("metadata") or {}
-    payload = metadata.get("event_payload") or {}
-    if metadata.get("event_type") != METADATA_TYPE or payload.get("event_id") != event.key:
-        return None
-    ordinal = payload.get("ordinal")
-    return ordinal if isinstance(ordinal, int) else None

@@ -1,4 +1,4 @@
-"""When an idle worker looks at the queue again: on a notification, when the next event is due, or after a poll interval."""
+"""When an idle worker looks at the queue again: when notified, when the next event is due, or after a poll interval."""
 
 import asyncio
 from datetime import timedelta

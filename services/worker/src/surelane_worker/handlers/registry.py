@@ -1,4 +1,4 @@
-"""``Handlers``: what a team registers its functions with. Every mistake that can be seen at start is raised at start."""
+"""``Handlers``: what a team registers its functions with. Mistakes that can be seen at start are raised at start."""
 
 import inspect
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class Handlers:
         return register
 
     def middleware(self, function: OnMiddleware) -> OnMiddleware:
-        """Registers ``async (event_or_events, ctx, call_next)`` around every handler; the first registered is outermost.
+        """Registers ``async (event_or_events, ctx, call_next)`` around every handler; the first one is outermost.
 
         Raises:
             HandlersError: it is not a coroutine function of three arguments.
@@ -134,9 +134,8 @@ def _name(function: object) -> str:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)
-    )
+    """Whether it is a coroutine function, or an object that is called like one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:

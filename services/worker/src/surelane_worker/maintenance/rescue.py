@@ -26,5 +26,5 @@ async def rescue(queue: Queue) -> None:
         except UNAVAILABLE:
             pause = RETRY  # what claims says so
         except DatabaseError as error:
-            log.error("rescue failed", error=type(error).__name__)
+            log.error("rescue failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         await asyncio.sleep(jittered(pause))

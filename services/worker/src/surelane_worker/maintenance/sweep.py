@@ -53,7 +53,7 @@ class Sweep:
             except UNAVAILABLE as error:
                 self._outage.goes_on(error)
             except DatabaseError as error:
-                log.error("sweep failed", error=type(error).__name__)
+                log.error("sweep failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
 
     async def _sweep(self) -> None:
         by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
