@@ -31,6 +31,9 @@ UNAVAILABLE = (
 )
 """What asyncpg raises when the database is away, going away, coming back, or out of connections."""
 
+FORBIDDEN = (asyncpg.InsufficientPrivilegeError,)
+"""The role that is connected may not call the function."""
+
 RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """40P01 and 40001: the statement did nothing and may be sent again."""
 

@@ -1,6 +1,6 @@
 """The private port of every service: ``/livez``, ``/readyz`` and ``/metrics``. Never published."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,14 +9,18 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from surelane.errors import SettingsError
 
+LARGEST_BODY = 4 * 1024 * 1024
+"""Bytes of a request's body at most: ten thousand subtasks fit."""
+
 Unready = Callable[[], Awaitable[str | None]]
 """Answers why the service cannot take work now, or ``None`` when it can."""
 
 
-def private_app(unready: Unready) -> web.Application:
+def private_app(unready: Unready, routes: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
     """The application behind the private port.
 
     ``/livez`` answers as long as the event loop turns and never touches the database; ``/readyz`` asks ``unready``.
+    ``routes`` are served beside them.
     """
 
     async def livez(_: web.Request) -> web.Response:
@@ -31,8 +35,9 @@ def private_app(unready: Unready) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application()
+    app = web.Application(client_max_size=LARGEST_BODY)
     app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    app.add_routes(routes)
     return app
 
 

@@ -71,6 +71,12 @@ class IngestSettings(ServiceSettings):
     drain_timeout: Positive = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
     """How long requests may take to finish once the service has been told to stop."""
 
+    api_token: SecretStr | None = Field(None, validation_alias="SURELANE_API_TOKEN")
+    """The bearer token of the operator's API on the private port; the API is off where none is set."""
+
+    operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
+    """Where the operator's API connects, as a member of ``agent_operator``; ``DATABASE_URL`` where none is set."""
+
     @property
     def signing_secrets(self) -> list[str]:
         """The signing secrets, any of which may have signed a request."""
@@ -84,6 +90,10 @@ class IngestSettings(ServiceSettings):
             raise ValueError(
                 "SLACK_SIGNING_SECRET is the public demo secret while SLACK_API_URL is Slack's own:"
                 " copy your app's signing secret from its Basic Information page"
+            )
+        if self.api_token and len(self.api_token.get_secret_value()) < 16:
+            raise ValueError(
+                "SURELANE_API_TOKEN is shorter than 16 characters: make one with openssl rand -hex 32"
             )
         if self.body_memory < self.max_body:
             raise ValueError("SURELANE_BODY_MEMORY must be no less than SURELANE_MAX_BODY")

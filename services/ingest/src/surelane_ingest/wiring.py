@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from aiohttp import web
 from opentelemetry.sdk.trace import TracerProvider
@@ -18,6 +19,7 @@ from surelane_ingest.app import Drain, SlackApp
 from surelane_ingest.body import Bodies
 from surelane_ingest.connections import Connections
 from surelane_ingest.http_server import server_options
+from surelane_ingest.operator.api import OperatorApi
 from surelane_ingest.readiness import Readiness
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.signature import Signatures
@@ -69,7 +71,8 @@ async def running(settings: IngestSettings, traces: TracerProvider | None = None
     bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
     async with (
         _connections(settings) as connections,
-        _serving_private(settings, connections, drain) as private_port,
+        _operator_routes(settings) as operator_routes,
+        _serving_private(settings, connections, drain, operator_routes) as private_port,
         Writer(connections, budget=settings.database_budget, buffer=settings.buffer) as writer,
         _serving_public(settings, bodies, writer, drain, traces) as port,
     ):
@@ -94,12 +97,33 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
         await close_pool(pool)
 
 
+@asynccontextmanager
+async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.AbstractRouteDef]]:
+    """The operator's API, where a token is set; it has connections of its own, so that it cannot hold up Slack."""
+    if settings.api_token is None:
+        yield []
+        return
+    pool = await create_pool(
+        (settings.operator_database_url or settings.database_url).get_secret_value(),
+        service=f"{SERVICE}-api",
+        max_size=2,
+        statement_timeout=timedelta(seconds=15),
+    )
+    try:
+        yield OperatorApi(pool, settings.api_token.get_secret_value()).routes()
+    finally:
+        await close_pool(pool)
+
+
 def _serving_private(
-    settings: IngestSettings, connections: Connections, drain: Drain
+    settings: IngestSettings,
+    connections: Connections,
+    drain: Drain,
+    operator_routes: list[web.AbstractRouteDef],
 ) -> AbstractAsyncContextManager[int]:
     readiness = Readiness(connections, lambda: drain.started, settings.database_budget)
     return serving(
-        private_app(readiness.unready),
+        private_app(readiness.unready, operator_routes),
         settings.private_port,
         setting="SURELANE_PRIVATE_PORT",
         host=settings.host,

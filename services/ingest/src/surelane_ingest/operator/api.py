@@ -13,7 +13,7 @@ from surelane import Queue, __version__
 from surelane.cron import Cron
 from surelane.logs import get_logger
 from surelane.operations import Operations
-from surelane.pool import UNAVAILABLE, Pool
+from surelane.pool import FORBIDDEN, UNAVAILABLE, Pool
 from surelane.story import story_of
 from surelane_ingest.operator import schemas
 from surelane_ingest.operator.openapi import Operation, document
@@ -302,6 +302,11 @@ class OperatorApi:
             except UNAVAILABLE as error:
                 _logger.warning("database away", error=type(error).__name__, operation=operation.name)
                 return problem(503, "the database is away", {"Retry-After": "2"})
+            except FORBIDDEN:
+                _logger.warning("the API's role is no member of agent_operator", operation=operation.name)
+                return problem(
+                    503, "set SURELANE_OPERATOR_DATABASE_URL to a role that is a member of agent_operator"
+                )
             if found is None:
                 return web.Response(status=operation.status)
             return web.Response(

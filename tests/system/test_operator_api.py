@@ -1,0 +1,227 @@
+"""The operator's API, on a real service and a real database, as the role it is meant for."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+
+from surelane import Queue
+from surelane.jobs import Continuation, Job
+from surelane.pool import Connection
+from tests.databases import Server, as_role
+from tests.processes import service
+
+TOKEN = "an-operators-token-0123456789"
+
+
+class Api:
+    """A client of the API."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self.url = url
+
+    async def call(self, method: str, path: str, *, token: str = TOKEN, **options: Any) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with self._session.request(method, self.url + path, headers=headers, **options) as response:
+            return response.status, await response.json() if response.content_length else None
+
+
+@pytest.fixture(scope="module")
+async def shared_database(server: Server, template: str) -> AsyncIterator[str]:
+    async with server.fresh(template) as name:
+        yield server.uri(name)
+
+
+@pytest.fixture(scope="module")
+async def running_api(shared_database: str) -> AsyncIterator[Api]:
+    env = {
+        "DATABASE_URL": as_role(shared_database, "surelane_ingest"),
+        "SURELANE_OPERATOR_DATABASE_URL": as_role(shared_database, "surelane_worker"),
+        "SLACK_SIGNING_SECRET": "test-signing-secret",
+        "SURELANE_API_TOKEN": TOKEN,
+    }
+    async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
+        yield Api(session, ingest.private_url)
+
+
+@pytest.fixture
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    await connected.execute("truncate agent.event, agent.event_hist, agent.kind, agent.cron")
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+async def api(running_api: Api, connection: Connection) -> Api:  # noqa: ARG001 - an empty queue
+    """One service for all tests here, each on an empty queue: starting one takes longer than testing it."""
+    return running_api
+
+
+async def _fail(connection: Connection, kind: str, message: str) -> int:
+    """A job that failed for good."""
+    identity = await Queue(connection).enqueue(kind, {"n": 1}, max_attempts=1)
+    await connection.execute("select agent.claim_events($1)", [kind])
+    await connection.execute(
+        "select agent.fail_events($1, '{1}', $2, '{0s}')",
+        [identity],
+        [json.dumps({"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": "w"})],
+    )
+    return identity
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "ein-schlüssel"])
+async def test_nothing_is_answered_without_the_token(api: Api, token: str) -> None:
+    for path in ("/v1/jobs", "/v1/stats", "/v1/openapi.json", "/v1/jobs/1"):
+        status, _ = await api.call("GET", path, token=token)
+        assert status == 401
+
+
+async def test_failed_jobs_are_listed_newest_first_with_their_errors(
+    api: Api, connection: Connection
+) -> None:
+    first = await _fail(connection, "agent-turn", "no answer")
+    second = await _fail(connection, "agent-turn", "no luck")
+    await Queue(connection).enqueue("agent-turn")
+
+    status, page = await api.call("GET", "/v1/jobs?status=failed&limit=20")
+
+    assert status == 200
+    assert [job["id"] for job in page["jobs"]] == [second, first]
+    assert page["next"] is None
+    job = page["jobs"][0]
+    assert (job["kind"], job["status"], job["error"], job["attempts"]) == (
+        "agent-turn",
+        "failed",
+        "no luck",
+        1,
+    )
+    assert job["errors"][0]["type"] == "ValueError"
+
+
+async def test_pages_follow_each_other_from_the_live_ones_into_history(
+    api: Api, connection: Connection
+) -> None:
+    ended = [await _fail(connection, "agent-turn", str(number)) for number in range(3)]
+    live = [await Queue(connection).enqueue("agent-turn", {"n": number}) for number in range(3)]
+    seen: list[int] = []
+    cursor = ""
+    while True:
+        _, page = await api.call("GET", f"/v1/jobs?limit=2{cursor}")
+        seen += [job["id"] for job in page["jobs"]]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+
+    assert seen == [*reversed(live), *reversed(ended)]
+
+
+async def test_an_event_has_its_timeline_its_reason_and_a_way_back(api: Api, connection: Connection) -> None:
+    identity = await _fail(connection, "agent-turn", "no answer")
+
+    _, job = await api.call("GET", f"/v1/jobs/{identity}")
+    assert [step["what"] for step in job["timeline"]][-3:] == ["enqueued", "claimed", "failed"]
+    assert len(job["trace_id"]) == 32
+    assert (await api.call("GET", f"/v1/jobs/{identity}/why"))[1]["reason"] == "ended"
+
+    assert await api.call("POST", f"/v1/jobs/{identity}/requeue") == (200, {"requeued": [identity]})
+    assert (await api.call("GET", f"/v1/jobs/{identity}/why"))[1]["reason"] == "no_worker"
+    assert (await api.call("POST", f"/v1/jobs/{identity}/requeue"))[0] == 409
+
+    assert await api.call("POST", f"/v1/jobs/{identity}/cancel") == (200, {"status": "cancelled"})
+    assert (await api.call("POST", f"/v1/jobs/{identity}/cancel"))[0] == 409
+    _, job = await api.call("GET", f"/v1/jobs/{identity}")
+    assert job["status"] == "cancelled"
+    assert "requeued" in [step["what"] for step in job["timeline"]]
+
+
+async def test_all_that_failed_can_be_requeued_at_once(api: Api, connection: Connection) -> None:
+    ids = {await _fail(connection, "agent-turn", "x") for _ in range(3)}
+    other = await _fail(connection, "embed-memories", "x")
+
+    status, answer = await api.call(
+        "POST", "/v1/jobs/requeue", json={"status": ["failed"], "kind": ["agent-turn"]}
+    )
+
+    assert (status, set(answer["requeued"])) == (200, ids)
+    assert (await api.call("GET", f"/v1/jobs/{other}"))[1]["status"] == "failed"
+
+
+async def test_kinds_are_paused_and_resumed_and_the_figures_show_it(api: Api, connection: Connection) -> None:
+    await Queue(connection).enqueue("agent-turn")
+    assert (await api.call("POST", "/v1/kinds/agent-turn/pause"))[0] == 204
+    assert await connection.fetch("select * from agent.claim_event()") == []
+
+    _, stats = await api.call("GET", "/v1/stats")
+    assert [(kind["kind"], kind["paused"], kind["pending"]) for kind in stats["kinds"]] == [
+        ("agent-turn", True, 1)
+    ]
+
+    assert (await api.call("POST", "/v1/kinds/agent-turn/resume"))[0] == 204
+    assert len(await connection.fetch("select * from agent.claim_event()")) == 1
+
+
+async def test_schedules_are_set_listed_and_deleted(api: Api) -> None:
+    body = {"kind": "provider-refresh", "schedule": "0 3 * * *", "time_zone": "Europe/Berlin"}
+    assert (await api.call("PUT", "/v1/cron/nightly", json=body))[0] == 204
+
+    _, listed = await api.call("GET", "/v1/cron")
+    assert [(cron["name"], cron["schedule"], cron["catch_up"]) for cron in listed["schedules"]] == [
+        ("nightly", "0 3 * * *", "one")
+    ]
+    assert (await api.call("PUT", "/v1/cron/nightly", json={**body, "schedule": "often"}))[0] == 400
+    assert (await api.call("DELETE", "/v1/cron/nightly"))[0] == 204
+    assert (await api.call("DELETE", "/v1/cron/nightly"))[0] == 404
+
+
+async def test_an_orchestration_begins_with_its_plan(api: Api, connection: Connection) -> None:
+    status, answer = await api.call("POST", "/v1/orchestrate", json={"goal": "a report", "dedupe_key": "r1"})
+    again = await api.call("POST", "/v1/orchestrate", json={"goal": "a report", "dedupe_key": "r1"})
+
+    assert status == 202
+    assert again == (202, answer)
+    row = await connection.fetchrow(
+        "select kind, event ->> 'goal' from agent.event where id = $1", answer["id"]
+    )
+    assert tuple(row or ()) == ("orchestrator-plan", "a report")
+
+
+async def test_a_waiting_continuation_has_no_time_and_says_what_it_waits_for(
+    api: Api, connection: Connection
+) -> None:
+    identity = await Queue(connection).fan_out([Job("a"), Job("b")], Continuation("c"))
+
+    _, job = await api.call("GET", f"/v1/jobs/{identity}")
+    _, why = await api.call("GET", f"/v1/jobs/{identity}/why")
+
+    assert (job["run_at"], job["waits_for"], job["status"]) == (None, 2, "scheduled")
+    assert why["reason"] == "waits_for_children"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "status=done",
+        "limit=0",
+        "limit=x",
+        "cursor=%00",
+        "since=yesterday",
+        "statsu=failed",
+        "key=%00",
+        "kind=" + "x" * 300,
+    ],
+)
+async def test_a_query_that_cannot_be_read_is_refused_with_its_name(api: Api, query: str) -> None:
+    status, answer = await api.call("GET", f"/v1/jobs?{query}")
+
+    assert status == 400
+    assert query.partition("=")[0] in answer["error"]
+
+
+@pytest.mark.parametrize("identity", ["0", "-1", "x", "9" * 30, "1.5"])
+async def test_an_id_that_is_none_is_refused(api: Api, identity: str) -> None:
+    assert (await api.call("GET", f"/v1/jobs/{identity}"))[0] == 400
