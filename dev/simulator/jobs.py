@@ -1,6 +1,7 @@
 """What the queue says of delivered events, where a database is given; silence where none answers."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
@@ -13,11 +14,12 @@ from surelane.pool import UNAVAILABLE, Pool, close_pool, create_pool
 
 EVERY = timedelta(milliseconds=500)
 AFTER_FAILURE = timedelta(seconds=5)
+LOOKED_FOR = timedelta(minutes=1)
 ASKED_AT_ONCE = 200
 OPEN = frozenset({"pending", "scheduled", "running"})
 
 _SELECT = """
-select item_key, id, status, attempts, max_attempts, error
+select item_key, id, status, attempts, max_attempts, error, reason
 from agent.job where item_key = any($1::text[])
 """
 
@@ -71,4 +73,6 @@ class JobWatch:
 def _unsettled(delivery: Delivery) -> bool:
     if delivery.job is not None:
         return delivery.job["status"] in OPEN
-    return delivery.state == "delivered" and not delivery.own_message
+    # What ingest passed over never gets into the queue: after a while nobody asks any more.
+    late = time.time() - LOOKED_FOR.total_seconds()
+    return delivery.state == "delivered" and not delivery.own_message and delivery.attempts[-1].at > late

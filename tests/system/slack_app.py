@@ -34,7 +34,8 @@ class Received:
     body: bytes
     genuine: bool
     """Whether slack-sdk's verifier takes its signature."""
-    at: float
+    status: int
+    """What it was answered."""
 
     @property
     def envelope(self) -> dict[str, Any]:
@@ -71,6 +72,13 @@ class StandIn:
         """The events that arrived, deliveries of the same one included."""
         return [each.envelope for each in self.received if each.path == "/slack/events"]
 
+    @property
+    def acknowledged(self) -> list[dict[str, Any]]:
+        """The events that were answered 200."""
+        return [
+            each.envelope for each in self.received if each.path == "/slack/events" and each.status == 200
+        ]
+
     def app(self) -> web.Application:
         app = web.Application()
         app.add_routes([web.post("/slack/{what}", self._take)])
@@ -85,8 +93,8 @@ class StandIn:
         body = await request.read()
         genuine = self._verifier.is_valid_request(body, dict(request.headers))
         headers = {name.title(): value for name, value in request.headers.items()}
-        self.received.append(Received(request.path, headers, body, genuine, time.monotonic()))
         answer = self.answers.popleft() if self.answers else Answer()
+        self.received.append(Received(request.path, headers, body, genuine, answer.status))
         await asyncio.sleep(answer.after)
         return web.Response(status=answer.status, headers=answer.headers, text=answer.body)
 

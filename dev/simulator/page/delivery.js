@@ -9,7 +9,7 @@ const WORDS = {
   too_many_redirects: "too many redirects", unknown_error: "failed",
 };
 
-const QUEUE = { pending: "waiting", scheduled: "scheduled", running: "running", completed: "done", processed: "done", done: "done" };
+const QUEUE = { pending: "waiting", scheduled: "waits to be tried again", completed: "done" };
 
 export function summary(delivery) {
   const last = delivery.attempts.at(-1);
@@ -48,6 +48,6 @@ function details(delivery) {
     h("ol", {}, delivery.attempts.map((attempt) => h("li", {},
       `${clock(attempt.at)} `, attempt.retry_num ? h("b", {}, `retry ${attempt.retry_num} (${attempt.retry_reason}) `) : "first ",
       `→ ${attempt.status ?? "no answer"}${attempt.problem ? ` ${attempt.problem}` : ""} in ${attempt.ms} ms`))),
-    delivery.job?.error && h("p", { class: "bad" }, delivery.job.error),
+    (delivery.job?.error || delivery.job?.reason) && h("p", { class: "bad" }, [delivery.job.reason, delivery.job.error].filter(Boolean).join(": ")),
     h("button", { class: "small", onclick: again }, "Deliver it again"));
 }

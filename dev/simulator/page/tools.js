@@ -30,15 +30,15 @@ export function buildTools() {
 }
 
 function form() {
-  const kind = h("select", { id: "fault-kind" },
+  const kind = h("select", { id: "fault-kind", "aria-label": "What goes wrong" },
     h("optgroup", { label: "Web API" }, KINDS.filter((k) => k[2] === "api").map(([name, label]) => h("option", { value: name }, label))),
     h("optgroup", { label: "Delivery of events" }, KINDS.filter((k) => k[2] === "events").map(([name, label]) => h("option", { value: name }, label))));
-  const method = h("select", { id: "fault-method" }, h("option", { value: "" }, "every method"));
+  const method = h("select", { id: "fault-method", "aria-label": "Method" }, h("option", { value: "" }, "every method"));
   const count = h("input", { id: "fault-count-input", type: "number", min: "1", value: "1", inputmode: "numeric" });
   const always = h("input", { type: "checkbox", id: "fault-always", onchange: () => { count.disabled = always.checked; } });
   const seconds = h("input", { id: "fault-seconds", type: "number", min: "0", value: "2", inputmode: "numeric" });
-  const methodRow = h("label", {}, "for", method);
-  const secondsRow = h("label", {}, "seconds", seconds);
+  const methodRow = h("label", {}, "Method", method);
+  const secondsRow = h("label", {}, "Seconds", seconds);
   const shape = () => {
     methodRow.hidden = meets(kind.value) !== "api";
     secondsRow.hidden = !["rate_limited", "slow"].includes(kind.value);
@@ -55,7 +55,7 @@ function form() {
   shape();
   return h("form", { class: "fault-form", onsubmit: submit, "aria-label": "Switch a fault on" },
     h("label", {}, "What goes wrong", kind), methodRow, secondsRow,
-    h("label", {}, "how often", count), h("label", { class: "check" }, always, "until switched off"),
+    h("label", {}, "How often", count), h("label", { class: "check" }, always, "until switched off"),
     h("button", { class: "primary" }, "Switch on"));
 }
 

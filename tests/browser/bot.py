@@ -1,0 +1,70 @@
+"""The bot that the browser tests talk to: what it does depends on a word in the message."""
+
+import asyncio
+from typing import Any
+
+from slack_sdk.http_retry.builtin_async_handlers import AsyncRateLimitErrorRetryHandler
+from slack_sdk.web.async_client import AsyncWebClient
+
+from tests.system.slack_app import TOKEN, Pair
+
+BUTTONS: list[dict[str, Any]] = [
+    {"type": "section", "text": {"type": "mrkdwn", "text": "Deploy *surelane*?"}},
+    {
+        "type": "actions",
+        "block_id": "deploy",
+        "elements": [
+            {
+                "type": "button",
+                "action_id": "approve",
+                "style": "primary",
+                "text": {"type": "plain_text", "text": "Approve"},
+            }
+        ],
+    },
+]
+
+
+async def answering(pair: Pair) -> None:
+    """Answers each event once, as it arrives, until it is cancelled."""
+    client = AsyncWebClient(
+        token=TOKEN, base_url=f"{pair.url}/api/", retry_handlers=[AsyncRateLimitErrorRetryHandler(3)]
+    )
+    answered: set[str] = set()
+    while True:
+        for envelope in pair.app.acknowledged:
+            if envelope["event_id"] not in answered and "bot_id" not in envelope["event"]:
+                answered.add(envelope["event_id"])
+                await _answer(client, envelope["event"])
+        await asyncio.sleep(0.02)
+
+
+async def _answer(client: AsyncWebClient, event: dict[str, Any]) -> None:
+    thread_ts, text = event.get("thread_ts") or event["ts"], event["text"]
+    if "quiet" in text:
+        return
+    where = {"channel": event["channel"], "thread_ts": thread_ts}
+    if "status" in text:
+        await client.assistant_threads_setStatus(
+            channel_id=event["channel"], thread_ts=thread_ts, status="is thinking"
+        )
+    elif "stream" in text:
+        await _stream(client, event, thread_ts)
+    elif "deploy" in text:
+        await client.chat_postMessage(text="Deploy surelane?", blocks=BUTTONS, **where)
+    else:
+        await client.reactions_add(channel=event["channel"], timestamp=event["ts"], name="eyes")
+        await client.chat_postMessage(text=f"you said: {text.partition('> ')[2] or text}", **where)
+
+
+async def _stream(client: AsyncWebClient, event: dict[str, Any], thread_ts: str) -> None:
+    stream = await client.chat_stream(
+        channel=event["channel"],
+        thread_ts=thread_ts,
+        recipient_team_id=event["team"],
+        recipient_user_id=event["user"],
+        buffer_size=1,
+    )
+    for part in ("it ", "comes ", "in **pieces**"):
+        await stream.append(markdown_text=part)
+    await stream.stop()

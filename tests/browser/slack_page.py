@@ -1,0 +1,72 @@
+"""The simulator's page as a person uses it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from playwright.async_api import Browser, Locator, Page, expect
+
+
+class SlackPage:
+    """What can be done and seen on the page; everything waits until it is there."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.expect = expect
+        self.channel = page.get_by_role("log", name="Messages", exact=True)
+        self.thread = page.get_by_role("log", name="Messages of the thread")
+        self.composer = page.get_by_role("textbox", name="Message", exact=True)
+        self.reply_box = page.get_by_role("textbox", name="Reply")
+        self.tools = page.get_by_role("complementary", name="Faults and activity")
+
+    async def say(self, text: str) -> None:
+        """Types a message and sends it with Enter."""
+        await self.composer.fill(text)
+        await self.composer.press("Enter")
+
+    async def open_channel(self, name: str) -> None:
+        """Goes to a channel, or to the direct messages by the bot's name."""
+        await self.page.get_by_role("navigation").get_by_role("button", name=name).click()
+
+    async def open_tools(self, tab: str = "Faults") -> None:
+        """Opens the pane with the faults, or another tab of it."""
+        toggle = self.page.locator("#tools-toggle")
+        if await toggle.get_attribute("aria-expanded") == "false":
+            await toggle.click()
+        await self.page.get_by_role("tab", name=tab).click()
+
+    async def switch_on(self, fault: str, method: str | None = None) -> None:
+        """Switches a fault on, to happen once."""
+        await self.open_tools()
+        await self.page.get_by_label("What goes wrong").select_option(label=fault)
+        if method:
+            await self.page.get_by_role("combobox", name="Method").select_option(method)
+        await self.page.get_by_role("button", name="Switch on").click()
+        await expect(self.tools.get_by_role("list", name="Faults that are on")).to_contain_text(fault)
+
+    def message(self, text: str) -> Locator:
+        """The channel's message that has this text."""
+        return self.channel.get_by_role("listitem").filter(has_text=text)
+
+    async def scrolls_sideways(self) -> bool:
+        """Whether the page is wider than the screen."""
+        script = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        return bool(await self.page.evaluate(script))
+
+
+@asynccontextmanager
+async def open_page(
+    browser: Browser, url: str, *, width: int, height: int, touch: bool = False
+) -> AsyncIterator[SlackPage]:
+    """Opens the page, waits until it is live, and checks at the end that no script failed."""
+    problems: list[str] = []
+    context = await browser.new_context(
+        viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch
+    )
+    context.set_default_timeout(10_000)
+    page = await context.new_page()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    await page.goto(url)
+    await expect(page.get_by_role("status").first).to_have_attribute("data-state", "live")
+    yield SlackPage(page)
+    await context.close()
+    assert problems == []

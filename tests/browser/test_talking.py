@@ -1,0 +1,169 @@
+"""Chromium on the simulator's page: write to the bot, and see what comes of it."""
+
+import json
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+import pytest
+
+from tests.system.slack_app import Answer, Pair
+
+if TYPE_CHECKING:
+    from tests.browser.slack_page import SlackPage
+
+pytestmark = pytest.mark.browser
+
+
+async def test_a_message_is_answered_in_its_thread(slack: "SlackPage", pair: Pair) -> None:
+    await slack.say("hello")
+    await slack.expect(slack.thread).to_contain_text("you said: hello")
+    await slack.expect(slack.channel).to_contain_text("@Surelane hello")
+    await slack.expect(slack.channel.get_by_role("button", name="1 reply")).to_be_visible()
+    await slack.expect(slack.channel.locator(".delivery")).to_contain_text("app_mention 200 in")
+    await slack.expect(slack.channel.get_by_role("button", name="eyes, 1: Surelane")).to_be_visible()
+    assert pair.app.events[0]["event"]["text"] == "<@U0SURELANE> hello"
+
+
+async def test_retries_are_shown_with_each_attempt_and_its_reason(slack: "SlackPage", pair: Pair) -> None:
+    pair.app.answers.extend([Answer(503), Answer(500)])
+    await slack.say("are you there?")
+    delivery = slack.channel.locator(".delivery")
+    await slack.expect(delivery).to_contain_text("2 retries")
+    await delivery.locator("summary").click()
+    await slack.expect(delivery.get_by_role("listitem")).to_have_count(3)
+    await slack.expect(delivery).to_contain_text("retry 2 (http_error) → 200")
+    await slack.expect(slack.thread).to_contain_text("you said: are you there?")
+
+
+async def test_an_event_nobody_takes_is_shown_as_given_up(slack: "SlackPage", pair: Pair) -> None:
+    pair.app.answers.extend([Answer(503)] * 4)
+    await slack.say("anybody?")
+    await slack.expect(slack.channel.locator(".delivery")).to_contain_text("503 error · given up · 3 retries")
+
+
+async def test_a_rate_limit_is_switched_on_and_the_answer_comes_after_a_retry(slack: "SlackPage") -> None:
+    await slack.switch_on("429 with Retry-After", "chat.postMessage")
+    await slack.say("hello")
+    await slack.open_tools("Calls")
+    calls = slack.tools.get_by_role("listitem").filter(has_text="chat.postMessage")
+    await slack.expect(calls).to_have_count(2)
+    await slack.expect(calls.nth(1)).to_contain_text("ratelimited")
+    await slack.expect(calls.nth(0)).to_contain_text("ok")
+    await slack.open_tools("Faults")
+    await slack.expect(
+        slack.tools.get_by_role("list", name="Faults that are on").get_by_role("listitem")
+    ).to_have_count(0)
+    await slack.message("hello").get_by_role("button", name="1 reply").click()
+    await slack.expect(slack.thread).to_contain_text("you said: hello")
+
+
+async def test_a_duplicate_delivery_is_switched_on_and_shown(slack: "SlackPage", pair: Pair) -> None:
+    await slack.switch_on("an event is delivered twice")
+    await slack.say("twice?")
+    await slack.expect(slack.channel.locator(".delivery")).to_contain_text("1 retry")
+    assert len({event["event_id"] for event in pair.app.events}) == 1
+
+
+async def test_a_fault_can_be_switched_off_again(slack: "SlackPage") -> None:
+    await slack.switch_on("the token is refused")
+    await slack.tools.get_by_role("button", name="Switch off").click()
+    await slack.say("hello")
+    await slack.message("hello").get_by_role("button", name="1 reply").click()
+    await slack.expect(slack.thread).to_contain_text("you said: hello")
+
+
+async def test_a_streamed_answer_grows_until_it_is_whole(slack: "SlackPage") -> None:
+    await slack.say("please stream")
+    await slack.expect(slack.thread).to_contain_text("it comes in pieces")
+    await slack.expect(slack.thread.locator("strong", has_text="pieces")).to_be_visible()
+    await slack.expect(slack.thread.get_by_label("still writing")).to_have_count(0)
+
+
+async def test_what_the_bot_is_doing_is_shown(slack: "SlackPage") -> None:
+    await slack.say("status")
+    await slack.expect(slack.thread).to_contain_text("Surelane is thinking")
+
+
+async def test_without_the_mention_the_bot_hears_nothing(slack: "SlackPage", pair: Pair) -> None:
+    await slack.page.locator("#composer").get_by_role("button", name="Do not mention the bot").click()
+    await slack.say("just us")
+    await slack.expect(slack.channel).to_contain_text("just us")
+    await slack.expect(slack.channel.locator(".mention")).to_have_count(0)
+    assert pair.app.events == []
+
+
+async def test_direct_messages_need_no_mention(slack: "SlackPage", pair: Pair) -> None:
+    await slack.open_channel("Surelane")
+    await slack.expect(slack.page.locator("#composer").get_by_role("button", name="the bot")).to_have_count(0)
+    await slack.say("between us")
+    await slack.expect(slack.thread).to_contain_text("you said: between us")
+    assert pair.app.events[0]["event"]["channel_type"] == "im"
+
+
+async def test_a_reply_in_the_thread_reaches_the_bot(slack: "SlackPage", pair: Pair) -> None:
+    await slack.say("hello")
+    await slack.expect(slack.thread).to_contain_text("you said: hello")
+    await slack.reply_box.fill("and again")
+    await slack.reply_box.press("Enter")
+    await slack.expect(slack.thread).to_contain_text("you said: and again")
+    assert pair.app.events[1]["event"]["thread_ts"] == pair.app.events[0]["event"]["ts"]
+
+
+async def test_a_reaction_is_given_and_taken_back(slack: "SlackPage") -> None:
+    await slack.say("quiet please")
+    message = slack.message("quiet please")
+    await message.hover()
+    await message.get_by_role("button", name="React with +1").click()
+    given = message.get_by_role("button", name="+1, 1: Ada Byron")
+    await slack.expect(given).to_have_attribute("aria-pressed", "true")
+    await given.click()
+    await slack.expect(given).to_have_count(0)
+
+
+async def test_a_button_is_pressed(slack: "SlackPage", pair: Pair) -> None:
+    await slack.say("deploy it")
+    await slack.thread.get_by_role("button", name="Approve").click()
+    received = await pair.app.arrive(2)
+    payload = json.loads(parse_qs(received[1].body.decode())["payload"][0])
+    assert (payload["type"], payload["actions"][0]["action_id"]) == ("block_actions", "approve")
+
+
+async def test_a_command_opens_a_form_that_is_filled_in(slack: "SlackPage", pair: Pair) -> None:
+    await slack.say("/ticket the door is stuck")
+    (command,) = await pair.app.arrive(1)
+    form = parse_qs(command.body.decode())
+    element = {"type": "plain_text_input", "action_id": "what"}
+    label = {"type": "plain_text", "text": "What is wrong?"}
+    block = {"type": "input", "block_id": "ticket", "label": label, "element": element}
+    title = {"type": "plain_text", "text": "Open a ticket"}
+    view = {"type": "modal", "title": title, "blocks": [block]}
+    await pair.web.views_open(trigger_id=form["trigger_id"][0], view=view)
+    await slack.page.get_by_label("What is wrong?").fill(form["text"][0])
+    await slack.page.get_by_role("button", name="Submit").click()
+    payload = json.loads(parse_qs((await pair.app.arrive(2))[1].body.decode())["payload"][0])
+    assert payload["type"] == "view_submission"
+    assert payload["view"]["state"]["values"]["ticket"]["what"]["value"] == "the door is stuck"
+
+
+async def test_what_people_write_is_shown_as_text(slack: "SlackPage") -> None:
+    await slack.say("quiet <img src=x onerror=alert(1)> & *bold*")
+    await slack.expect(slack.channel).to_contain_text("quiet <img src=x onerror=alert(1)> & bold")
+    await slack.expect(slack.channel.locator("strong", has_text="bold")).to_be_visible()
+    await slack.expect(slack.channel.locator("img")).to_have_count(0)
+
+
+async def test_each_person_sees_what_is_theirs(slack: "SlackPage", pair: Pair) -> None:
+    await pair.web.chat_postEphemeral(channel="C0GENERAL1", user="U0GRACE001", text="for Grace alone")
+    await slack.say("quiet, everybody")
+    await slack.expect(slack.channel).to_contain_text("quiet, everybody")
+    await slack.expect(slack.channel).not_to_contain_text("for Grace alone")
+    await slack.page.get_by_label("You are").select_option("Grace Murray")
+    await slack.expect(slack.channel).to_contain_text("for Grace alone")
+
+
+async def test_the_bot_is_brought_into_a_channel(slack: "SlackPage") -> None:
+    await slack.open_channel("lounge")
+    await slack.page.get_by_role("button", name="Add the bot").click()
+    await slack.expect(slack.page.get_by_role("button", name="Add the bot")).to_be_hidden()
+    await slack.say("welcome")
+    await slack.expect(slack.thread).to_contain_text("you said: welcome")

@@ -1,0 +1,64 @@
+"""The page with everything behind it, as `make up` starts it: database, ingest and worker are real."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.system.up import Up, up
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+    from tests.browser.slack_page import SlackPage
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
+    """`make up`, with short waits between attempts."""
+    data: Path = tmp_path_factory.mktemp("up")
+    async with up(
+        data / "pg", {"SURELANE_BACKOFF_BASE": "0.2s", "SURELANE_POLL_INTERVAL": "0.2s"}
+    ) as running:
+        await running.ready()
+        yield running
+        await running.end()
+
+
+@pytest.fixture
+async def slack(browser: "Browser", system: Up) -> AsyncIterator["SlackPage"]:
+    """Its page."""
+    from tests.browser.slack_page import open_page  # noqa: PLC0415
+
+    async with open_page(browser, system.page, width=1280, height=800) as page:
+        yield page
+
+
+async def test_a_message_is_answered_and_the_queue_says_done(slack: "SlackPage") -> None:
+    await slack.say("is anybody there?")
+    await slack.expect(slack.channel.locator(".delivery").last).to_contain_text("app_mention 200 in")
+    await slack.expect(slack.channel.locator(".delivery").last).to_contain_text("queue: done")
+    await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
+
+
+async def test_a_server_error_is_switched_on_and_the_answer_comes_after_a_retry(slack: "SlackPage") -> None:
+    await slack.switch_on("500", "chat.postMessage")
+    await slack.say("once more")
+    await slack.open_tools("Calls")
+    calls = slack.tools.get_by_role("listitem").filter(has_text="chat.postMessage")
+    await slack.expect(calls.filter(has_text="internal_error")).to_have_count(1)
+    await slack.message("once more").get_by_role("button", name="1 reply").click()
+    await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
+    await slack.expect(slack.thread.locator(".delivery")).to_contain_text("queue: done")
+
+
+async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "SlackPage") -> None:
+    await slack.switch_on("the token is refused", "chat.postMessage")
+    await slack.say("in vain")
+    delivery = slack.message("in vain").locator(".delivery")
+    await slack.expect(delivery).to_contain_text("queue: failed")
+    await delivery.locator("summary").click()
+    await slack.expect(delivery).to_contain_text("invalid_auth")
