@@ -5,6 +5,7 @@ create or replace function agent.promote(_group_key text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

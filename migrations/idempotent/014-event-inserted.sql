@@ -17,6 +17,7 @@ create or replace function agent.member_inserted() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 begin
     -- Looks before it locks: claims skip a locked head.

@@ -4,6 +4,7 @@ create or replace function agent.head_yields(_group_key text, _kind text, _vt ti
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _head record;

@@ -5,6 +5,7 @@ create or replace function agent.add_event(_new agent.event, _exact boolean, _in
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare

@@ -4,6 +4,7 @@ create or replace function agent.hold_claims(_ids int8[], _claims int4[]) return
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _groups text[];

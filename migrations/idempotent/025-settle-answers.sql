@@ -5,6 +5,7 @@ returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 begin
     if cardinality(_held) = cardinality(_ids) then

@@ -4,6 +4,7 @@ returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _held int8[] := agent.hold_claims(_ids, _claims);

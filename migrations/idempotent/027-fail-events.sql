@@ -7,6 +7,7 @@ create or replace function agent.fail_events
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _held int8[] := agent.hold_claims(_ids, _claims);

@@ -1,9 +1,12 @@
 -- Claims one visible event, chosen at random among the lanes, of any kind that is not paused: one row as it is after the
 -- claim, or none. Of a group it is the head, alone. Sends no heartbeats: the claim stands until its vt.
+-- Here as elsewhere, plans made while the queue is short must be right when it is long (enable_seqscan), and what must be
+-- scanned nevertheless looks so dear on paper that it would be compiled at each call (jit).
 create or replace function agent.claim_event(_max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

@@ -11,6 +11,7 @@ create or replace function agent.claim_events
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column

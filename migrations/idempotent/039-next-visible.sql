@@ -3,6 +3,7 @@ create or replace function agent.next_visible(_kinds text[]) returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

@@ -3,6 +3,7 @@ create or replace function agent.delete_event(_id int8) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 begin
     perform agent.hold_group((select group_key from agent.event where id = _id));

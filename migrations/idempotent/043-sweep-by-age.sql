@@ -5,6 +5,7 @@ create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

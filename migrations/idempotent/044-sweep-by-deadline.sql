@@ -4,6 +4,7 @@ create or replace function agent.sweep_by_deadline(_limit int4) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();

@@ -5,6 +5,7 @@ create or replace function agent.sweep_groups(_limit int4 default 1000) returns 
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _claimable text[] := agent.claimable_kinds();

@@ -4,6 +4,7 @@ create or replace function agent.rescue_events(_dead_for interval default '5m') 
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();

@@ -4,6 +4,7 @@ create or replace function agent.reschedule_event(_item_key text, _run_at timest
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _found agent.event;

@@ -3,6 +3,7 @@
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 declare
     _old agent.event_hist;

@@ -3,6 +3,7 @@ create or replace function agent.queue_stats()
 returns table (kind text, paused boolean, pending int8, scheduled int8, running int8, oldest_pending timestamptz)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 #variable_conflict use_column
 declare

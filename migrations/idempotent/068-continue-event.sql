@@ -4,6 +4,7 @@ create or replace function agent.continue_event(_id int8, _claim int4, _children
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _held int8[] := agent.hold_claims(array[_id], array[_claim]);

@@ -3,6 +3,7 @@ create or replace function agent.children(_continuation_id int8)
 returns table (id int8, kind text, item_key text, payload jsonb, status text, result jsonb, reason text, error text)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 begin
     return query

@@ -3,6 +3,7 @@ create or replace function agent.await_event(_id int8, _claim int4, _deadline ti
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _held int8[] := agent.hold_claims(array[_id], array[_claim]);

@@ -4,6 +4,7 @@ create or replace function agent.answer_event(_id int8, _result jsonb) returns t
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _found agent.event;

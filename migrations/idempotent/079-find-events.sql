@@ -3,6 +3,7 @@ create or replace function agent.find_events(_key text) returns setof int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 begin
     return query select e.id from agent.event as e where e.item_key = agent.bounded_key(_key);

@@ -6,6 +6,7 @@ create or replace function agent.list_jobs
 ) returns setof agent.job
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 declare
     _left int4 := least(greatest(_limit, 1), 1000);

@@ -4,6 +4,7 @@ create or replace function agent.why_waiting(_id int8, _max_attempts int4 defaul
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();

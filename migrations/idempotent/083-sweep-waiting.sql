@@ -4,6 +4,7 @@ create or replace function agent.sweep_waiting(_limit int4 default 1000) returns
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _waiting agent.event;

@@ -3,6 +3,7 @@ create or replace function agent.cancel_job(_id int8) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     _found agent.event;

@@ -3,6 +3,7 @@
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = on
 as $$
 declare
     _since timestamptz := (select max(seen_at) - interval '3 minutes' from agent.worker);

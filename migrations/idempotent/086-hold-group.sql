@@ -4,6 +4,7 @@ create or replace function agent.hold_group(_group_key text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 begin
     while _group_key is not null loop

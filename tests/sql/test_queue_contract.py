@@ -81,6 +81,15 @@ async def test_every_function_is_safe_to_call_with_rights_of_its_owner(queue: Co
     assert (unpinned, public) == ([], [])
 
 
+async def test_no_plan_that_is_pinned_to_indexes_is_compiled(queue: Connection) -> None:
+    """With sequential scans off, one that is unavoidable looks so dear that it would be compiled, for 100 ms a call."""
+    compiled = await queue.fetch(
+        "select proname from pg_proc where pronamespace = 'agent'::regnamespace"
+        " and 'enable_seqscan=off' = any(proconfig) and 'jit=off' <> all(proconfig)"
+    )
+    assert compiled == []
+
+
 @ONE_EXAMPLE_A_DATABASE
 @given(moment=st.datetimes(timezones=st.just(UTC)))
 async def test_every_moment_survives_the_way_to_slack_and_back(queue: Connection, moment: datetime) -> None:

@@ -1,0 +1,205 @@
+"""One event, however often it is sent: while it waits, runs, or is in history, or on its way there or back."""
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    advance,
+    all_done,
+    claim,
+    claim_one,
+    complete,
+    ended,
+    ending,
+    envelope,
+    insert,
+    live,
+    waits_for_lock,
+)
+
+BY_HAND = (
+    "with moved as (delete from agent.event_hist where id = $1 returning id, event_ts, attempts, vt, claimed, event)"
+    " insert into agent.event (id, event_ts, attempts, vt, claimed, event)"
+    " select id, event_ts, 0, now(), claimed, event from moved"
+)
+
+
+async def finished(queue: Connection, event: str) -> int:
+    """Inserts an event that is then claimed and completed."""
+    identity = await insert(queue, event)
+    claimed = await claim_one(queue)
+    assert claimed is not None
+    assert claimed["id"] == identity
+    assert await complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
+    return identity
+
+
+async def test_a_duplicate_finds_the_waiting_event(queue: Connection) -> None:
+    assert await insert(queue, envelope("Ev1")) == await insert(queue, envelope("Ev1", text="again"))
+    assert await queue.fetchval("select count(*) from agent.event") == 1
+
+
+async def test_a_duplicate_finds_the_running_event(queue: Connection) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    assert await claim_one(queue) is not None
+    assert await insert(queue, envelope("Ev1")) == identity
+    assert await claim_one(queue) is None
+
+
+async def test_a_duplicate_finds_the_event_in_history(queue: Connection) -> None:
+    identity = await finished(queue, envelope("Ev1"))
+    assert await insert(queue, envelope("Ev1")) == identity
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+@pytest.mark.parametrize("event_ts", ["soon", None])
+async def test_a_duplicate_without_a_time_of_its_own_finds_history_for_a_day(
+    queue: Connection, event_ts: str | None
+) -> None:
+    identity = await finished(queue, envelope("Ev1", event_ts=event_ts))
+    await advance(queue, timedelta(hours=24))
+    assert await insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
+
+
+async def test_a_group_keeps_its_head_when_a_newcomer_turns_out_to_be_a_duplicate(queue: Connection) -> None:
+    thread = {"channel": "C1", "ts": "1.1", "thread_ts": "1.1"}
+    identity = await finished(queue, envelope("Ev1", **thread))
+    waiting = await insert(queue, envelope("Ev2", **thread))
+    assert await insert(queue, envelope("Ev1", **thread)) == identity
+    claimed = await claim_one(queue)
+    assert claimed is not None
+    assert claimed["id"] == waiting
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["committed", "rolled back"])
+async def test_a_duplicate_waits_for_an_insert_under_way(
+    queue: Connection, connect: Connect, kept: bool
+) -> None:
+    other = await connect()
+    transaction = other.transaction()
+    await transaction.start()
+    first = await insert(other, envelope("Ev1"))
+    second = asyncio.create_task(insert(queue, envelope("Ev1")))
+    await waits_for_lock(other, queue)
+    await (transaction.commit() if kept else transaction.rollback())
+    assert (await second == first) is kept
+    assert await queue.fetchval("select count(*) from agent.event") == 1
+
+
+async def test_a_duplicate_waits_for_the_move_to_history_and_finds_the_event_there(
+    queue: Connection, connect: Connect
+) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    (claimed,) = await claim(queue, "slack.app_mention")
+    other = await connect()
+    async with other.transaction():
+        assert await complete(other, (identity, claimed["claim"])) == ["done"]
+        duplicate = asyncio.create_task(insert(queue, envelope("Ev1")))
+        await waits_for_lock(other, queue)
+    assert await duplicate == identity
+    assert await ending(queue, identity) == ("completed", None)
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+async def test_a_duplicate_that_races_with_the_move_to_history_is_stored_once(
+    queue: Connection, connect: Connect
+) -> None:
+    others = [await connect() for _ in range(4)]
+    for number in range(12):
+        event = envelope(f"Ev{number}")
+        identity = await insert(queue, event)
+        (claimed,) = await claim(queue, "slack.app_mention")
+        answers, *found = await all_done(
+            complete(queue, (identity, claimed["claim"])), *(insert(other, event) for other in others)
+        )
+        assert (answers, set(found)) == (["done"], {identity})
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_inserting_above_read_committed_is_refused(queue: Connection, isolation: str) -> None:
+    async with queue.transaction():
+        await queue.execute(f"set transaction isolation level {isolation}")
+        with pytest.raises(asyncpg.InvalidTransactionStateError, match="READ COMMITTED"):
+            await queue.fetchval("select agent.insert_event($1)", envelope("Ev1"))
+
+
+async def test_a_batch_gives_up_soon_on_a_blocked_event_and_stores_nothing(
+    queue: Connection, connect: Connect
+) -> None:
+    other = await connect()
+    async with other.transaction():
+        await insert(other, envelope("Ev2"))
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await queue.fetch(
+                "select * from agent.insert_events($1)", [envelope("Ev1"), envelope("Ev2"), envelope("Ev3")]
+            )
+    assert await queue.fetchval("select array_agg(item_key) from agent.event") == ["Ev2"]
+
+
+async def insert_batch(queue: Connection, events: list[str]) -> list[int]:
+    """Inserts a batch again and again until no lock delays it, as long as it is not a deadlock that does."""
+    while True:
+        try:
+            rows = await queue.fetch("select id from agent.insert_events($1) order by ordinal", events)
+        except asyncpg.LockNotAvailableError:
+            continue
+        return [row["id"] for row in rows]
+
+
+async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: Connect) -> None:
+    """Neither over their events, nor over their groups, nor over kinds never seen before."""
+    assert await queue.fetchval("select count(*) from agent.kind") == 0
+    events = [
+        envelope(f"Ev{number}", type=f"kind{number}", channel=f"C{number % 7}", ts="1.1")
+        for number in range(40)
+    ]
+    others = [await connect() for _ in range(4)]
+    batches = (events, events[::-1], events[20:] + events[:20], events[::2] + events[1::2])
+    answers = await all_done(
+        *(insert_batch(other, batch) for other, batch in zip(others, batches, strict=True))
+    )
+    assert len({identity for ids in answers for identity in ids}) == len(events)
+
+
+async def test_an_event_moved_back_by_hand_is_processed_again(queue: Connection) -> None:
+    identity = await finished(queue, envelope("Ev1"))
+    await queue.execute(BY_HAND, identity)
+    claimed = await claim_one(queue)
+    assert claimed is not None
+    assert (claimed["id"], claimed["attempts"], len(claimed["claimed"])) == (identity, 1, 2)
+    assert await complete(queue, (identity, 1)) == ["stale"]
+    assert await complete(queue, (identity, 2)) == ["done"]
+
+
+async def test_an_event_copied_back_by_hand_leaves_history_and_can_end_again(queue: Connection) -> None:
+    identity = await finished(queue, envelope("Ev1"))
+    await queue.execute(
+        "insert into agent.event (id, event_ts, claimed, event)"
+        " select id, event_ts, claimed, event from agent.event_hist where id = $1",
+        identity,
+    )
+    assert await ended(queue, identity) is None
+    assert await claim_one(queue) is not None
+    await queue.execute("select agent.delete_event($1)", identity)
+    assert await ending(queue, identity) == ("completed", None)
+
+
+async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue: Connection) -> None:
+    """An id that is somehow in the queue and in history stays as it is, and requeueing it returns."""
+    identity = await finished(queue, envelope("Ev1"))
+    await queue.execute(BY_HAND, identity)
+    await queue.execute(
+        "insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, head, lane"
+        ", enqueued_at, enqueued_by, retrying, errors, outcome) select id, event_ts, attempts, vt, claimed, event, kind"
+        ", item_key, head, lane, enqueued_at, enqueued_by, retrying, errors, 'completed'"
+        " from agent.event where id = $1",
+        identity,
+    )
+    assert await queue.fetch("select agent.requeue_events($1)", [identity]) == []
+    assert await live(queue, identity) is not None

@@ -1,0 +1,241 @@
+"""Inserting: envelopes and bare events, what they are called, when they happened, and who they belong with."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.queue_steps import claim_one, complete, enqueue, envelope, insert, live
+
+SLACKS_EXAMPLE = datetime(2023, 11, 14, 22, 13, 20, 100, tzinfo=UTC)
+
+
+async def test_an_envelope_is_stored_whole_and_waits(queue: Connection) -> None:
+    row = await live(queue, await insert(queue, envelope("Ev1")))
+    assert row is not None
+    assert json.loads(row["event"]) == json.loads(envelope("Ev1"))
+    assert (row["kind"], row["item_key"], row["event_ts"]) == ("slack.app_mention", "Ev1", SLACKS_EXAMPLE)
+    assert (row["attempts"], row["claimed"], row["claimed_by"], row["head"]) == (0, [], None, True)
+    assert timedelta(seconds=-5) < row["visible_in"] <= timedelta(0)
+
+
+async def test_a_bare_event_is_its_own_envelope(queue: Connection) -> None:
+    event = (
+        '{"type": "app_mention", "event_ts": "1700000000.000100", "channel": "C1", "ts": "1700000000.000100"}'
+    )
+    row = await live(queue, await insert(queue, event))
+    assert row is not None
+    assert (row["kind"], row["event_ts"], row["group_key"]) == (
+        "slack.app_mention",
+        SLACKS_EXAMPLE,
+        "C1:1700000000.000100",
+    )
+    assert row["item_key"].startswith("sha256:")
+    assert await insert(queue, event) == row["id"]
+
+
+@pytest.mark.parametrize("event", ["[]", '"text"', "1", "null", None])
+async def test_what_is_no_object_is_a_clear_error(queue: Connection, event: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="an event is a JSON object"):
+        await insert(queue, event)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "",
+        "soon",
+        "1e9",
+        "-1",
+        "0",
+        "1.2.3",
+        "NaN",
+        "infinity",
+        "99999999999",
+        "1000000000",
+        "9" * 400,
+        {},
+        [],
+    ],
+)
+async def test_an_absurd_time_is_replaced_by_the_envelopes(queue: Connection, given: Any) -> None:
+    event = json.loads(envelope("Ev1", event_ts=given)) | {"event_time": 1700000000}
+    row = await live(queue, await insert(queue, json.dumps(event)))
+    assert row is not None
+    assert row["event_ts"] == SLACKS_EXAMPLE.replace(microsecond=0)
+    assert json.loads(row["event"]) == event
+
+
+@pytest.mark.parametrize("event_time", [None, "later", 5, 10**12, True])
+async def test_without_any_time_an_event_happens_now(queue: Connection, event_time: Any) -> None:
+    event = json.loads(envelope("Ev1", event_ts=None)) | {"event_time": event_time}
+    now = await queue.fetchval("select agent.clock()")
+    row = await live(queue, await insert(queue, json.dumps(event)))
+    assert row is not None
+    assert timedelta(0) <= row["event_ts"] - now < timedelta(seconds=5)
+
+
+async def test_a_time_just_ahead_is_slacks_own(queue: Connection) -> None:
+    ahead = await queue.fetchval("select agent.from_timestamptz(agent.clock() + interval '23 hours')::text")
+    row = await live(queue, await insert(queue, envelope("Ev1", event_ts=ahead)))
+    assert row is not None
+    assert await queue.fetchval("select agent.from_timestamptz($1)::text", row["event_ts"]) == ahead
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ({"type": "message", "channel_type": "im"}, "slack.message.im"),
+        ({"type": "message", "channel_type": "mpim"}, "slack.message.mpim"),
+        ({"type": "message", "channel_type": "channel"}, "slack.message.channels"),
+        ({"type": "message", "channel_type": "group"}, "slack.message.groups"),
+        ({"type": "message"}, "slack.message"),
+        ({"type": "reaction_added"}, "slack.reaction_added"),
+        ({"type": "block_actions"}, "slack.block_actions"),
+        ({"command": "/deploy", "text": "now"}, "slack.command.deploy"),
+        ({"type": "", "what": "ever"}, "event"),
+        ({}, "event"),
+        ({"type": "x" * 300}, "slack." + "x" * 194),
+    ],
+)
+async def test_events_are_called_what_slack_calls_them(
+    queue: Connection, event: dict[str, Any], kind: str
+) -> None:
+    row = await live(queue, await insert(queue, json.dumps(event)))
+    assert row is not None
+    assert row["kind"] == kind
+    assert await queue.fetchval("select array_agg(kind) from agent.kind") == [kind]
+
+
+@pytest.mark.parametrize(
+    ("inner", "group_key"),
+    [
+        ({"channel": "C1", "ts": "1.1"}, "T1:C1:1.1"),
+        ({"channel": "C1", "ts": "1.2", "thread_ts": "1.1"}, "T1:C1:1.1"),
+        ({"channel": "D1", "ts": "1.1", "channel_type": "im"}, "T1:D1"),
+        ({"channel": "D1", "ts": "1.2", "thread_ts": "1.1", "channel_type": "im"}, "T1:D1:1.1"),
+        ({"type": "reaction_added", "item": {"channel": "C1", "ts": "1.1"}}, "T1:C1:1.1"),
+        ({"type": "channel_rename", "channel": {"id": "C1"}}, "T1:C1"),
+        (
+            {"type": "block_actions", "channel": {"id": "C1"}, "message": {"ts": "1.2", "thread_ts": "1.1"}},
+            "T1:C1:1.1",
+        ),
+        ({"type": "app_home_opened", "channel": ""}, None),
+        ({"type": "team_join"}, None),
+        ({"channel": "C" * 300, "ts": "1.1"}, "sha256:"),
+    ],
+)
+async def test_events_belong_to_their_thread(
+    queue: Connection, inner: dict[str, Any], group_key: str | None
+) -> None:
+    row = await live(queue, await insert(queue, envelope("Ev1", **inner)))
+    assert row is not None
+    assert row["head"]
+    assert row["group_key"] == group_key or row["group_key"].startswith("sha256:")
+
+
+async def test_a_command_is_known_by_a_hash_of_its_trigger(queue: Connection) -> None:
+    identity = await insert(
+        queue, '{"command": "/deploy", "trigger_id": "13345224609.738474920.8088930838d88f008e0"}'
+    )
+    row = await live(queue, identity)
+    assert row is not None
+    assert row["item_key"].startswith("trigger:")
+    assert "13345224609" not in row["item_key"]
+    assert (
+        await insert(
+            queue, '{"command": "/deploy", "trigger_id": "13345224609.738474920.8088930838d88f008e0"}'
+        )
+        == identity
+    )
+
+
+async def test_text_that_postgresql_cannot_hold_is_refused(queue: Connection) -> None:
+    with pytest.raises(asyncpg.DataError):
+        await insert(queue, '{"type": "app_mention", "text": "\\u0000"}')
+
+
+async def test_a_batch_answers_each_in_its_place(queue: Connection) -> None:
+    known = await insert(queue, envelope("Ev3"))
+    rows = await queue.fetch(
+        "select * from agent.insert_events($1, $2, $3) order by ordinal",
+        [envelope("Ev9"), envelope("Ev3"), envelope("Ev1"), envelope("Ev9")],
+        ["00-a", None, "00-c", "00-d"],
+        [None, None, "trigger:1", None],
+    )
+    first, found, keyed, twin = rows
+    assert [row["ordinal"] for row in rows] == [1, 2, 3, 4]
+    assert (first["duplicate"], found["duplicate"], keyed["duplicate"], twin["duplicate"]) == (
+        False,
+        True,
+        False,
+        True,
+    )
+    assert (found["id"], twin["id"]) == (known, first["id"])
+    stored = await live(queue, first["id"])
+    assert stored is not None
+    assert stored["traceparent"] == "00-a"
+    other = await live(queue, keyed["id"])
+    assert other is not None
+    assert (other["item_key"], other["traceparent"]) == ("trigger:1", "00-c")
+
+
+async def test_of_an_empty_batch_nothing_is_stored(queue: Connection) -> None:
+    assert await queue.fetch("select * from agent.insert_events('{}')") == []
+
+
+async def test_a_plain_insert_makes_a_sound_row(queue: Connection) -> None:
+    identity = await queue.fetchval(
+        "insert into agent.event (event_ts, event) values (now(), $1) returning id",
+        envelope("Ev1", channel="C1", ts="1.1"),
+    )
+    row = await live(queue, identity)
+    assert row is not None
+    assert (row["kind"], row["item_key"], row["group_key"], row["head"]) == (
+        "slack.app_mention",
+        "Ev1",
+        "T1:C1:1.1",
+        True,
+    )
+    member = await queue.fetchval(
+        "insert into agent.event (event_ts, event) values (now(), $1) returning id",
+        envelope("Ev2", channel="C1", ts="1.2", thread_ts="1.1"),
+    )
+    for expected in (identity, member):
+        claimed = await claim_one(queue)
+        assert claimed is not None
+        assert claimed["id"] == expected
+        assert await complete(queue, (claimed["id"], len(claimed["claimed"]))) == ["done"]
+
+
+async def test_a_plainly_inserted_event_goes_before_a_scheduled_one_of_its_group(queue: Connection) -> None:
+    later = await queue.fetchval("select agent.clock() + interval '1 day'")
+    await enqueue(queue, group_key="T1:C1:1.1", run_at=later)
+    identity = await queue.fetchval(
+        "insert into agent.event (event_ts, event) values (now(), $1) returning id",
+        envelope("Ev1", channel="C1", ts="1.1"),
+    )
+    claimed = await claim_one(queue)
+    assert claimed is not None
+    assert claimed["id"] == identity
+
+
+async def test_an_event_at_infinity_is_refused(queue: Connection) -> None:
+    with pytest.raises(asyncpg.CheckViolationError):
+        await queue.execute("insert into agent.event (event_ts, event) values ('infinity', '{}')")
+
+
+async def test_inserting_wakes_listeners_once_a_transaction(queue: Connection, connect: Any) -> None:
+    listener = await connect()
+    heard: list[str] = []
+    await listener.add_listener("agent_event", lambda *message: heard.append(message[-1]))
+    async with queue.transaction():
+        for number in range(5):
+            await insert(queue, envelope(f"Ev{number}"))
+    await listener.fetchval("select 1")
+    await listener.fetchval("select 1")
+    assert heard == [""]
