@@ -19,22 +19,16 @@ from surelane.queue import Queue
 from surelane_worker.place import place_of
 from surelane_worker.sent import SentReplies, Thread, metadata_of
 from surelane_worker.slack_client import SlackClients
-from surelane_worker.slack_errors import slack_error, unknown_whether_done
+from surelane_worker.slack_errors import (
+    NowhereToReplyError,
+    ResponseRefusedError,
+    slack_error,
+    unknown_whether_done,
+)
 from surelane_worker.stream import Notebook, Stream
 
 PAUSES = (1.0, 4.0)
 """Seconds before a message is looked for, and posted again, whose fate is unknown."""
-
-
-class NowhereToReplyError(Exception):
-    """The event names no channel and no response_url: pass ``channel=``."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
-
-
-class ResponseRefusedError(Exception):
-    """Slack did not take an answer to a command or an interaction."""
 
 
 class Replies:
@@ -89,6 +83,9 @@ class Replies:
             **arguments,
             "metadata": metadata_of(event, ordinal),
         }
+        return await self._post_once(event, ordinal, thread, message)
+
+    async def _post_once(self, event: Event, ordinal: int, thread: Thread, message: dict[str, Any]) -> str:
         for pause in PAUSES:
             try:
                 return await self._post(message)
@@ -175,4 +172,4 @@ class Replies:
         )
         response = await webhook.send_dict({"text": text, **arguments})
         if response.status_code != 200:
-            raise ResponseRefusedError(f"response_url answered {response.status_code}: {response.body[:100]}")
+            raise ResponseRefusedError(response.status_code)

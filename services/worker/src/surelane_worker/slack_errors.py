@@ -1,4 +1,4 @@
-"""Which of Slack's errors a further attempt cannot mend."""
+"""What can go wrong with Slack, and which errors a further attempt cannot mend."""
 
 from slack_sdk.errors import SlackApiError
 
@@ -63,6 +63,21 @@ FINAL = frozenset(
 )
 
 
+class NowhereToReplyError(Exception):
+    """The event names no channel and no response_url: pass ``channel=``."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class ResponseRefusedError(Exception):
+    """Slack did not take an answer to a command or an interaction."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the response_url answered {status}")
+        self.status = status
+
+
 def slack_error(error: BaseException) -> str | None:
     """The word Slack answered with, such as ``channel_not_found``; ``None`` where the error is none of Slack's."""
     if not isinstance(error, SlackApiError):
@@ -73,6 +88,13 @@ def slack_error(error: BaseException) -> str | None:
 
 def final_reason(error: BaseException) -> str | None:
     """Why no further attempt can help, for history; ``None`` where one may."""
+    match error:
+        case NowhereToReplyError():
+            return "nowhere_to_reply"
+        case ResponseRefusedError(
+            status=400 | 404 | 410
+        ):  # used up, expired, or not to be answered like this
+            return "response_refused"
     answered = slack_error(error)
     return answered if answered in FINAL else None
 

@@ -1,0 +1,65 @@
+"""The worker's settings."""
+
+from datetime import timedelta
+
+import pytest
+
+from surelane.errors import SettingsError
+from surelane.settings import load_settings
+from surelane_worker.settings import DEMO_BOT_TOKEN, WorkerSettings
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "SLACK_BOT_TOKEN",
+        "SLACK_API_URL",
+        "SURELANE_LEASE",
+        "SURELANE_CONCURRENCY",
+        "SURELANE_WORKER_NAME",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DATABASE_URL", "postgresql://surelane@/surelane?host=/tmp")
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    settings = load_settings(WorkerSettings)
+    assert (settings.concurrency, settings.max_attempts, settings.notifications) == (10, 3, True)
+    assert settings.poll_interval == timedelta(seconds=5)
+    assert settings.lease == timedelta(minutes=10)
+    assert settings.max_vt_age == timedelta(hours=1)
+    assert settings.backoff_base == timedelta(seconds=10)
+    assert settings.drain_timeout == timedelta(seconds=30)
+
+
+def test_each_process_has_its_own_name() -> None:
+    assert load_settings(WorkerSettings).name != load_settings(WorkerSettings).name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("SURELANE_LEASE", "100ms", "SURELANE_LEASE must be at least 1.0s"),
+        ("SURELANE_LEASE", "soon", "is not a duration"),
+        ("SURELANE_CONCURRENCY", "0", "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, complaint: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings(WorkerSettings)
+
+
+def test_demo_token_is_never_sent_to_slack_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(WorkerSettings).bot_token is None
+    monkeypatch.setenv("SLACK_API_URL", "http://127.0.0.1:8090/api/")
+    assert load_settings(WorkerSettings).bot_token == DEMO_BOT_TOKEN
+
+
+def test_token_is_kept_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-very-secret")
+    settings = load_settings(WorkerSettings)
+    assert settings.bot_token == "xoxb-very-secret"
+    assert "very-secret" not in repr(settings)
