@@ -1,7 +1,6 @@
 """Child processes that cannot outlive us: own session, watched output, a signal, a deadline, then a kill."""
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -10,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-PR_SET_PDEATHSIG = 1
+LEASH = Path(__file__).with_name("leash.py")
 LONGEST_LINE = 2**20
 
 OnLine = Callable[[str], None]
@@ -53,18 +52,16 @@ class Child:
             orphaned: the signal it gets when we are killed without having stopped it (Linux only).
             killed_by: the signal that ends it at once, where SIGKILL would leave things behind.
         """
+        leash = (sys.executable, "-IS", LEASH, str(int(orphaned)), str(os.getpid()), str(user or ""))
         process = await asyncio.create_subprocess_exec(
+            *leash,
             *command,
             env=env,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent(orphaned),
             limit=LONGEST_LINE,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else (),
         )
         return cls(name, process, on_line, killed_by)
 
@@ -108,17 +105,3 @@ class Child:
             if not line:
                 return
             on_line(line.decode(errors="replace").rstrip("\r\n"))
-
-
-def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """What the child runs before its program: asks the kernel for a signal when we die, however we die."""
-    if sys.platform != "linux":
-        return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def ask() -> None:
-        prctl(PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # we died before the kernel knew
-            os._exit(1)
-
-    return ask
