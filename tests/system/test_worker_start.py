@@ -1,0 +1,56 @@
+"""What a worker says that cannot start, and how it exits."""
+
+import asyncio
+import sys
+
+import aiohttp
+import pytest
+
+from surelane.lifecycle import EXIT_SETTINGS
+from tests.processes import clean_environment
+from tests.system.worker import environment, worker
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"DATABASE_URL": ""}, "DATABASE_URL is not set"),
+        ({"SURELANE_HANDLERS": "nowhere:handlers"}, "cannot import nowhere: ModuleNotFoundError"),
+        ({"SURELANE_HANDLERS": "tests.system.worker:HANDLERS"}, "is a str, not a surelane_worker.Handlers"),
+        ({"SURELANE_HANDLERS": "", "SLACK_API_URL": ""}, "SLACK_BOT_TOKEN is not set"),
+        ({"SURELANE_CONCURRENCY": "many"}, "SURELANE_CONCURRENCY: Input should be a valid integer"),
+    ],
+)
+async def test_settings_that_cannot_be_used_are_named(settings: dict[str, str], message: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "surelane_worker"),
+        env={**clean_environment(), **environment("postgresql://surelane@127.0.0.1/surelane"), **settings},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == EXIT_SETTINGS
+    assert message in output.decode()
+    assert "Traceback" not in output.decode()
+
+
+async def test_ready_worker_says_so_and_lives_without_a_database(database: str) -> None:
+    async with worker(database) as running, aiohttp.ClientSession() as session:
+        for path in ("/livez", "/readyz"):
+            async with session.get(running.private_url + path) as response:
+                assert response.status == 200
+
+
+async def test_worker_without_a_schema_is_alive_but_not_ready(empty_database: str) -> None:
+    async with (
+        worker(empty_database, ready="", DATABASE_URL=empty_database) as running,
+        aiohttp.ClientSession() as session,
+        asyncio.timeout(20),
+    ):
+        while not any("waiting for the database" in line for line in running.output):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.05)
+        async with session.get(running.private_url + "/readyz") as response:
+            assert response.status == 503
+            assert "schema" in (await response.json())["reason"]
+        async with session.get(running.private_url + "/livez") as response:
+            assert response.status == 200
