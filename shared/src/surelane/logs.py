@@ -32,7 +32,7 @@ def configure_logs(service: str, level: str = "info") -> None:
     ]
     renderers: list[Any]
     if sys.stdout.isatty():
-        renderers = [structlog.dev.ConsoleRenderer()]
+        renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         renderers = [_add_service(service), _TRACEBACKS, structlog.processors.JSONRenderer()]
     structlog.configure(
