@@ -2,8 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ async def state(dsn: str) -> tuple[tuple[str, ...], dict[str, list[tuple[Any, ..
 
 async def _has_schema(connection: Connection) -> bool:
     return bool(await connection.fetchval("select to_regnamespace('agent') is not null"))
+
+
+@contextmanager
+def server_directory() -> Iterator[Path]:
+    """A directory for a server of a test's own. Not pytest's, which each new run of pytest closes to other users."""
+    with tempfile.TemporaryDirectory(prefix="surelane-tests-") as directory:
+        yield Path(directory)
 
 
 @dataclass

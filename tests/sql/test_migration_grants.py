@@ -1,6 +1,7 @@
 """Who may do what with the real schema, found out by logging in as each role."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -10,7 +11,7 @@ from dev.postgres import embedded
 
 from surelane.pool import Connection
 from tests.databases import as_role
-from tests.sql.migrations import command, connected
+from tests.sql.migrations import command, connected, server_directory
 
 EXECUTABLE = """
 select distinct proname::text from pg_proc
@@ -20,7 +21,14 @@ READABLE = """
 select c.oid::regclass::text from pg_class c where relnamespace = 'agent'::regnamespace and relkind in ('r', 'v')
 and has_any_column_privilege(current_user, c.oid, 'select, insert, update, references') order by 1
 """
-INGEST = ["fire_trigger", "insert_event", "insert_events", "schema_version"]
+INGEST = ["answer_event", "fire_trigger", "insert_event", "insert_events", "schema_version"]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Where a server of a test's own keeps its data."""
+    with server_directory() as made:
+        yield made
 
 
 async def names(connection: Connection, query: str) -> list[str]:
@@ -118,9 +126,9 @@ async def test_an_object_in_public_is_never_picked_up(database: str) -> None:
         )
 
 
-async def test_databases_of_one_server_migrate_at_the_same_moment(tmp_path: Path) -> None:
+async def test_databases_of_one_server_migrate_at_the_same_moment(directory: Path) -> None:
     """Roles belong to the whole server: on a new one all of these want to create the same three."""
-    async with embedded(tmp_path, on_line=print) as postgres:
+    async with embedded(directory, on_line=print) as postgres:
         async with connected(postgres.uri) as admin:
             await admin.execute(f"create role {OWNER} login createrole")
             for number in range(4):
@@ -133,8 +141,8 @@ async def test_databases_of_one_server_migrate_at_the_same_moment(tmp_path: Path
             assert (verified.code, verified.output) == (0, "")
 
 
-async def test_without_the_right_to_create_roles_the_rest_is_there(tmp_path: Path) -> None:
-    async with embedded(tmp_path, on_line=print) as postgres:
+async def test_without_the_right_to_create_roles_the_rest_is_there(directory: Path) -> None:
+    async with embedded(directory, on_line=print) as postgres:
         async with connected(postgres.uri) as admin:
             await admin.execute(f"create role {OWNER} login")
             await admin.execute(f"create database surelane owner {OWNER}")

@@ -21,6 +21,7 @@ from tests.sql.migrations import (
     connected,
     finish,
     migration,
+    server_directory,
     start,
     state,
     write_scripts,
@@ -106,7 +107,7 @@ async def test_an_interrupted_runner_rolls_back_and_says_so(
         runner.send_signal(number)
         finished = await finish(runner)
     assert finished.code == code
-    assert f"interrupted by {number.name}: nothing was applied" in finished.progress
+    assert f"interrupted by {number.name}; nothing is left halfway" in finished.progress
     assert "Traceback" not in finished.progress
     assert await state(empty_database) == before
 
@@ -130,27 +131,20 @@ async def test_an_upgrade_that_is_killed_leaves_the_release_before_it_working(
     assert await state(empty_database) == before
 
 
-@pytest.fixture
-async def own_directory(tmp_path: Path) -> Path:
-    """Where a server of this test's own keeps its data."""
-    return tmp_path / "server"
-
-
-async def test_a_server_that_crashes_at_any_step_comes_back_as_it_was(
-    tmp_path: Path, own_directory: Path
-) -> None:
-    async with running(own_directory) as postgres:
-        await prepare(postgres.uri, "surelane")
-        dsn = uri_of(postgres.uri, role=OWNER, database="surelane")
-        before = await state(dsn)
-    for number, step in enumerate(STEPS):
-        scripts = scripts_blocking_at(tmp_path / f"scripts-{number}", step)
-        async with running(own_directory) as postgres:
-            await crash_at(postgres, dsn, scripts, step)
-        async with running(own_directory):
-            assert await state(dsn) == before, step
-    async with running(own_directory):
-        assert (await migration(write_scripts(tmp_path / "scripts")).apply(dsn)).migrated
+async def test_a_server_that_crashes_at_any_step_comes_back_as_it_was(tmp_path: Path) -> None:
+    with server_directory() as directory:
+        async with embedded(directory, on_line=print) as postgres:
+            await prepare(postgres.uri, "surelane")
+            dsn = uri_of(postgres.uri, role=OWNER, database="surelane")
+            before = await state(dsn)
+        for number, step in enumerate(STEPS):
+            scripts = scripts_blocking_at(tmp_path / str(number), step)
+            async with embedded(directory, on_line=print) as postgres:
+                await crash_at(postgres, dsn, scripts, step)
+            async with embedded(directory, on_line=print):
+                assert await state(dsn) == before, step
+        async with embedded(directory, on_line=print):
+            assert (await migration(write_scripts(tmp_path)).apply(dsn)).migrated
 
 
 async def crash_at(postgres: Postgres, dsn: str, scripts: Path, step: str) -> None:
@@ -167,10 +161,3 @@ async def crash_at(postgres: Postgres, dsn: str, scripts: Path, step: str) -> No
         await asyncio.wait_for(migrating, 20)
     for connection in (gate, observer):
         connection.terminate()
-
-
-@asynccontextmanager
-async def running(directory: Path) -> AsyncIterator[Postgres]:
-    """The embedded server, with the durability that tests otherwise do without."""
-    async with embedded(directory, on_line=lambda _line: None) as postgres:
-        yield postgres

@@ -16,12 +16,12 @@ from dev.accounts import OWNER, prepare, uri_of
 from surelane_migrations.files import PACKAGED, discover, parse_releases
 from surelane_migrations.verify import describe_schema, expected_schema
 from surelane_migrations.version import RELEASE
-from tests.sql.migrations import command, connected
+from tests.sql.migrations import command, connected, server_directory
 from tests.sql.old_postgres import OLDEST, oldest_postgres
 
 RELEASES = PACKAGED / "releases.txt"
 SCHEMA = PACKAGED / "schema.txt"
-SCHEMA_HEADER = "# All that the scripts make, a line each. `verify` compares; tests/sql/test_migration_release.py writes.\n"
+SCHEMA_HEADER = "# All that the scripts make, for `verify`; written by tests/sql/test_migration_release.py.\n"
 RECORD = "SURELANE_RECORD=1 .venv/bin/python -m pytest tests/sql/test_migration_release.py"
 
 
@@ -84,13 +84,14 @@ async def test_running_every_script_again_changes_nothing(database: str, objects
         assert await describe_schema(connection) == objects
 
 
-async def test_the_oldest_supported_server_gets_the_same_schema(tmp_path: Path) -> None:
-    async with oldest_postgres(tmp_path) as admin:
-        await prepare(admin, "surelane")
-        dsn = uri_of(admin, role=OWNER, database="surelane")
-        finished = await command(dsn, "apply")
-        assert finished.code == 0, finished.progress
-        async with connected(dsn) as connection:
-            assert connection.get_server_version().major == OLDEST
-            assert await describe_schema(connection) == expected_schema()
-        assert (await command(dsn, "verify")).code == 0
+async def test_the_oldest_supported_server_gets_the_same_schema() -> None:
+    with server_directory() as directory:
+        async with oldest_postgres(directory) as admin:
+            await prepare(admin, "surelane")
+            dsn = uri_of(admin, role=OWNER, database="surelane")
+            finished = await command(dsn, "apply")
+            assert finished.code == 0, finished.progress
+            async with connected(dsn) as connection:
+                assert connection.get_server_version().major == OLDEST
+                assert await describe_schema(connection) == expected_schema()
+            assert (await command(dsn, "verify")).code == 0

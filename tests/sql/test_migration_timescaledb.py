@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
-from dev.accounts import OWNER, prepare, uri_of
+from dev.accounts import OWNER, create_roles, uri_of
 from testcontainers.community.postgres import PostgresContainer
 
 from tests.databases import IMAGE, Server, engine_answers, running_server
@@ -15,9 +15,7 @@ from tests.sql.migrations import command, connected
 
 pytestmark = pytest.mark.container
 
-FINISHED = (
-    "select agent.delete_event(agent.insert_event(jsonb_build_object('type', 'message', 'ts', $1::text)))"
-)
+FINISHED = "select agent.delete_event(agent.insert_event(jsonb_build_object('type', 'message', 'event_ts', $1::text)))"
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +121,11 @@ async def test_a_server_that_has_not_loaded_the_extension_keeps_a_plain_history(
     container = PostgresContainer(IMAGE, username="postgres", password=secrets.token_hex(8), driver=None)
     with container.with_command(["postgres", "-c", "shared_preload_libraries="]) as running:
         admin = running.get_connection_url()
-        await prepare(admin, "surelane")
-        dsn = uri_of(admin, role=OWNER, database="surelane")
+        async with connected(admin) as administrator:
+            await create_roles(administrator)
+            # The image's own template has the extension, and ends every session where it was not loaded.
+            await administrator.execute(f"create database plain owner {OWNER} template template0")
+        dsn = uri_of(admin, role=OWNER, database="plain")
         applied = await command(dsn, "apply")
         assert applied.code == 0, applied.progress
         assert "history    table" in (await command(dsn, "status")).output

@@ -142,7 +142,7 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
-        _say(f"interrupted by {signal.Signals(received[0]).name}: nothing was applied")
+        _say(f"interrupted by {signal.Signals(received[0]).name}; nothing is left halfway")
         raise SystemExit(128 + received[0]) from None
 
 

@@ -111,7 +111,7 @@ async def _connect(dsn: str, answers_within: float | None) -> Connection:
             "DATABASE_URL is not a PostgreSQL URI: write postgresql://user:password@host:5432/database, "
             "special characters in the password as %XX"
         ) from None
-    except UNREACHABLE as error:
+    except (*UNREACHABLE, asyncpg.PostgresError) as error:
         raise UnreachableError(
             f"cannot connect to the database: {_one_line(error)}. Check that it is up and DATABASE_URL right."
         ) from error
@@ -125,7 +125,11 @@ async def _close(connection: Connection) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    """The server's own words where it gave some: what the driver makes of a closed connection says less."""
+    cause: BaseException | None = error
+    while cause and not isinstance(cause, asyncpg.PostgresError):
+        cause = cause.__context__
+    return " ".join(str(cause or error).split()) or type(error).__name__
 
 
 async def read_facts(connection: Connection) -> Facts:

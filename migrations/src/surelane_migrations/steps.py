@@ -13,7 +13,8 @@ BASELINE = f"""\
 -- Scripts run the same whatever the settings of role and database are, and never find an object in public.
 set local search_path = {SEARCH_PATH};
 set local statement_timeout = 0;
-set local idle_in_transaction_session_timeout = 0;
+-- The runner is never idle for long: a minute without it, and the locks are let go.
+set local idle_in_transaction_session_timeout = '1min';
 set local client_min_messages = notice;
 set local check_function_bodies = on;
 """

@@ -1,0 +1,77 @@
+"""What services do with the queue, round after round, until standard input ends; a line of output a round.
+
+A release's own copy, with that release's ``surelane``, is run against the schema of the next one:
+see ``test_migration_overlap.py``.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from surelane.events import Completion, Failure, Settled
+from surelane.pool import RETRYABLE, close_pool, create_pool
+from surelane.queue import Queue
+
+Result = TypeVar("Result")
+
+KIND = "slack.app_mention"
+
+
+async def main() -> None:
+    """Runs rounds as the two services' roles, on pools whose connections outlive the migration."""
+    ingest = await create_pool(os.environ["INGEST_URL"], service="overlap-ingest", max_size=2)
+    worker = await create_pool(os.environ["WORKER_URL"], service="overlap-worker", max_size=2)
+    stop = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    number = 0
+    try:
+        while not stop.done():
+            await round_of_work(Queue(ingest), Queue(worker), number)
+            print(f"round {number}", flush=True)  # noqa: T201
+            number += 1
+    finally:
+        await close_pool(ingest)
+        await close_pool(worker)
+
+
+async def round_of_work(ingest: Queue, worker: Queue, number: int) -> None:
+    """One event completed, one failed, one released and deleted, one scheduled and cancelled."""
+    texts = [
+        f'{{"type": "app_mention", "event_ts": "{1_760_000_000 + number}.{which}", "client_msg_id": "{which}"}}'
+        for which in range(2)
+    ]
+    await retried(lambda: ingest.insert_events(texts))
+    await retried(lambda: ingest.insert_event(texts[0].replace('"0"', '"2"')))
+    claimed = await retried(lambda: worker.claim_events([KIND], 3, worker="overlap"))
+    assert len(claimed) == 3, claimed
+    first, second, third = claimed
+    assert first.slack["type"] == "app_mention"
+    completed = await retried(lambda: worker.complete_events([Completion(first.id, first.claim, '"done"')]))
+    failure = Failure(second.id, second.claim, '{"type": "E", "message": "m"}', final=True, reason="overlap")
+    failed = await retried(lambda: worker.fail_events([failure]))
+    released = await retried(lambda: worker.release_events([(third.id, third.claim)]))
+    assert [*completed, *failed, *released] == [Settled.DONE] * 3, (completed, failed, released)
+    again = await retried(worker.claim_event)
+    assert again is not None
+    await retried(lambda: worker.delete_event(again.id))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    await retried(lambda: worker.enqueue("overlap-job", {}, run_at=later, item_key=f"overlap-{number}"))
+    assert await retried(lambda: worker.cancel(f"overlap-{number}")) == "cancelled"
+    await retried(worker.delete_expired_events)
+    assert await retried(worker.schema_version)
+
+
+async def retried(call: Callable[[], Awaitable[Result]]) -> Result:
+    """Sends a statement again where the database asks for it, as the services do."""
+    for _ in range(20):
+        try:
+            return await call()
+        except RETRYABLE:
+            await asyncio.sleep(0.05)
+    return await call()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
