@@ -1,0 +1,274 @@
+"""Claiming: what is handed out, to whom, in which order, and what is not."""
+
+import asyncio
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    TEN_MINUTES,
+    advance,
+    claim,
+    claim_one,
+    complete,
+    ending,
+    enqueue,
+    envelope,
+    fail,
+    insert,
+    live,
+    pair,
+    release,
+)
+
+LANES = 16
+
+
+async def lanes_of(queue: Connection, count: int) -> Counter[int]:
+    """Which lanes hold how many of ``count`` ungrouped events."""
+    await queue.execute("select agent.enqueue('job') from generate_series(1, $1::int)", count)
+    rows = await queue.fetch("select lane, count(*) as events from agent.event group by lane")
+    return Counter({row["lane"]: row["events"] for row in rows})
+
+
+def chi_square(counts: Counter[int], total: int) -> float:
+    """How far counts are from equal ones: with 15 degrees of freedom, below 50 in all but 1 of 85,000 fair trials."""
+    expected = total / LANES
+    return sum((counts[lane] - expected) ** 2 / expected for lane in range(LANES))
+
+
+async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
+    assert await claim_one(queue) is None
+    assert await claim(queue) == []
+
+
+async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    before = await queue.fetchval("select agent.clock()")
+    claimed = await claim_one(queue)
+    assert claimed is not None
+    stored = await live(queue, identity)
+    assert stored is not None
+    assert dict(claimed) == {name: stored[name] for name in claimed.keys()}  # noqa: SIM118 - a record iterates its values
+    assert (claimed["attempts"], len(claimed["claimed"]), claimed["heartbeat_at"]) == (1, 1, None)
+    assert claimed["claimed_by"] == "surelane"
+    assert timedelta(0) <= claimed["claimed"][0] - before < timedelta(seconds=5)
+    assert claimed["vt"] - claimed["claimed"][0] == TEN_MINUTES
+
+
+async def test_a_claimant_is_known_by_its_application(queue: Connection) -> None:
+    await insert(queue, envelope("Ev1"))
+    await queue.execute("set application_name = 'my-worker'")
+    claimed = await claim_one(queue)
+    assert claimed is not None
+    assert claimed["claimed_by"] == "my-worker"
+
+
+async def test_a_claim_is_invisible_until_its_time_is_up(queue: Connection) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    assert await claim_one(queue, 3, timedelta(minutes=1)) is not None
+    await advance(queue, timedelta(seconds=55))
+    assert await claim_one(queue) is None
+    await advance(queue, timedelta(seconds=5))
+    again = await claim_one(queue)
+    assert again is not None
+    assert (again["id"], again["attempts"], len(again["claimed"])) == (identity, 2, 2)
+    assert again["claimed"] == sorted(again["claimed"])
+
+
+async def test_no_event_is_tried_more_often_than_the_maximum(queue: Connection) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    for attempt in (1, 2):
+        claimed = await claim_one(queue, 2)
+        assert claimed is not None
+        assert claimed["attempts"] == attempt
+        await advance(queue, TEN_MINUTES)
+    assert await claim_one(queue, 2) is None
+    assert await claim(queue, "slack.app_mention", max_attempts=2) == []
+    assert await live(queue, identity) is not None
+    assert await claim_one(queue, 3) is not None
+
+
+async def test_an_events_own_maximum_goes_before_the_claimants(queue: Connection) -> None:
+    await enqueue(queue, max_attempts=1)
+    assert len(await claim(queue, max_attempts=5)) == 1
+    await advance(queue, TEN_MINUTES)
+    assert await claim(queue, max_attempts=5) == []
+
+
+async def test_a_scheduled_event_is_not_claimed_before_its_time(queue: Connection) -> None:
+    await enqueue(queue, run_at=await queue.fetchval("select agent.clock() + interval '1 minute'"))
+    assert await claim(queue) == []
+    assert await claim_one(queue) is None
+    await advance(queue, timedelta(minutes=1))
+    assert len(await claim(queue)) == 1
+
+
+async def test_only_the_kinds_asked_for_are_claimed(queue: Connection) -> None:
+    wanted = await enqueue(queue, "wanted")
+    await enqueue(queue, "other")
+    assert [row["id"] for row in await claim(queue, "wanted", "never seen")] == [wanted]
+
+
+async def test_a_paused_kind_waits_until_it_is_resumed(queue: Connection) -> None:
+    await enqueue(queue, "parked")
+    await queue.execute("select agent.pause_kind('parked')")
+    assert await claim_one(queue) is None
+    assert await claim(queue, "parked") == []
+    await queue.execute("select agent.resume_kind('parked')")
+    assert len(await claim(queue, "parked")) == 1
+
+
+async def test_the_oldest_of_a_lane_comes_first(queue: Connection) -> None:
+    now = await queue.fetchval("select agent.clock()")
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 50)")
+    await queue.execute(
+        "update agent.event set lane = 3, vt = $1::timestamptz - make_interval(secs => id % 7)", now
+    )
+    vts = [row["prior_vt"] for row in await claim(queue, limit=10)]
+    rest = await queue.fetchval("select min(vt) from agent.event where claimed_by is null")
+    assert len(vts) == 10
+    assert max(vts) <= rest
+
+
+async def test_a_batch_has_what_a_worker_needs(queue: Connection) -> None:
+    identity = await enqueue(queue, item_key="welcome:1", max_attempts=7, traceparent="00-ab")
+    due = await queue.fetchval("select vt from agent.event")
+    (row,) = await claim(queue, lease=timedelta(minutes=2), worker="w7")
+    assert (row["id"], row["kind"], row["item_key"], row["claim"], row["attempts"]) == (
+        identity,
+        "job",
+        "welcome:1",
+        1,
+        1,
+    )
+    assert (row["prior_vt"], row["max_attempts"], row["traceparent"], row["event"]) == (due, 7, "00-ab", "{}")
+    stored = await live(queue, identity)
+    assert stored is not None
+    assert (stored["claimed_by"], stored["heartbeat_at"]) == ("w7", stored["claimed"][0])
+    assert (stored["vt"], row["lane"]) == (stored["claimed"][0] + timedelta(minutes=2), stored["lane"])
+
+
+async def test_a_batch_is_no_larger_than_asked_for(queue: Connection) -> None:
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 30)")
+    assert [len(await claim(queue, limit=12)) for _ in range(4)] == [12, 12, 6, 0]
+    assert await claim(queue, limit=0) == []
+
+
+async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Connection) -> None:
+    """Even more of them than one claim steps over: it has them swept."""
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 250)")
+    assert len(await claim(queue, limit=250, max_attempts=1)) == 250
+    await advance(queue, TEN_MINUTES + timedelta(seconds=1))
+    fresh = await enqueue(queue)
+    await queue.execute("update agent.event set lane = 0")
+    assert [row["id"] for row in await claim(queue, limit=1, max_attempts=1)] == [fresh]
+    assert await queue.fetchval("select count(*) from agent.event_hist where outcome = 'expired'") == 250
+
+
+async def test_a_locked_event_is_passed_over(queue: Connection, connect: Connect) -> None:
+    first = await enqueue(queue)
+    second = await enqueue(queue)
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", first)
+        assert [row["id"] for row in await claim(queue)] == [second]
+    assert [row["id"] for row in await claim(queue)] == [first]
+
+
+async def test_events_are_spread_evenly_over_the_lanes(queue: Connection) -> None:
+    counts = await lanes_of(queue, 3200)
+    assert chi_square(counts, 3200) < 50
+
+
+async def test_single_claims_draw_evenly_from_the_lanes(queue: Connection) -> None:
+    await lanes_of(queue, 3200)
+    rows = await queue.fetch(
+        "select (c).lane from (select agent.claim_event() as c from generate_series(1, 800) offset 0) as claims"
+    )
+    assert chi_square(Counter(row["lane"] for row in rows), 800) < 50
+
+
+async def test_a_cursor_starts_the_scan_of_its_lane_and_kind(queue: Connection) -> None:
+    kinds = ["a", "b"]
+    for kind in kinds:
+        await queue.execute("select agent.enqueue($1) from generate_series(1, 4)", kind)
+    await queue.execute("update agent.event set lane = 5")
+    ahead = await queue.fetchval(
+        "select max(vt) + interval '1 microsecond' from agent.event where kind = 'b'"
+    )
+    cursors: list[datetime | None] = [None] * (LANES * len(kinds))
+    cursors[5 * len(kinds) + 1] = ahead
+
+    async def claimed() -> Counter[str]:
+        rows = await queue.fetch("select * from agent.claim_events($1, 100, _cursors => $2)", kinds, cursors)
+        return Counter(row["kind"] for row in rows)
+
+    assert await claimed() == {"a": 4}
+    cursors[5 * len(kinds) + 1] = await queue.fetchval("select agent.clock() + interval '1 hour'")
+    assert await claimed() == {"b": 4}, "a cursor ahead of the clock is dropped"
+
+
+async def test_whatever_becomes_visible_is_not_behind_a_cursor(queue: Connection) -> None:
+    """Released, failed, requeued and promoted events are visible from now on, not since they once were."""
+    await enqueue(queue, "released")
+    await enqueue(queue, "failed")
+    await enqueue(queue, "requeued")
+    await enqueue(queue, "promoted", group_key="g")
+    await enqueue(queue, "promoted", group_key="g")
+    await advance(queue, timedelta(minutes=30))
+    rows = {row["kind"]: row for row in await claim(queue, "released", "failed", "requeued")}
+    (head,) = [await claim_one(queue)]
+    assert head is not None
+    now = await queue.fetchval("select agent.clock()")
+    await release(queue, pair(rows["released"]))
+    await fail(queue, pair(rows["failed"]))
+    await complete(queue, pair(rows["requeued"]))
+    await queue.execute("select agent.requeue_events($1)", [rows["requeued"]["id"]])
+    await queue.execute("select agent.delete_event($1)", head["id"])
+    vts = await queue.fetch("select kind, vt from agent.event")
+    assert len(vts) == 4
+    assert {row["kind"] for row in vts if row["vt"] < now} == set()
+
+
+async def test_twenty_claimants_never_share_an_event(queue: Connection, connect: Connect) -> None:
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 400)")
+    claimants = [await connect() for _ in range(20)]
+
+    async def drain(claimant: Connection) -> list[int]:
+        mine = []
+        while (row := await claim_one(claimant)) is not None:
+            mine.append(row["id"])
+        return mine
+
+    claimed = Counter[int]()
+    async with asyncio.timeout(60):
+        for ids in await asyncio.gather(*map(drain, claimants)):
+            claimed.update(ids)
+    assert (len(claimed), set(claimed.values())) == (400, {1})
+
+
+@pytest.mark.parametrize("arguments", [(None, TEN_MINUTES), (3, None)])
+async def test_a_claim_without_bounds_is_refused_or_finds_nothing(queue: Connection, arguments: Any) -> None:
+    identity = await enqueue(queue)
+    try:
+        claimed = await claim_one(queue, *arguments)
+    except asyncpg.NotNullViolationError:
+        claimed = None
+    assert claimed is None
+    row = await live(queue, identity)
+    assert row is not None
+    assert row["attempts"] == 0
+
+
+async def test_an_event_that_lapsed_on_its_last_attempt_expires(queue: Connection) -> None:
+    identity = await enqueue(queue, max_attempts=1)
+    assert len(await claim(queue)) == 1
+    await advance(queue, TEN_MINUTES)
+    assert await queue.fetchval("select agent.sweep_events()") == 1
+    assert await ending(queue, identity) == ("expired", "attempts_exhausted")

@@ -1,0 +1,215 @@
+"""Settling: only the claim that stands may end, fail, put off or extend an event; all others change nothing."""
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    TEN_MINUTES,
+    Pair,
+    advance,
+    claim,
+    complete,
+    ended,
+    ending,
+    enqueue,
+    extend,
+    fail,
+    live,
+    pair,
+    release,
+    snooze,
+)
+
+Settle = Callable[[Connection, Pair], Awaitable[list[str]]]
+
+
+async def snoozed(queue: Connection, item: Pair) -> list[str]:
+    return [await snooze(queue, item, timedelta(minutes=1))]
+
+
+async def noted(queue: Connection, item: Pair) -> list[str]:
+    return [await queue.fetchval("select agent.note_event($1, $2, $3)", *item, '{"stream": "1.1"}')]
+
+
+ENDING: dict[str, Settle] = {"complete": complete, "fail": fail, "release": release, "snooze": snoozed}
+SETTLES: dict[str, Settle] = {**ENDING, "extend": extend, "note": noted}
+settles = pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
+
+
+async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: Pair) -> list[str]:
+    """What a settle answers that changes neither the queue nor history."""
+    before = (
+        await queue.fetch("select * from agent.event where id = $1", identity),
+        await ended(queue, identity),
+    )
+    answers = await settle(queue, item)
+    assert before == (
+        await queue.fetch("select * from agent.event where id = $1", identity),
+        await ended(queue, identity),
+    )
+    return answers
+
+
+@settles
+async def test_the_claim_that_stands_settles(queue: Connection, settle: Settle) -> None:
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    assert await settle(queue, pair(row)) == ["done"]
+
+
+@settles
+async def test_a_claim_that_lapsed_still_settles_while_nobody_else_has_the_event(
+    queue: Connection, settle: Settle
+) -> None:
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    await advance(queue, timedelta(hours=1))
+    assert await settle(queue, pair(row)) == ["done"]
+
+
+@settles
+async def test_a_claim_that_another_followed_is_stale(queue: Connection, settle: Settle) -> None:
+    await enqueue(queue)
+    (first,) = await claim(queue)
+    await advance(queue, TEN_MINUTES)
+    (second,) = await claim(queue, worker="w2")
+    assert await unchanged_by(queue, first["id"], settle, pair(first)) == ["stale"]
+    assert await settle(queue, pair(second)) == ["done"]
+
+
+@settles
+@pytest.mark.parametrize("ending_settle", ENDING.values(), ids=ENDING)
+async def test_a_claim_that_ended_is_stale(queue: Connection, settle: Settle, ending_settle: Settle) -> None:
+    """Also after a failure or a release, when the number of claims is still the same."""
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    assert await ending_settle(queue, pair(row)) == ["done"]
+    assert await unchanged_by(queue, row["id"], settle, pair(row)) == ["stale"]
+
+
+@settles
+async def test_what_was_never_claimed_is_stale(queue: Connection, settle: Settle) -> None:
+    identity = await enqueue(queue)
+    for number in (0, 1):
+        assert await unchanged_by(queue, identity, settle, (identity, number)) == ["stale"]
+    assert await settle(queue, (identity + 1000, 1)) == ["stale"]
+
+
+@settles
+async def test_an_event_that_is_locked_is_busy_and_keeps_its_claim(
+    queue: Connection, connect: Connect, settle: Settle
+) -> None:
+    identity = await enqueue(queue)
+    (row,) = await claim(queue)
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", identity)
+        assert await unchanged_by(queue, identity, settle, pair(row)) == ["busy"]
+    assert await settle(queue, pair(row)) == ["done"]
+
+
+@settles
+async def test_an_event_whose_group_is_changing_is_busy(
+    queue: Connection, connect: Connect, settle: Settle
+) -> None:
+    head = await enqueue(queue, group_key="g")
+    member = await enqueue(queue, group_key="g")
+    rows = {row["id"]: row for row in await claim(queue)}
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", head)
+        assert await unchanged_by(queue, member, settle, pair(rows[member])) == ["busy"]
+    assert await settle(queue, pair(rows[member])) == ["done"]
+
+
+async def test_each_item_of_a_batch_has_its_own_answer(queue: Connection, connect: Connect) -> None:
+    for _ in range(4):
+        await enqueue(queue)
+    done, late, busy, twice = await claim(queue)
+    await release(queue, pair(late))
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", busy["id"])
+        items = pair(twice), pair(busy), (999_999_999, 1), pair(late), pair(twice), pair(done)
+        assert await complete(queue, *items) == ["done", "busy", "stale", "stale", "stale", "done"]
+    assert await queue.fetchval("select count(*) from agent.event_hist") == 2
+    assert await complete(queue) == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_of_two_claims_of_one_event_in_a_batch_the_later_one_settles(
+    queue: Connection, order: int
+) -> None:
+    """A worker whose lease ran out, and who got the event again, may have both to settle at once."""
+    identity = await enqueue(queue)
+    (first,) = await claim(queue)
+    await advance(queue, TEN_MINUTES)
+    (second,) = await claim(queue)
+    items = [(pair(first), '"old"', "stale"), (pair(second), '"new"', "done")][::order]
+    pairs, results, answers = zip(*items, strict=True)
+    assert await complete(queue, *pairs, results=results) == list(answers)
+    row = await ended(queue, identity)
+    assert row is not None
+    assert row["result"] == '"new"'
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_of_two_failures_of_one_event_in_a_batch_the_later_one_counts(
+    queue: Connection, order: int
+) -> None:
+    identity = await enqueue(queue)
+    (first,) = await claim(queue)
+    await advance(queue, TEN_MINUTES)
+    (second,) = await claim(queue)
+    pairs = [pair(first), pair(second)][::order]
+    assert await fail(queue, *pairs) == ["stale", "done"][::order]
+    row = await live(queue, identity)
+    assert row is not None
+    assert json.loads(row["errors"]) == [{"message": "attempt with claim 2"}]
+
+
+async def test_results_and_reasons_go_to_their_own_events(queue: Connection) -> None:
+    identities = [await enqueue(queue) for _ in range(5)]
+    rows = {row["id"]: row for row in await claim(queue)}
+    shuffled = identities[::2] + identities[1::2]
+    results = [None if identity == shuffled[1] else json.dumps(identity) for identity in shuffled]
+    await complete(queue, *(pair(rows[identity]) for identity in shuffled), results=results)
+    stored = await queue.fetch("select id, result from agent.event_hist order by id")
+    assert [(row["id"], row["result"]) for row in stored] == sorted(zip(shuffled, results, strict=True))
+
+
+async def test_an_extended_lease_counts_from_now_and_beats(queue: Connection) -> None:
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    await advance(queue, timedelta(minutes=9))
+    assert await extend(queue, pair(row), lease=timedelta(minutes=20)) == ["done"]
+    await advance(queue, timedelta(minutes=19))
+    assert await claim(queue) == []
+    stored = await live(queue, row["id"])
+    assert stored is not None
+    assert stored["vt"] - stored["heartbeat_at"] == timedelta(minutes=20)
+
+
+async def test_a_note_is_there_at_the_next_attempt(queue: Connection) -> None:
+    await enqueue(queue)
+    (first,) = await claim(queue)
+    assert await noted(queue, pair(first)) == ["done"]
+    await fail(queue, pair(first))
+    (second,) = await claim(queue)
+    assert (first["notes"], json.loads(second["notes"])) == (None, {"stream": "1.1"})
+
+
+async def test_deleting_ends_an_event_whoever_holds_it(queue: Connection) -> None:
+    """The documented call knows no claim; it completes, also what waits, and an unknown id does nothing."""
+    waiting, running = await enqueue(queue), await enqueue(queue, "other")
+    (row,) = await claim(queue, "other")
+    for identity in (waiting, running, running, 999_999_999):
+        await queue.execute("select agent.delete_event($1)", identity)
+    assert await ending(queue, waiting) == ("completed", None)
+    assert await ending(queue, running) == ("completed", None)
+    assert await complete(queue, pair(row)) == ["stale"]
