@@ -5,6 +5,11 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Browser, Locator, Page, expect
 
+PATIENCE = 20_000
+"""Milliseconds; generous, as a browser, a database and services may share two cores."""
+
+expect.set_options(timeout=PATIENCE)
+
 
 class SlackPage:
     """What can be done and seen on the page; everything waits until it is there."""
@@ -62,7 +67,7 @@ async def open_page(
     context = await browser.new_context(
         viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE)
     page = await context.new_page()
     page.on("pageerror", lambda error: problems.append(str(error)))
     await page.goto(url)

@@ -4,17 +4,39 @@ import { request, store } from "./store.js";
 
 export function composer(host, { id, label, place, sent = () => {} }) {
   let mention = true;
-  const text = h("textarea", { id, rows: 1, "aria-label": label, placeholder: label, autocomplete: "off", enterkeyhint: "send" });
+  const text = h("textarea", { id, rows: 1, "aria-label": label, autocomplete: "off", enterkeyhint: "send" });
   const send = h("button", { class: "send", "aria-label": "Send", title: "Send (Enter)" }, "➤");
   const chip = h("button", { class: "chip", type: "button", onclick: () => setMention(!mention) });
-  const form = h("form", { class: "composer", onsubmit: submit }, h("div", { class: "field" }, chip, text), h("div", { class: "bar" },
-    h("span", { class: "hint" }, h("kbd", {}, "Enter"), " sends · ", h("kbd", {}, "Shift Enter"), " new line · ", h("kbd", {}, "/"), " command"), send));
+  const form = h(
+    "form",
+    { class: "composer", onsubmit: submit },
+    h("div", { class: "field" }, chip, text),
+    h(
+      "div",
+      { class: "bar" },
+      h(
+        "span",
+        { class: "hint" },
+        h("kbd", {}, "Enter"),
+        " sends · ",
+        h("kbd", {}, "Shift Enter"),
+        " new line · ",
+        h("kbd", {}, "/"),
+        " command",
+      ),
+      send,
+    ),
+  );
   host.replaceChildren(form);
 
-  function setMention(on) { mention = on; show(); text.focus(); }
+  function setMention(on) {
+    mention = on;
+    show();
+    text.focus();
+  }
 
   function show() {
-    const { channel } = place();
+    const { channel, thread } = place();
     const found = store.channels.get(channel);
     const possible = found && !found.is_im;
     chip.hidden = !possible;
@@ -22,6 +44,11 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     chip.classList.toggle("off", !mention);
     chip.setAttribute("aria-pressed", String(mention));
     chip.setAttribute("aria-label", mention ? "Do not mention the bot" : "Mention the bot");
+    text.placeholder = thread
+      ? "Reply"
+      : found?.is_im
+        ? `Message ${store.bot.real_name}`
+        : `Message #${found?.name}`;
     send.disabled = !text.value.trim();
   }
 
@@ -31,21 +58,42 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     if (!typed) return;
     text.value = "";
     fit();
-    try { await (typed.startsWith("/") ? command(typed) : say(typed)); } catch (error) { text.value = typed; toast(error.message, "bad"); }
+    try {
+      await (typed.startsWith("/") ? command(typed) : say(typed));
+    } catch (error) {
+      text.value = typed;
+      toast(error.message, "bad");
+    }
     show();
   }
 
   const say = async (typed) => {
     const { channel, thread } = place();
     const addressed = mention && !store.channels.get(channel).is_im;
-    const { message, events } = await request("POST", "/control/messages", { text: typed, channel, thread_ts: thread || null, user: store.user, mention: addressed });
+    const { message, events } = await request("POST", "/control/messages", {
+      text: typed,
+      channel,
+      thread_ts: thread || null,
+      user: store.user,
+      mention: addressed,
+    });
     if (events.length) sent(message);
   };
 
   async function command(typed) {
     const [name, ...rest] = typed.split(/\s+/);
-    const answer = await request("POST", "/control/commands", { command: name, text: rest.join(" "), channel: place().channel, user: store.user });
-    toast(answer.problem ? `${name}: ${answer.problem} ${answer.status || ""}` : `${name} was taken: ${answer.status} in ${answer.ms} ms`, answer.problem ? "bad" : "info");
+    const answer = await request("POST", "/control/commands", {
+      command: name,
+      text: rest.join(" "),
+      channel: place().channel,
+      user: store.user,
+    });
+    toast(
+      answer.problem
+        ? `${name}: ${answer.problem} ${answer.status || ""}`
+        : `${name} was taken: ${answer.status} in ${answer.ms} ms`,
+      answer.problem ? "bad" : "info",
+    );
   }
 
   function fit() {
@@ -53,10 +101,17 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     text.style.height = `${Math.min(text.scrollHeight, 180)}px`;
   }
 
-  text.addEventListener("input", () => { fit(); show(); });
+  text.addEventListener("input", () => {
+    fit();
+    show();
+  });
   text.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
-    if (event.key === "Backspace" && mention && text.selectionStart === 0 && text.selectionEnd === 0) setMention(false);
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      form.requestSubmit();
+    }
+    if (event.key === "Backspace" && mention && text.selectionStart === 0 && text.selectionEnd === 0)
+      setMention(false);
   });
   return { show, focus: () => text.focus() };
 }

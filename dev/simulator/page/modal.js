@@ -4,7 +4,9 @@ import { rich } from "./text.js";
 import { request, store } from "./store.js";
 
 export function listenForModals() {
-  document.addEventListener("view", ({ detail }) => { if (detail.user === store.user) show(detail.view); });
+  document.addEventListener("view", ({ detail }) => {
+    if (detail.user === store.user) show(detail.view);
+  });
 }
 
 const plain = (object) => object?.text || "";
@@ -17,16 +19,37 @@ function show(view) {
     try {
       const answer = await request(method, `/control/views/${view.id}`, { values });
       if (answer.problem) toast(`The app did not take it: ${answer.problem} ${answer.status || ""}`, "bad");
-    } catch (error) { toast(error.message, "bad"); }
+    } catch (error) {
+      toast(error.message, "bad");
+    }
   };
-  const submit = (event) => { event.preventDefault(); finish("POST", valuesOf(fields)); };
-  dialog.replaceChildren(h("form", { onsubmit: submit },
-    h("h2", {}, plain(view.title)),
-    view.blocks.map((block) => part(block, fields)),
-    h("footer", {},
-      h("button", { type: "button", class: "small", onclick: () => finish("DELETE", {}) }, plain(view.close) || "Cancel"),
-      (view.submit || fields.length > 0) && h("button", { class: "primary" }, plain(view.submit) || "Submit"))));
-  dialog.oncancel = (event) => { event.preventDefault(); finish("DELETE", {}); };
+  const submit = (event) => {
+    event.preventDefault();
+    finish("POST", valuesOf(fields));
+  };
+  dialog.replaceChildren(
+    h(
+      "form",
+      { onsubmit: submit },
+      h("h2", {}, plain(view.title)),
+      view.blocks.map((block) => part(block, fields)),
+      h(
+        "footer",
+        {},
+        h(
+          "button",
+          { type: "button", class: "small", onclick: () => finish("DELETE", {}) },
+          plain(view.close) || "Cancel",
+        ),
+        (view.submit || fields.length > 0) &&
+          h("button", { class: "primary" }, plain(view.submit) || "Submit"),
+      ),
+    ),
+  );
+  dialog.oncancel = (event) => {
+    event.preventDefault();
+    finish("DELETE", {});
+  };
   if (!dialog.open) dialog.showModal();
 }
 
@@ -41,6 +64,9 @@ function part(block, fields) {
 }
 
 function valuesOf(fields) {
-  const entry = ({ block, input }) => [block.block_id || "", { [block.element.action_id || ""]: { type: block.element.type, value: input.value } }];
+  const entry = ({ block, input }) => [
+    block.block_id || "",
+    { [block.element.action_id || ""]: { type: block.element.type, value: input.value } },
+  ];
   return Object.fromEntries(fields.map(entry));
 }

@@ -1,22 +1,41 @@
 // What the page knows, kept up to date by the feed.
 
 export const store = {
-  team: {}, bot: null, users: new Map(), channels: new Map(), messages: new Map(), deliveries: new Map(),
-  statuses: [], faults: [], calls: [], methods: [], hasQueue: false, ingestUrl: "",
+  team: {},
+  bot: null,
+  users: new Map(),
+  channels: new Map(),
+  messages: new Map(),
+  deliveries: new Map(),
+  statuses: [],
+  faults: [],
+  calls: [],
+  methods: [],
+  hasQueue: false,
+  ingestUrl: "",
   user: localStorage.getItem("user") || null,
-  channel: null, thread: null, unread: new Set(), pane: null, tab: "faults",
+  channel: null,
+  thread: null,
+  unread: new Set(),
+  pane: null,
+  tab: "faults",
 };
 
 const listeners = new Set();
 let scheduled = false;
 
-export function onChange(listener) { listeners.add(listener); }
+export function onChange(listener) {
+  listeners.add(listener);
+}
 
 export function changed() {
   if (scheduled) return;
   scheduled = true;
   // A timer rather than an animation frame: a page in the background keeps up as well.
-  setTimeout(() => { scheduled = false; listeners.forEach((listener) => listener()); }, 16);
+  setTimeout(() => {
+    scheduled = false;
+    listeners.forEach((listener) => listener());
+  }, 16);
 }
 
 export async function request(method, path, body) {
@@ -33,12 +52,14 @@ const keyOf = (message) => `${message.channel}/${message.ts}`;
 export function messagesOf(channel, thread) {
   return [...store.messages.values()]
     .filter((m) => m.channel === channel && (!m.visible_to || m.visible_to === store.user))
-    .filter((m) => thread ? m.ts === thread || m.thread_ts === thread : m.in_channel)
+    .filter((m) => (thread ? m.ts === thread || m.thread_ts === thread : m.in_channel))
     .sort((a, b) => (a.ts < b.ts ? -1 : 1));
 }
 
 export function deliveriesOf(message) {
-  return (store.byMessage?.get(keyOf(message)) || []).map((id) => store.deliveries.get(id)).filter((d) => d && !d.own_message);
+  return (store.byMessage?.get(keyOf(message)) || [])
+    .map((id) => store.deliveries.get(id))
+    .filter((d) => d && !d.own_message);
 }
 
 function addDelivery(delivery) {
@@ -54,8 +75,14 @@ async function load() {
   store.byMessage = new Map();
   store.deliveries.clear();
   Object.assign(store, {
-    team: state.team, bot: state.bot, statuses: state.statuses, faults: state.faults, calls: state.calls,
-    methods: state.methods, hasQueue: state.has_queue, ingestUrl: state.ingest_url,
+    team: state.team,
+    bot: state.bot,
+    statuses: state.statuses,
+    faults: state.faults,
+    calls: state.calls,
+    methods: state.methods,
+    hasQueue: state.has_queue,
+    ingestUrl: state.ingest_url,
     users: new Map(state.users.map((user) => [user.id, user])),
     channels: new Map(state.channels.map((channel) => [channel.id, channel])),
     messages: new Map(state.messages.map((message) => [keyOf(message), message])),
@@ -75,9 +102,15 @@ const take = {
   },
   deleted: (gone) => store.messages.delete(keyOf(gone)),
   delivery: addDelivery,
-  statuses: (item) => { store.statuses = item.statuses; },
-  faults: (item) => { store.faults = item.faults; },
-  call: (call) => { store.calls = [...store.calls.slice(-299), call]; },
+  statuses: (item) => {
+    store.statuses = item.statuses;
+  },
+  faults: (item) => {
+    store.faults = item.faults;
+  },
+  call: (call) => {
+    store.calls = [...store.calls.slice(-299), call];
+  },
   joined: ({ channel, user }) => store.channels.get(channel)?.members.push(user),
   view: (item) => document.dispatchEvent(new CustomEvent("view", { detail: item })),
 };
@@ -85,9 +118,15 @@ const take = {
 export function follow(onState) {
   const source = new EventSource("/control/feed");
   // What was missed while the connection was away is in the state, which is read anew on each connection.
-  source.onopen = async () => { await load(); onState("live"); };
+  source.onopen = async () => {
+    await load();
+    onState("live");
+  };
   source.onerror = () => onState("away");
   for (const [kind, apply] of Object.entries(take)) {
-    source.addEventListener(kind, (event) => { apply(JSON.parse(event.data)); changed(); });
+    source.addEventListener(kind, (event) => {
+      apply(JSON.parse(event.data));
+      changed();
+    });
   }
 }

@@ -3,11 +3,45 @@ import { h } from "./dom.js";
 import { store } from "./store.js";
 
 export const EMOJI = {
-  "+1": "👍", thumbsup: "👍", "-1": "👎", eyes: "👀", white_check_mark: "✅", heavy_check_mark: "✔️", x: "❌", tada: "🎉",
-  heart: "❤️", rocket: "🚀", fire: "🔥", thinking_face: "🤔", hourglass: "⌛", hourglass_flowing_sand: "⏳", wave: "👋",
-  pray: "🙏", clap: "👏", smile: "😄", slightly_smiling_face: "🙂", joy: "😂", cry: "😢", warning: "⚠️", bulb: "💡",
-  robot_face: "🤖", zap: "⚡", 100: "💯", bug: "🐛", gear: "⚙️", memo: "📝", mag: "🔍", question: "❓", exclamation: "❗",
-  no_entry: "⛔", stopwatch: "⏱️", repeat: "🔁", speech_balloon: "💬", star: "⭐", sparkles: "✨", raised_hands: "🙌",
+  "+1": "👍",
+  thumbsup: "👍",
+  "-1": "👎",
+  eyes: "👀",
+  white_check_mark: "✅",
+  heavy_check_mark: "✔️",
+  x: "❌",
+  tada: "🎉",
+  heart: "❤️",
+  rocket: "🚀",
+  fire: "🔥",
+  thinking_face: "🤔",
+  hourglass: "⌛",
+  hourglass_flowing_sand: "⏳",
+  wave: "👋",
+  pray: "🙏",
+  clap: "👏",
+  smile: "😄",
+  slightly_smiling_face: "🙂",
+  joy: "😂",
+  cry: "😢",
+  warning: "⚠️",
+  bulb: "💡",
+  robot_face: "🤖",
+  zap: "⚡",
+  100: "💯",
+  bug: "🐛",
+  gear: "⚙️",
+  memo: "📝",
+  mag: "🔍",
+  question: "❓",
+  exclamation: "❗",
+  no_entry: "⛔",
+  stopwatch: "⏱️",
+  repeat: "🔁",
+  speech_balloon: "💬",
+  star: "⭐",
+  sparkles: "✨",
+  raised_hands: "🙌",
 };
 
 export const emoji = (name) => EMOJI[name.split("::")[0]] || `:${name}:`;
@@ -17,7 +51,10 @@ const RULES = [
   [/```\n?([\s\S]*?)```/, (m) => h("pre", {}, unescape(m[1]))],
   [/`([^`\n]+)`/, (m) => h("code", {}, unescape(m[1]))],
   [/<@([A-Z0-9]+)(?:\|[^>]*)?>/, (m) => mention(m[1])],
-  [/<#([A-Z0-9]+)(?:\|([^>]*))?>/, (m) => h("span", { class: "mention" }, "#", m[2] || store.channels.get(m[1])?.name || m[1])],
+  [
+    /<#([A-Z0-9]+)(?:\|([^>]*))?>/,
+    (m) => h("span", { class: "mention" }, "#", m[2] || store.channels.get(m[1])?.name || m[1]),
+  ],
   [/<!(here|channel|everyone)(?:\|[^>]*)?>/, (m) => h("span", { class: "mention" }, "@", m[1])],
   [/<(https?:\/\/[^|>]+)(?:\|([^>]+))?>/, (m) => link(m[1], m[2] || m[1])],
   [/\[([^\]\n]+)\]\((https?:\/\/[^)\s]+)\)/, (m) => link(m[2], m[1])],
@@ -25,7 +62,10 @@ const RULES = [
   [/(?<![\w*])\*([^\s*](?:[^*\n]*[^\s*])?)\*(?![\w*])/, (m) => h("strong", {}, inline(m[1]))],
   [/(?<!\w)_([^\s_](?:[^_\n]*[^\s_])?)_(?!\w)/, (m) => h("em", {}, inline(m[1]))],
   [/(?<!\w)~([^\s~](?:[^~\n]*[^\s~])?)~(?!\w)/, (m) => h("s", {}, inline(m[1]))],
-  [/:([a-z0-9_+'-]+):/, (m) => EMOJI[m[1]] ? h("span", { role: "img", "aria-label": m[1] }, EMOJI[m[1]]) : m[0]],
+  [
+    /:([a-z0-9_+'-]+):/,
+    (m) => (EMOJI[m[1]] ? h("span", { role: "img", "aria-label": m[1] }, EMOJI[m[1]]) : m[0]),
+  ],
 ];
 
 function link(url, text) {
@@ -39,7 +79,9 @@ function mention(id) {
 }
 
 export function plainText(message) {
-  return unescape(message.text.replace(/<@([A-Z0-9]+)>/g, (_, id) => `@${store.users.get(id)?.profile.display_name || id}`));
+  return unescape(
+    message.text.replace(/<@([A-Z0-9]+)>/g, (_, id) => `@${store.users.get(id)?.profile.display_name || id}`),
+  );
 }
 
 export function inline(text) {
@@ -50,13 +92,17 @@ export function inline(text) {
   }
   if (!first) return [unescape(text)];
   const { match, make } = first;
-  return [unescape(text.slice(0, match.index)), make(match), ...inline(text.slice(match.index + match[0].length))];
+  return [
+    unescape(text.slice(0, match.index)),
+    make(match),
+    ...inline(text.slice(match.index + match[0].length)),
+  ];
 }
 
 // Paragraphs, quotes and lists a line at a time; fences first, since they span lines.
 export function rich(text) {
   const parts = text.split(/(```[\s\S]*?```)/);
-  return parts.flatMap((part) => part.startsWith("```") ? inline(part) : lines(part));
+  return parts.flatMap((part) => (part.startsWith("```") ? inline(part) : lines(part)));
 }
 
 function lines(text) {
