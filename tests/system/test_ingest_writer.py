@@ -36,7 +36,7 @@ async def test_requests_that_come_together_share_commits(service: Served, connec
 async def test_a_lone_request_waits_for_nothing(service: Served) -> None:
     await service.slack.event(mention())
     took = min([(await timed(service, mention(channel=f"C{n}")))[1] for n in range(10)])
-    assert took < 0.05  # a timer's tick would show
+    assert took < 0.1  # a timer's tick would show
 
 
 async def test_a_blocked_event_holds_up_no_other(service: Served, connection: Connection) -> None:

@@ -1,0 +1,140 @@
+"""Slack's side of the ingest benchmark: signed requests with distinct event ids, as fast as they are answered.
+
+A process of its own, and a thin one: requests are made before the clock starts, and answers are only counted, so
+that it takes as little as it can of the cores it shares with what is measured.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import cast
+
+import uvloop
+
+from benchmarks import figures
+
+SECRET = "benchmark-signing-secret"
+TEXT = "<@U0BOT> could you please summarise what was said in this channel since yesterday evening?"
+
+
+def request(number: int, run: str) -> bytes:
+    """One request as Slack sends it: an app_mention in a thread of its own, 1.3 kB."""
+    now = time.time()
+    section = {"type": "rich_text_section", "elements": [{"type": "text", "text": TEXT}]}
+    event = {
+        "type": "app_mention",
+        "user": "U0LAN0Z89",
+        "text": TEXT,
+        "ts": f"{now + number / 1e6:.6f}",
+        "event_ts": f"{now + number / 1e6:.6f}",
+        "channel": f"C{run}",
+        "team": "T0",
+        "client_msg_id": secrets.token_hex(16),
+        "blocks": [{"type": "rich_text", "block_id": "b", "elements": [section]}],
+    }
+    envelope = {
+        "token": "x",
+        "team_id": "T0",
+        "context_team_id": "T0",
+        "context_enterprise_id": None,
+        "api_app_id": "A0",
+        "event": event,
+        "type": "event_callback",
+        "event_id": f"Ev{run}{number}",
+        "event_time": int(now),
+        "authorizations": [
+            {
+                "enterprise_id": None,
+                "team_id": "T0",
+                "user_id": "U0BOT",
+                "is_bot": True,
+                "is_enterprise_install": False,
+            }
+        ],
+        "is_ext_shared_channel": False,
+        "event_context": "4-eyJldCI6ImFwcF9tZW50aW9uIn0",
+    }
+    body = json.dumps(envelope).encode()
+    timestamp = str(int(now))
+    signature = hmac.new(
+        SECRET.encode(), b"v0:" + timestamp.encode() + b":" + body, hashlib.sha256
+    ).hexdigest()
+    head = (
+        "POST /slack/events HTTP/1.1\r\nHost: ingest\r\nUser-Agent: Slackbot 1.0 (+https://api.slack.com/robots)\r\n"
+        "Accept-Encoding: gzip,deflate\r\nAccept: */*\r\nContent-Type: application/json\r\n"
+        f"X-Slack-Request-Timestamp: {timestamp}\r\nX-Slack-Signature: v0={signature}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Sender(asyncio.Protocol):
+    """A connection on which each request waits for the answer to the one before."""
+
+    def __init__(self, requests: Iterator[bytes], latencies: list[float], statuses: Counter[str]) -> None:
+        self._requests = requests
+        self._latencies = latencies
+        self._statuses = statuses
+        self._sent = 0.0
+        self._transport: asyncio.Transport | None = None
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        self._latencies.append(time.perf_counter() - self._sent)
+        self._statuses[data[9:12].decode()] += 1
+        self._send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError("the service closed the connection"))
+
+    def _send(self) -> None:
+        assert self._transport is not None
+        following = next(self._requests, None)
+        if following is None:
+            self.done.set_result(None)
+            self._transport.close()
+            return
+        self._sent = time.perf_counter()
+        self._transport.write(following)
+
+
+async def _run(port: int, count: int, connections: int) -> None:
+    run = secrets.token_hex(4)
+    requests = iter([request(number, run) for number in range(count)])
+    latencies: list[float] = []
+    statuses: Counter[str] = Counter()
+    loop = asyncio.get_running_loop()
+    began = time.perf_counter()
+    senders = []
+    for _ in range(connections):
+        _, sender = await loop.create_connection(
+            lambda: Sender(requests, latencies, statuses), "127.0.0.1", port
+        )
+        senders.append(sender)
+    await asyncio.gather(*(sender.done for sender in senders))
+    seconds = time.perf_counter() - began
+    print(
+        json.dumps(
+            {
+                "rate": count / seconds,
+                "p50": figures.percentile(latencies, 0.5),
+                "p99": figures.percentile(latencies, 0.99),
+                "statuses": statuses,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    uvloop.run(_run(*(int(argument) for argument in sys.argv[1:])))

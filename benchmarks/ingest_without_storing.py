@@ -1,0 +1,20 @@
+"""The ingest service with nothing behind it: verifies, reads and answers, and does not store."""
+
+import sys
+
+from surelane.events import Inserted
+from surelane.lifecycle import run
+from surelane_ingest import wiring
+from surelane_ingest.writer import Answer, Writer
+
+
+class Forgetful(Writer):
+    """Says of every event that it is stored."""
+
+    async def store(self, body: str, key: str, traceparent: str | None = None) -> Answer:  # noqa: ARG002 - that is the point
+        return Inserted(0)
+
+
+if __name__ == "__main__":
+    wiring.Writer = Forgetful  # type: ignore[attr-defined]
+    sys.exit(run(wiring.main))
