@@ -6,8 +6,20 @@ import os
 import signal
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 
-from surelane_worker import Context, Discard, Event, Handlers, Retry, Snooze
+from surelane_worker import (
+    Await,
+    Context,
+    Continuation,
+    Discard,
+    Event,
+    FanOut,
+    Handlers,
+    Job,
+    Retry,
+    Snooze,
+)
 
 handlers = Handlers()
 
@@ -154,3 +166,28 @@ async def short(event: Event, ctx: Context) -> dict[str, float]:
     began = time.time()
     await asyncio.sleep(0.003)
     return {"began": began, "ended": time.time()}
+
+
+@handlers.on("plan")
+async def plan(event: Event, ctx: Context) -> FanOut:
+    """Splits into subtasks and their synthesis."""
+    children = [Job("subtask", {"n": n}) for n in range(event.payload["parts"])]
+    return FanOut(children, Continuation("synthesize"), result="planned")
+
+
+@handlers.on("subtask")
+async def subtask(event: Event, ctx: Context) -> int:
+    """Squares."""
+    return int(event.payload["n"]) ** 2
+
+
+@handlers.on("synthesize")
+async def synthesize(event: Event, ctx: Context) -> int:
+    """Adds up what the subtasks came to."""
+    return sum(child.result for child in await ctx.queue.children(event.id))
+
+
+@handlers.on("dispatch-execute")
+async def dispatch(event: Event, ctx: Context) -> Await:
+    """Waits for an answer from elsewhere."""
+    return Await(datetime.now(UTC) + timedelta(minutes=1))

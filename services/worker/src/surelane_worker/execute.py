@@ -11,10 +11,11 @@ from surelane_worker.claims import LOST, Claim, Work, runs_of
 from surelane_worker.context import Context, Services
 from surelane_worker.handler import Handler
 from surelane_worker.metrics import Metrics
-from surelane_worker.outcomes import Discard, Done, Outcome, Retry, Snooze, outcome_of, seconds
+from surelane_worker.outcomes import Await, Discard, Done, FanOut, Outcome, Retry, Snooze, outcome_of, seconds
 from surelane_worker.records import ResultError, error_text, result_text, where
 from surelane_worker.retry import Backoff
-from surelane_worker.settle import Released, Settler, Snoozed
+from surelane_worker.settle import Settler
+from surelane_worker.settles import Awaiting, Continued, Released, Snoozed
 from surelane_worker.tracing import Tracing, fail, traceparent
 
 FinalReason = Callable[[BaseException], str | None]
@@ -144,6 +145,12 @@ class Executor:
                 for claim in claims:
                     self._settler.put(claim, Snoozed(timedelta(seconds=seconds(pause))))
                 return True
+            case Await(until):
+                for claim in claims:
+                    self._settler.put(claim, Awaiting(until))
+                return True
+            case FanOut():
+                return self._continue(claims, ending, context)
             case Stopped():
                 self.give_back(work)
                 return False
@@ -158,6 +165,19 @@ class Executor:
             return self._fail(claims, Raised(error), context)
         for claim in claims:
             self._settler.put(claim, Completion(claim.event.id, claim.event.claim, text))
+        return True
+
+    def _continue(self, claims: Sequence[Claim], ending: FanOut, context: Context) -> bool:
+        if len(claims) > 1:
+            error = ResultError("FanOut goes on from one event, not from a group")
+            return self._fail(claims, Raised(error), context)
+        try:
+            text = result_text(ending.result)
+        except ResultError as refused:
+            return self._fail(claims, Raised(refused), context)
+        event = claims[0].event
+        settle = Continued(event.id, event.claim, tuple(ending.children), ending.then, text)
+        self._settler.put(claims[0], settle)
         return True
 
     def _fail(self, claims: Sequence[Claim], ending: Discard | Retry | Raised, context: Context) -> bool:

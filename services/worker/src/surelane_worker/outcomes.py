@@ -3,11 +3,13 @@
 Returning ``None`` or anything JSON can hold means :class:`Done`; raising an exception means a failed attempt.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from surelane.durations import parse_duration
+from surelane.jobs import Continuation, Job
 
 Pause = timedelta | float | str
 """A duration: a timedelta, seconds, or text such as ``"90s"`` or ``"2m"``."""
@@ -48,7 +50,26 @@ class Snooze:
         parse_duration(self.pause)
 
 
-Outcome = Done | Retry | Discard | Snooze
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """The event is finished and goes on in jobs: its children, and ``then``, which runs once when all have ended.
+
+    One transaction completes the event and stores the jobs, so an attempt that is repeated starts none twice.
+    """
+
+    children: Sequence[Job]
+    then: Continuation
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """The event is parked until its answer comes (:meth:`surelane.Queue.answer_event`); past ``until`` it expires."""
+
+    until: datetime
+
+
+Outcome = Done | Retry | Discard | Snooze | FanOut | Await
 
 
 def outcome_of(returned: object) -> Outcome:

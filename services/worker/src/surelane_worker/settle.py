@@ -6,10 +6,8 @@ is locked, until its lease has run out. What is not settled counts against what 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 
-from surelane.events import Completion, Failure, Settled
+from surelane.events import Settled
 from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
@@ -17,6 +15,7 @@ from surelane_worker.claims import Claim
 from surelane_worker.lease import Leases
 from surelane_worker.metrics import Metrics
 from surelane_worker.outage import Outage
+from surelane_worker.settles import SORTS, Settle, Settlement, send, without_what_was_refused
 from surelane_worker.tracing import Tracing, now
 
 FIRST_PAUSE = 0.02
@@ -26,22 +25,6 @@ GATHERING = 0.004
 """Under load a batch is gathered for this many seconds: a round trip costs much the same for one and for many."""
 
 log = get_logger("surelane_worker.settle")
-
-
-@dataclass(frozen=True, slots=True)
-class Snoozed:
-    """An event to be put off."""
-
-    pause: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """An event to be given back, its attempt not counted."""
-
-
-Settle = Completion | Failure | Snoozed | Released
-Settlement = tuple[Claim, Settle]
 
 
 class Settler:
@@ -120,7 +103,7 @@ class Settler:
     async def _send(self, batch: Sequence[Settlement]) -> list[Settlement]:
         """Sends a batch; returns what must be sent again."""
         again: list[Settlement] = []
-        for sort in (Completion, Failure, Released, Snoozed):
+        for sort in SORTS:
             alike = [(claim, settle) for claim, settle in batch if isinstance(settle, sort)]
             if alike:
                 again += await self._send_alike(alike)
@@ -146,8 +129,9 @@ class Settler:
         log.error(
             "settle refused", event_id=claim.event.key, kind=claim.event.kind, error=type(error).__name__
         )
-        if isinstance(settle, Completion) and settle.result is not None:
-            return [(claim, Completion(settle.id, settle.claim))]  # it is finished, whatever its result is
+        instead = without_what_was_refused(settle, error)
+        if instead is not None:
+            return [(claim, instead)]
         self.forget([claim])
         return []
 
@@ -190,21 +174,6 @@ class Settler:
     async def _call(self, batch: Sequence[Settlement]) -> list[Settled]:
         began = asyncio.get_running_loop().time()
         try:
-            match batch[0][1]:
-                case Completion():
-                    return await self._queue.complete_events(
-                        [settle for _, settle in batch if isinstance(settle, Completion)]
-                    )
-                case Failure():
-                    failures = [settle for _, settle in batch if isinstance(settle, Failure)]
-                    return await self._queue.fail_events(failures, self._max_attempts)
-                case Released():
-                    return await self._queue.release_events([claim.fence for claim, _ in batch])
-                case Snoozed():
-                    return [
-                        await self._queue.snooze_event(*claim.fence, settle.pause)
-                        for claim, settle in batch
-                        if isinstance(settle, Snoozed)
-                    ]
+            return await send(self._queue, batch, self._max_attempts)
         finally:
             self._metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
