@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import asyncpg
 
 from benchmarks import figures
-from benchmarks.bench import Bench, settled
+from benchmarks.bench import Bench, at_rest
 from benchmarks.fill import fill
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.pool import Connection
@@ -66,10 +66,10 @@ async def measure(bench: Bench) -> Result:
 
 async def _queue(bench: Bench, stack: AsyncExitStack, size: int) -> Queue:
     database = await stack.enter_async_context(bench.database())
-    async with settled(database) as connection:
+    async with at_rest(database) as connection:
         await fill(connection, size)
     bench.say(f"filled with {size:,}")
-    admin = await stack.enter_async_context(settled(database))
+    admin = await stack.enter_async_context(at_rest(database))
     clients = []
     for _ in range(CLIENTS):
         clients.append(await asyncpg.connect(database.worker))

@@ -50,7 +50,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def settled(database: Database) -> AsyncIterator[Connection]:
+async def at_rest(database: Database) -> AsyncIterator[Connection]:
     """An administrator's connection to a database that was just filled: vacuumed, analyzed, written down."""
     async with connected(database.admin) as connection:
         await connection.execute("vacuum (analyze)")

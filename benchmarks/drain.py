@@ -3,7 +3,7 @@
 from functools import partial
 
 from benchmarks import consumer, figures, ours
-from benchmarks.bench import Bench, settled
+from benchmarks.bench import Bench, at_rest
 from benchmarks.fill import fill
 from benchmarks.meter import usage
 from benchmarks.ours import CONCURRENCY, WITHIN, Drain, drain, measured
@@ -41,7 +41,7 @@ async def _peer(bench: Bench, peer: Peer) -> Drain:
     async with bench.database(empty=True) as database:
         await peer.install(database.admin)
         await peer.fill(database.admin, count)
-        async with settled(database) as connection:
+        async with at_rest(database) as connection:
             before = await usage(connection)
             async with consumer.running(
                 peer.name, peer.module, "drain", database.admin, ends=True

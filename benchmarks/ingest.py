@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped]
 from dev.processes import Child
 
 from benchmarks import consumer, figures
-from benchmarks.bench import Bench, settled
+from benchmarks.bench import Bench, at_rest
 from benchmarks.ingest_load import SECRET
 from benchmarks.result import Bars, Result, Table, Verdict
 
@@ -73,7 +73,7 @@ async def measure(bench: Bench) -> Result:
 async def _round(bench: Bench, name: str, count: int) -> Round:
     async with (
         bench.database() as database,
-        settled(database) as connection,
+        at_rest(database) as connection,
         _service(name, bench.server.uri(database.name, "surelane_ingest")) as service,
     ):
         await _load(service.port, CONNECTIONS * 10)  # connections made, code and caches warm

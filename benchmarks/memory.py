@@ -3,7 +3,7 @@
 import asyncio
 
 from benchmarks import consumer, figures
-from benchmarks.bench import Bench, settled
+from benchmarks.bench import Bench, at_rest
 from benchmarks.fill import fill
 from benchmarks.handlers import NAP
 from benchmarks.ours import CONCURRENCY
@@ -53,7 +53,7 @@ async def measure(bench: Bench) -> Result:
 
 async def _peak(bench: Bench, size: int) -> int:
     async with bench.database() as database:
-        async with settled(database) as connection:
+        async with at_rest(database) as connection:
             await fill(connection, size)
         async with consumer.worker(database.worker, "waiting") as worker:
             peak, loop = 0, asyncio.get_running_loop()

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from benchmarks import figures
-from benchmarks.bench import Bench, Database, settled
+from benchmarks.bench import Bench, Database, at_rest
 from benchmarks.consumer import Consumer
 from benchmarks.meter import usage
 from benchmarks.result import Table
@@ -40,9 +40,9 @@ async def drain(bench: Bench, count: int, fill: Fill, start: Start) -> Drain:
         RuntimeError: not every event is in history at the end.
     """
     async with bench.database() as database:
-        async with settled(database) as connection:
+        async with at_rest(database) as connection:
             await fill(connection)
-        async with settled(database) as connection:
+        async with at_rest(database) as connection:
             before = await usage(connection)
             async with start(database) as process:
                 await process.handled(count, WITHIN)
