@@ -1,0 +1,291 @@
+"""Jobs and schedules: enqueueing, dedupe and item keys, rescheduling, requeueing, what operators see."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    TEN_MINUTES,
+    advance,
+    claim,
+    complete,
+    ended,
+    ending,
+    enqueue,
+    envelope,
+    fail,
+    insert,
+    live,
+    pair,
+    release,
+    waits_for_lock,
+)
+
+
+async def reschedule(queue: Connection, key: str, shift: str) -> str | None:
+    answer: str | None = await queue.fetchval(
+        "select agent.reschedule_event($1, agent.clock() + $2::text::interval)", key, shift
+    )
+    return answer
+
+
+async def requeue(queue: Connection, *identities: int) -> list[int]:
+    rows = await queue.fetch("select agent.requeue_events($1) as id", identities)
+    return [row["id"] for row in rows]
+
+
+async def test_a_job_keeps_what_it_was_given(queue: Connection) -> None:
+    at = await queue.fetchval("select agent.clock() + interval '1 hour'")
+    identity = await enqueue(
+        queue,
+        "agent-turn",
+        payload='{"userId": 1}',
+        dedupe_key="slack:1:2",
+        run_at=at,
+        max_attempts=5,
+        group_key="user:1",
+        item_key="turn:1",
+        enqueued_by="gateway",
+        deadline=at + timedelta(hours=1),
+        traceparent="00-aa",
+    )
+    row = await live(queue, identity)
+    assert row is not None
+    assert (row["kind"], json.loads(row["event"]), row["dedupe_key"]) == (
+        "agent-turn",
+        {"userId": 1},
+        "slack:1:2",
+    )
+    assert (row["vt"], row["event_ts"], row["deadline"]) == (at, at, at + timedelta(hours=1))
+    assert (row["max_attempts"], row["group_key"], row["item_key"]) == (5, "user:1", "turn:1")
+    assert (row["enqueued_by"], row["traceparent"], row["attempts"]) == ("gateway", "00-aa", 0)
+
+
+async def test_a_job_with_a_time_in_the_past_runs_now(queue: Connection) -> None:
+    await enqueue(queue, run_at=await queue.fetchval("select agent.clock() - interval '9 days'"))
+    assert await queue.fetchval("select agent.clock() - vt < interval '5 seconds' from agent.event")
+
+
+@pytest.mark.parametrize(
+    ("named", "error"),
+    [
+        ({"kind": ""}, asyncpg.InvalidParameterValueError),
+        ({"kind": "x" * 201}, asyncpg.InvalidParameterValueError),
+        ({"kind": None}, asyncpg.InvalidParameterValueError),
+        ({"run_at": "infinity"}, asyncpg.InvalidParameterValueError),
+        ({"run_at": "-infinity", "max_attempts": 0}, asyncpg.CheckViolationError),
+        ({"max_attempts": -1}, asyncpg.CheckViolationError),
+        ({"on_duplicate": "explode"}, asyncpg.InvalidParameterValueError),
+    ],
+)
+async def test_a_job_that_makes_no_sense_is_refused(
+    queue: Connection, named: dict[str, Any], error: type[Exception]
+) -> None:
+    kind = named.pop("kind", "job")
+    if "run_at" in named:
+        named["run_at"] = await queue.fetchval("select $1::text::timestamptz", named["run_at"])
+    with pytest.raises(error):
+        await enqueue(queue, kind, **named)
+
+
+async def test_a_pending_job_answers_for_its_dedupe_key(queue: Connection) -> None:
+    first = await enqueue(queue, dedupe_key="k", payload='{"n": 1}')
+    assert await enqueue(queue, dedupe_key="k", payload='{"n": 2}') == first
+    assert await queue.fetchval("select event ->> 'n' from agent.event") == "1"
+
+
+async def test_a_job_whose_twin_runs_is_stored_and_waits(queue: Connection) -> None:
+    first = await enqueue(queue, dedupe_key="k")
+    (row,) = await claim(queue)
+    second = await enqueue(queue, dedupe_key="k")
+    assert second != first
+    assert await enqueue(queue, dedupe_key="k") == second
+    await fail(queue, pair(row))
+    assert [row["id"] for row in await claim(queue)] != []
+
+
+@pytest.mark.parametrize("settle", [fail, release])
+async def test_a_job_that_comes_back_to_the_queue_does_not_meet_its_twin(
+    queue: Connection, settle: Any
+) -> None:
+    """The first claim clears the dedupe key, for good."""
+    first = await enqueue(queue, dedupe_key="k")
+    (row,) = await claim(queue)
+    second = await enqueue(queue, dedupe_key="k")
+    assert await settle(queue, pair(row)) == ["done"]
+    assert {row["id"] for row in await claim(queue)} == {first, second}
+    assert await enqueue(queue, dedupe_key="k") not in {first, second}
+
+
+async def test_a_finished_jobs_keys_are_free_again(queue: Connection) -> None:
+    first = await enqueue(queue, dedupe_key="k", item_key="i")
+    (row,) = await claim(queue)
+    assert await enqueue(queue, item_key="i") == first, "an item key is taken while its event is live"
+    await complete(queue, pair(row))
+    assert await enqueue(queue, dedupe_key="k", item_key="i") != first
+
+
+async def test_jobs_that_race_with_one_dedupe_key_are_one(queue: Connection, connect: Connect) -> None:
+    others = [await connect() for _ in range(6)]
+    identities = await asyncio.gather(*(enqueue(other, dedupe_key="k", group_key="g") for other in others))
+    assert len(set(identities)) == 1
+    assert await queue.fetchval("select count(*) from agent.event") == 1
+
+
+async def test_a_dedupe_key_waits_for_a_claim_under_way(queue: Connection, connect: Connect) -> None:
+    """Rolled back, the twin is pending again; committed, the new job stands beside it."""
+    other = await connect()
+    first = await enqueue(other, dedupe_key="k")
+    transaction = other.transaction()
+    await transaction.start()
+    assert len(await claim(other)) == 1
+    second = asyncio.create_task(enqueue(queue, dedupe_key="k"))
+    await waits_for_lock(other, queue)
+    await transaction.commit()
+    assert await second != first
+
+
+async def test_a_schedule_is_found_by_its_key_and_moved(queue: Connection) -> None:
+    at = await queue.fetchval("select agent.clock() + interval '1 hour'")
+    identity = await enqueue(queue, item_key="welcome:1", run_at=at)
+    assert await reschedule(queue, "welcome:1", "2 hours") == "rescheduled"
+    await advance(queue, timedelta(hours=1, minutes=55))
+    assert await claim(queue) == []
+    assert await reschedule(queue, "welcome:1", "-1 hour") == "rescheduled"
+    (row,) = await claim(queue)
+    assert row["id"] == identity
+    assert await reschedule(queue, "welcome:1", "1 hour") == "running"
+    assert await reschedule(queue, "welcome:2", "1 hour") is None
+
+
+async def test_what_lapsed_can_be_rescheduled(queue: Connection) -> None:
+    """A lease that ran out makes an event pending; its old claim ends with the new time."""
+    await enqueue(queue, item_key="welcome:1")
+    (row,) = await claim(queue)
+    await advance(queue, TEN_MINUTES)
+    assert await reschedule(queue, "welcome:1", "1 hour") == "rescheduled"
+    assert await complete(queue, pair(row)) == ["stale"]
+    stored = await live(queue, row["id"])
+    assert stored is not None
+    assert (stored["claimed_by"], stored["attempts"]) == (None, 1)
+
+
+@pytest.mark.parametrize("at", ["infinity", "-infinity", None])
+async def test_no_event_is_rescheduled_to_no_time(queue: Connection, at: str | None) -> None:
+    await enqueue(queue, item_key="welcome:1")
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="cannot be rescheduled"):
+        await queue.fetchval("select agent.reschedule_event('welcome:1', $1::text::timestamptz)", at)
+
+
+async def test_a_requeued_event_has_all_its_attempts_again_and_its_past(queue: Connection) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    for _ in range(3):
+        (row,) = await claim(queue, "slack.app_mention")
+        await fail(queue, pair(row))
+    assert await requeue(queue, identity, identity) == [identity]
+    assert await ended(queue, identity) is None
+    (again,) = await claim(queue, "slack.app_mention")
+    assert (again["id"], again["attempts"], again["claim"], len(json.loads(again["errors"]))) == (
+        identity,
+        1,
+        4,
+        3,
+    )
+    assert await complete(queue, pair(row)) == ["stale"]
+    assert await insert(queue, envelope("Ev1")) == identity
+
+
+@pytest.mark.parametrize("outcome", ["completed", "expired", "cancelled"])
+async def test_events_can_be_requeued_however_they_ended(queue: Connection, outcome: str) -> None:
+    identity = await enqueue(queue, item_key="i", deadline=await queue.fetchval("select agent.clock()"))
+    match outcome:
+        case "completed":
+            await complete(queue, pair((await claim(queue))[0]))
+        case "expired":
+            await queue.execute("select agent.delete_expired_events()")
+        case _:
+            await queue.execute("select agent.cancel_event('i')")
+    assert (await ending(queue, identity))[0] == outcome
+    assert await requeue(queue, identity, 999_999_999) == [identity]
+    assert await queue.fetchval("select agent.delete_expired_events()") == 0, (
+        "its deadline is past; it has a new life"
+    )
+    assert [row["id"] for row in await claim(queue)] == [identity]
+
+
+async def test_a_requeued_event_gives_way_to_one_that_took_its_key(queue: Connection) -> None:
+    identity = await enqueue(queue, item_key="i")
+    await complete(queue, pair((await claim(queue))[0]))
+    successor = await enqueue(queue, item_key="i")
+    assert await requeue(queue, identity) == []
+    assert (await ending(queue, identity))[0] == "completed"
+    assert await live(queue, successor) is not None
+
+
+async def test_the_next_visible_time_counts_what_may_be_claimed(queue: Connection) -> None:
+    soon, later = [
+        await queue.fetchval("select agent.clock() + $1::text::interval", at) for at in ("1 hour", "2 hours")
+    ]
+    await enqueue(queue, run_at=later)
+    await enqueue(queue, "parked", run_at=soon)
+    await queue.execute("select agent.pause_kind('parked')")
+    assert await queue.fetchval("select agent.next_visible(array['job', 'parked', 'unheard of'])") == later
+    assert await queue.fetchval("select agent.next_visible('{}')") is None
+
+
+async def test_operators_see_every_event_in_one_view(queue: Connection) -> None:
+    for kind in ("pending", "scheduled", "running", "completed", "failed", "cancelled"):
+        at = (
+            await queue.fetchval("select clock_timestamp() + interval '1 hour'")
+            if kind == "scheduled"
+            else None
+        )
+        await enqueue(queue, kind, run_at=at, item_key=kind)
+    rows = {row["kind"]: pair(row) for row in await claim(queue, "running", "completed", "failed")}
+    await complete(queue, rows["completed"])
+    await fail(queue, rows["failed"], final=True)
+    await queue.execute("select agent.cancel_event('cancelled')")
+    jobs = await queue.fetch("select kind, status, error from agent.job")
+    assert all(row["kind"] == row["status"] for row in jobs)
+    assert len(jobs) == 6
+    assert {row["error"] for row in jobs} == {None, "attempt with claim 1"}
+    stats = await queue.fetch(
+        "select kind, pending, scheduled, running from agent.queue_stats() where kind !~ 'ed$'"
+        " or kind = 'scheduled' order by kind"
+    )
+    assert [tuple(row) for row in stats] == [
+        ("pending", 1, 0, 0),
+        ("running", 0, 0, 1),
+        ("scheduled", 0, 1, 0),
+    ]
+
+
+async def test_the_schedule_has_the_columns_of_a_schedule_queue(queue: Connection) -> None:
+    columns = await queue.fetch(
+        "select attname from pg_attribute where attrelid = 'agent.schedule_queue'::regclass and attnum > 0"
+    )
+    assert {row["attname"] for row in columns} >= {
+        *(
+            "schedule_queue_item_id",
+            "enqueued_on",
+            "enqueued_by",
+            "dequeued_on",
+            "dequeued_by",
+            "schedule_on",
+            "data",
+        ),
+        *("item_key", "redeliver_count", "claimed_on", "claimed_by", "group_key"),
+    }
+    await enqueue(queue, item_key="welcome:1", payload='{"message": "hello"}', enqueued_by="blog")
+    (row,) = await claim(queue)
+    await complete(queue, pair(row))
+    (item,) = await queue.fetch("select * from agent.schedule_queue")
+    assert (item["item_key"], item["enqueued_by"], item["dequeued_by"]) == ("welcome:1", "blog", "w1")
+    assert (item["redeliver_count"], json.loads(item["data"])) == (0, {"message": "hello"})
+    assert item["enqueued_on"] <= item["claimed_on"] <= item["dequeued_on"]
