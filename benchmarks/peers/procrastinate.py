@@ -8,10 +8,10 @@ connections to match. psycopg is its compiled build; the event loop is uvloop. F
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvloop
 from procrastinate import App, PsycopgConnector
-from procrastinate.tasks import Task
 
 from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
@@ -39,7 +39,7 @@ async def handle(number: int, text: str) -> None:
         tally.started(number)
 
 
-def _app(uri: str) -> tuple[App, "Task[[int, str], None, Task]"]:  # type: ignore[type-arg]
+def _app(uri: str) -> tuple[App, Any]:
     app = App(connector=PsycopgConnector(conninfo=uri, min_size=1, max_size=CONNECTIONS))
     return app, app.task(name="bench")(handle)
 
