@@ -20,7 +20,7 @@ from surelane_worker.outage import Outage
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.settle import Settler
 from surelane_worker.tracing import Tracing
-from surelane_worker.wakeup import Wakeup
+from surelane_worker.wakeup import Room, Wakeup
 
 MOST_UNSETTLED = 1000
 """Events held at once, waiting, running and being settled, beyond which nothing is claimed."""
@@ -40,7 +40,7 @@ class Loop:
         handlers: Mapping[str, Handler],
         listener: Listener,
         wakeup: Wakeup,
-        room: asyncio.Event,
+        room: Room,
         dispatch: Dispatch,
         executor: Executor,
         settler: Settler,
@@ -48,7 +48,6 @@ class Loop:
         metrics: Metrics,
         tracing: Tracing | None,
     ) -> None:
-        """``room`` is set by whatever ends work or settles it: more may be claimed then."""
         self._settings = settings
         self._handlers = handlers
         self._listener = listener
@@ -81,7 +80,7 @@ class Loop:
     async def _heed(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.stopping = True
-        self._room.set()
+        self._room.free()
         self._wakeup.wake()
 
     @property
@@ -94,11 +93,7 @@ class Loop:
     async def _until_room(self) -> None:
         """Waits while every slot is taken, giving back what has waited for one for too long."""
         while not self.stopping and not self._open_lines():
-            self._room.clear()
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    await self._room.wait()
-            except TimeoutError:
+            if not await self._room.freed(within=PATIENCE):
                 self._give_back(self._dispatch.take_waiting(asyncio.get_running_loop().time() - PATIENCE))
 
     def _open_lines(self) -> list[tuple[list[str], int]]:
@@ -111,6 +106,7 @@ class Loop:
         """Claims for every open line in one statement; where that brings something, for each line on its own."""
         self._wakeup.answered()
         lines = self._open_lines()
+        self._room.left_out = len(lines) < len(self._dispatch.lines)
         if not lines:
             return True
         found = await self._claim(

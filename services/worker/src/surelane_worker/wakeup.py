@@ -60,3 +60,29 @@ class Wakeup:
                 await self._reason.wait()
         except TimeoutError:
             return
+
+
+class Room:
+    """Says when work ended or was settled, so that more may be claimed."""
+
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
+        self._freed = asyncio.Event()
+        self.left_out = False
+        """Whether the last claim left out kinds that had no room: a worker that sleeps wakes when they have."""
+
+    def free(self) -> None:
+        """There may be room for more. Called from the event loop."""
+        self._freed.set()
+        if self.left_out:
+            self._wakeup.wake()
+
+    async def freed(self, within: float) -> bool:
+        """Waits until there may be room, at most ``within`` seconds; answers whether there may be."""
+        self._freed.clear()
+        try:
+            async with asyncio.timeout(within):
+                await self._freed.wait()
+        except TimeoutError:
+            return False
+        return True

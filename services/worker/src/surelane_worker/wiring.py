@@ -33,7 +33,7 @@ from surelane_worker.settle import Settler
 from surelane_worker.slack_client import SlackClients, slack_clients
 from surelane_worker.slack_errors import final_reason
 from surelane_worker.tracing import Tracing
-from surelane_worker.wakeup import Wakeup
+from surelane_worker.wakeup import Room, Wakeup
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -123,18 +123,19 @@ def assemble(
     tracing: Tracing | None,
 ) -> Worker:
     """Puts the parts together. Nothing runs yet."""
-    room, wakeup, metrics = asyncio.Event(), Wakeup(settings.poll_interval), Metrics()
+    wakeup, metrics = Wakeup(settings.poll_interval), Metrics()
+    room = Room(wakeup)
     metrics.publish()
     leases = Leases(queue, settings.lease, metrics)
     settler = Settler(
-        queue, leases, metrics, tracing, max_attempts=settings.max_attempts, on_settled=room.set
+        queue, leases, metrics, tracing, max_attempts=settings.max_attempts, on_settled=room.free
     )
     services = Services(
         queue, settings, slack, get_logger("surelane_worker.handler"), asyncio.get_running_loop()
     )
     backoff = Backoff(settings.backoff_base, settings.backoff_cap)
     executor = Executor(services, handlers, settler, backoff, metrics, tracing, final_reason)
-    dispatch = Dispatch(dict.fromkeys(handlers.values()), settings.concurrency, executor.run, room.set)
+    dispatch = Dispatch(dict.fromkeys(handlers.values()), settings.concurrency, executor.run, room.free)
     listener = Listener(
         settings.database_url.get_secret_value(),
         service=SERVICE,
