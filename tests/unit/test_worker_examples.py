@@ -1,0 +1,37 @@
+"""The examples load, and say what they handle."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from surelane_worker.handlers.load import load_handlers
+
+TEAM = Path(__file__).parents[2] / "examples/team"
+
+
+@pytest.fixture
+def in_the_teams_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(TEAM)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "team_bot"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("in_the_teams_directory")
+def test_teams_handlers_load() -> None:
+    loaded = load_handlers("team_bot:handlers").all()
+    assert {kind for handler in loaded for kind in handler.kinds} == {
+        "slack.app_mention",
+        "slack.message.im",
+        "slack.command.status",
+        "reminder",
+    }
+
+
+def test_teams_image_is_named_after_the_handlers_it_copies() -> None:
+    lines = (TEAM / "Dockerfile").read_text().splitlines()
+    assert len(lines) == 6
+    assert "ENV SURELANE_HANDLERS=team_bot:handlers" in lines
