@@ -2,13 +2,15 @@
 
 import asyncio
 
-from dev.simulator.delivery import Delivery, Sender
+from dev.simulator.delivery import Delivery, delivery_json, event_delivery
 from dev.simulator.demo import demo_workspace
 from dev.simulator.events import envelope, events_of
 from dev.simulator.faults import Faults
 from dev.simulator.feed import Feed
 from dev.simulator.interactions import Interactions, View
 from dev.simulator.model import JSON, Change, Deleted, Joined, Message, StatusSet
+from dev.simulator.post import Post
+from dev.simulator.sender import Sender
 from dev.simulator.settings import SimulatorSettings
 from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import Slack
@@ -27,14 +29,8 @@ class Simulator:
         self.faults = Faults(self._faults_changed)
         slack = Slack(self.workspace, self.interactions)
         self.api = WebApi(slack, self.faults, settings.scopes, lambda call: self.feed.publish("call", call))
-        self.sender = Sender(
-            ingest_url=settings.ingest_url,
-            signing_secret=settings.signing_secret,
-            timeout=settings.timeout,
-            retry_delays=settings.retry_delays,
-            faults=self.faults,
-            changed=self.delivery_changed,
-        )
+        post = Post(settings.ingest_url, settings.signing_secret, settings.timeout)
+        self.sender = Sender(post, settings.retry_delays, self.faults, self.delivery_changed)
         self.workspace.listeners += [self._show, self._send_events]
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that nobody waits on."""
@@ -62,7 +58,7 @@ class Simulator:
 
     def _send_events(self, change: Change) -> None:
         for inner in events_of(self.workspace, change, self.settings.subscriptions):
-            self.sender.send(envelope(self.workspace, inner))
+            self.sender.send(event_delivery(envelope(self.workspace, inner)))
 
     def _show(self, change: Change) -> None:
         match change:
@@ -93,30 +89,3 @@ class Simulator:
     def faults_json(self) -> list[JSON]:
         """The faults that are switched on."""
         return [fault.model_dump(mode="json") for fault in self.faults.active]
-
-
-def delivery_json(delivery: Delivery) -> JSON:
-    """A delivery as the page takes it."""
-    attempts = [
-        {
-            "at": attempt.at,
-            "ms": round(attempt.seconds * 1000, 1),
-            "retry_num": attempt.retry_num,
-            "retry_reason": attempt.retry_reason,
-            "status": attempt.status,
-            "problem": attempt.problem,
-            "no_retry": attempt.no_retry,
-        }
-        for attempt in delivery.attempts
-    ]
-    return {
-        "id": delivery.id,
-        "kind": delivery.kind,
-        "channel": delivery.channel,
-        "ts": delivery.ts,
-        "own_message": delivery.own_message,
-        "state": delivery.state,
-        "next_at": delivery.next_at,
-        "attempts": attempts,
-        "job": delivery.job,
-    }

@@ -131,7 +131,7 @@ async def test_bodies(pair: Pair, body: bytes, content_type: str, error: str) ->
 
 
 async def test_form_and_json_say_the_same(pair: Pair) -> None:
-    blocks = [{"type": "divider"}]
+    blocks = [{"type": "divider", "block_id": "line"}]
     form = await call(
         pair, "chat.postMessage", data={"channel": "C0GENERAL1", "text": "x", "blocks": json.dumps(blocks)}
     )
@@ -166,3 +166,14 @@ async def test_api_test_needs_no_token_and_answers_what_it_is_told(pair: Pair) -
         "args": {"foo": "bar"},
     }
     assert (await call(pair, "api.test", headers={}, data={"error": "my_error"}))["error"] == "my_error"
+
+
+async def test_blocks_and_buttons_without_ids_are_given_some(pair: Pair) -> None:
+    button = {"type": "button", "text": {"type": "plain_text", "text": "Go"}}
+    blocks = [{"type": "actions", "elements": [button]}]
+    answer = await call(
+        pair, "chat.postMessage", json={"channel": "C0GENERAL1", "text": "x", "blocks": blocks}
+    )
+    (block,) = answer["message"]["blocks"]
+    assert block["block_id"]
+    assert block["elements"][0]["action_id"]

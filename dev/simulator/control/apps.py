@@ -15,9 +15,9 @@ from dev.simulator.control.inputs import (
     message_at,
     person_named,
 )
-from dev.simulator.delivery import Attempt
-from dev.simulator.interactions import action_form, command_form, view_form
+from dev.simulator.delivery import Attempt, form_delivery
 from dev.simulator.model import JSON, Channel, Message, User
+from dev.simulator.payloads import action_payload, command_form, view_payload
 from dev.simulator.simulator import Simulator
 
 
@@ -34,7 +34,8 @@ async def command(request: web.Request) -> web.Response:
         channel=channel,
         user=user,
     )
-    attempt = await simulator.sender.post_form("/slack/commands", form)
+    delivery = form_delivery("/slack/commands", asked.command, form["trigger_id"], form)
+    attempt = await simulator.sender.send_once(delivery)
     _show_answer(simulator, attempt, asked.command, channel, user)
     return _attempted(attempt, trigger_id=form["trigger_id"], response_url=form["response_url"])
 
@@ -44,14 +45,14 @@ async def press(request: web.Request) -> web.Response:
     simulator = request.app[SIMULATOR]
     asked = await body_of(request, Press)
     message, user = message_at(simulator, asked), person_named(simulator, asked.user)
-    form = action_form(
+    payload = action_payload(
         simulator.workspace,
         simulator.interactions,
         message=message,
         user=user,
         action=_button(message, asked.action_id),
     )
-    return _attempted(await simulator.sender.post_form("/slack/interactions", form))
+    return _attempted(await _interact(simulator, payload))
 
 
 async def submit(request: web.Request) -> web.Response:
@@ -76,11 +77,17 @@ async def _finish(request: web.Request, kind: str) -> web.Response:
         simulator.interactions.close(view_id)
         return web.json_response({"status": None, "problem": None})
     user = simulator.workspace.users[shown.user]
-    form = view_form(simulator.workspace, simulator.interactions, kind=kind, view=view, user=user)
-    attempt = await simulator.sender.post_form("/slack/interactions", form)
+    payload = view_payload(simulator.workspace, simulator.interactions, kind=kind, view=view, user=user)
+    attempt = await _interact(simulator, payload)
     if attempt.problem is None or kind == "view_closed":
         simulator.interactions.close(view_id)
     return _attempted(attempt)
+
+
+async def _interact(simulator: Simulator, payload: JSON) -> Attempt:
+    form = {"payload": json.dumps(payload)}
+    delivery = form_delivery("/slack/interactions", payload["type"], payload["trigger_id"], form)
+    return await simulator.sender.send_once(delivery)
 
 
 def _button(message: Message, action_id: str) -> JSON:
@@ -99,7 +106,7 @@ def _show_answer(simulator: Simulator, attempt: Attempt, name: str, channel: Cha
         error = "operation_timeout" if attempt.problem == "http_timeout" else "dispatch_failed"
         answer: JSON = {"text": f"{name} failed with the error “{error}”"}
     else:
-        answer = _answered(attempt.body)
+        answer = _answered(attempt.answer)
     if not (answer.get("text") or answer.get("blocks")):
         return
     simulator.workspace.post(

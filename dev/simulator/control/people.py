@@ -18,10 +18,10 @@ from dev.simulator.control.inputs import (
     message_at,
     person_named,
 )
-from dev.simulator.delivery import Delivery
+from dev.simulator.delivery import Delivery, delivery_json
 from dev.simulator.events import mentions, rich_text
 from dev.simulator.model import Message
-from dev.simulator.simulator import Simulator, delivery_json
+from dev.simulator.simulator import Simulator
 from dev.simulator.typed import slack_text
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+from dev.simulator.events import new_id
 from dev.simulator.model import JSON, Channel, Message
 from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import (
@@ -91,7 +92,7 @@ def content_of(call: Call) -> JSON:
     Raises:
         ApiError: there is nothing to show, or too much, or it is not well formed.
     """
-    blocks = call.typed_objects("blocks", "invalid_blocks_format")
+    blocks = blocks_of(call)
     attachments = call.objects("attachments", "invalid_attachments")
     text, markdown = call.text("text"), call.text("markdown_text")
     if markdown and (text or blocks):
@@ -105,6 +106,28 @@ def content_of(call: Call) -> JSON:
     if markdown:
         blocks = [{"type": "markdown", "text": markdown}]
     return {"text": text or markdown, "blocks": blocks, "attachments": attachments}
+
+
+def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_format") -> list[JSON]:
+    """The blocks of a call, with the ids that Slack gives where the app gave none.
+
+    Raises:
+        ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if what they hold cannot be.
+    """
+    return [_with_id(block, "block_id") | _named_elements(block) for block in call.typed_objects(name, error)]
+
+
+def _named_elements(block: JSON) -> JSON:
+    if block["type"] != "actions":
+        return {}
+    elements = block.get("elements")
+    if not isinstance(elements, list) or not all(isinstance(element, dict) for element in elements):
+        raise ApiError("invalid_blocks")
+    return {"elements": [_with_id(element, "action_id") for element in elements]}
+
+
+def _with_id(part: JSON, name: str) -> JSON:
+    return part if part.get(name) else part | {name: new_id("")[:5]}
 
 
 def thread_of(call: Call, channel: Channel) -> str | None:

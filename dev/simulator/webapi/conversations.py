@@ -1,7 +1,6 @@
 """``conversations.*``: what was said, and where."""
 
 import base64
-import binascii
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -129,7 +128,7 @@ def _position(cursor: str, key: str) -> int:
         return 0
     try:
         name, _, position = base64.b64decode(cursor, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         raise ApiError("invalid_cursor") from None
     if name != key or not position.isdecimal():
         raise ApiError("invalid_cursor")

@@ -3,7 +3,7 @@
 from dev.simulator.model import JSON, Message
 from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
-from dev.simulator.webapi.chat import MAX_MARKDOWN, metadata_of, owned, thread_of
+from dev.simulator.webapi.chat import MAX_MARKDOWN, blocks_of, metadata_of, owned, thread_of
 
 CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
 
@@ -41,7 +41,7 @@ def stop(call: Call, slack: Slack) -> JSON:
     message = _running(call, slack)
     chunks, metadata = _chunks(call), metadata_of(call)
     message.metadata = metadata or message.metadata
-    message.blocks += call.typed_objects("blocks", "invalid_blocks_format")
+    message.blocks += blocks_of(call)
     _append(slack, message, chunks, ended=True)
     shape = message_json(slack.workspace, message, metadata=True)
     return {"channel": message.channel, "ts": message.ts, "message": shape}
@@ -58,6 +58,9 @@ def _chunks(call: Call) -> list[JSON]:
     chunks = call.typed_objects("chunks", "invalid_chunks")
     if not all(chunk["type"] in CHUNKS and CHUNKS[chunk["type"]] in chunk for chunk in chunks):
         raise ApiError("invalid_chunks")
+    for chunk in chunks:
+        if chunk["type"] == "blocks":
+            chunk["blocks"] = blocks_of(Call("chunk", chunk), error="invalid_chunks")
     if text := call.text("markdown_text"):
         chunks = [{"type": "markdown_text", "text": text}, *chunks]
     if sum(len(str(chunk["text"])) for chunk in chunks if chunk["type"] == "markdown_text") > MAX_MARKDOWN:

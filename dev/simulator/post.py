@@ -1,0 +1,76 @@
+"""One signed request to the app, and Slack's word for what went wrong with it."""
+
+import ssl
+import time
+from datetime import timedelta
+
+import aiohttp
+
+from dev.simulator.delivery import Attempt, Delivery
+from dev.simulator.signing import signed_headers
+
+USER_AGENT = "Slackbot 1.0 (+https://api.slack.com/robots)"
+MOST_REDIRECTS = 2
+
+
+class Post:
+    """Posts to the app; never raises for what the app or the network does."""
+
+    def __init__(self, ingest_url: str, signing_secret: str, timeout: timedelta) -> None:
+        self._ingest_url = ingest_url
+        self._secret = signing_secret
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout.total_seconds()))
+
+    async def close(self) -> None:
+        """Closes the connections; may be called again."""
+        await self._session.close()
+
+    async def __call__(
+        self, delivery: Delivery, retry_num: int = 0, retry_reason: str | None = None
+    ) -> Attempt:
+        """Makes one attempt.
+
+        Args:
+            delivery: what is posted.
+            retry_num: 0 for the first attempt, then Slack's number of the retry.
+            retry_reason: why there is a retry, in Slack's words.
+        """
+        headers = self._headers(delivery, retry_num, retry_reason)
+        at, started = time.time(), time.monotonic()
+        status, problem, no_retry, answer = None, None, False, b""
+        try:
+            async with self._session.post(
+                self._ingest_url + delivery.path,
+                data=delivery.body,
+                headers=headers,
+                max_redirects=MOST_REDIRECTS,
+            ) as response:
+                status, answer = response.status, await response.read()
+                problem = None if status // 100 == 2 else "http_error"
+                no_retry = status != 200 and response.headers.get("X-Slack-No-Retry") == "1"
+        except Exception as error:  # noqa: BLE001 - Slack has a word for every failure, "unknown_error" being the last
+            problem = _reason(error)
+        return Attempt(
+            at, time.monotonic() - started, retry_num, retry_reason, status, problem, no_retry, answer
+        )
+
+    def _headers(self, delivery: Delivery, retry_num: int, retry_reason: str | None) -> dict[str, str]:
+        headers = {"Content-Type": delivery.content_type, "User-Agent": USER_AGENT, "Accept": "*/*"}
+        headers |= signed_headers(self._secret, delivery.body, int(time.time()))
+        if retry_num:
+            headers["X-Slack-Retry-Num"] = str(retry_num)
+            headers["X-Slack-Retry-Reason"] = retry_reason or "unknown_error"
+        return headers
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case TimeoutError():
+            return "http_timeout"
+        case aiohttp.TooManyRedirects():
+            return "too_many_redirects"
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return "ssl_error"
+        case aiohttp.ClientConnectionError() | OSError():
+            return "connection_failed"
+    return "unknown_error"
