@@ -64,7 +64,7 @@ async def create_pool(
         ValueError: ``dsn`` is not a PostgreSQL URI.
     """
     server_settings = {"application_name": service}
-    if statement_timeout is not None:
+    if statement_timeout is not None and prepared:  # poolers refuse settings at the start of a session
         server_settings["statement_timeout"] = str(int(statement_timeout.total_seconds() * 1000))
     try:
         return await asyncpg.create_pool(

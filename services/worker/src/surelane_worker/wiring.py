@@ -53,6 +53,7 @@ async def main(stop: asyncio.Event) -> None:
         service=SERVICE,
         max_size=10,
         statement_timeout=STATEMENT_TIMEOUT,
+        prepared=settings.notifications,
     )
     try:
         async with slack_clients(settings, traced=tracing is not None) as slack:
