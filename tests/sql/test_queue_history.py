@@ -1,0 +1,99 @@
+"""History: a hypertable where TimescaleDB is, else a plain table; what it keeps, and how it is let go."""
+
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, insert, live, pair
+
+
+async def timescale(connection: Connection) -> bool:
+    """Whether the database has the extension."""
+    has: bool = await connection.fetchval(
+        "select exists (select from pg_extension where extname = 'timescaledb')"
+    )
+    return has
+
+
+async def finish(queue: Connection, event_id: str, days_ago: int) -> int:
+    """An event that happened days ago and has been completed."""
+    event_ts = await queue.fetchval(
+        "select agent.from_timestamptz(agent.clock() - make_interval(days => $1))::text", days_ago
+    )
+    identity = await insert(queue, envelope(event_id, event_ts=event_ts))
+    await queue.execute("select agent.delete_event($1)", identity)
+    return identity
+
+
+async def test_history_is_a_hypertable_exactly_where_timescaledb_is(queue: Connection) -> None:
+    assert await queue.fetchval("select agent.history_is_hypertable()") is await timescale(queue)
+
+
+async def test_an_event_in_history_keeps_everything_it_had(queue: Connection) -> None:
+    identity = await enqueue(
+        queue, item_key="i", dedupe_key="d", group_key="g", traceparent="00-a", enqueued_by="me"
+    )
+    (row,) = await claim(queue)
+    before = await live(queue, identity)
+    assert before is not None
+    await complete(queue, pair(row), results=['{"ok": true}'])
+    after = await queue.fetchrow("select * from agent.event_hist where id = $1", identity)
+    assert after is not None
+    columns = await queue.fetch(
+        "select attname from pg_attribute where attrelid = 'agent.event'::regclass and attnum > 0 and not attisdropped"
+    )
+    assert {name: after[name] for (name,) in columns} == {name: before[name] for (name,) in columns}
+    assert (after["outcome"], after["reason"], after["result"], after["finished_by"]) == (
+        *("completed", None),
+        *('{"ok": true}', "w1"),
+    )
+    assert after["finished_at"] >= after["claimed"][-1]
+
+
+@pytest.mark.parametrize("days", [None, timedelta(days=-1)])
+async def test_history_is_dropped_by_an_age_or_not_at_all(queue: Connection, days: timedelta | None) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="positive age"):
+        await queue.fetchval("select agent.drop_history($1)", days)
+
+
+async def test_old_history_goes_and_young_history_stays(queue: Connection) -> None:
+    old, young = await finish(queue, "Ev1", 200), await finish(queue, "Ev2", 1)
+    assert await queue.fetchval("select agent.drop_history('90 days')") >= 1
+    assert await queue.fetchval("select array_agg(id) from agent.event_hist") == [young]
+    assert await queue.fetchval("select agent.drop_history('90 days')") == 0
+    assert old != young
+
+
+async def test_what_is_live_is_not_dropped_however_long_ago_it_happened(queue: Connection) -> None:
+    event_ts = await queue.fetchval(
+        "select agent.from_timestamptz(agent.clock() - interval '300 days')::text"
+    )
+    identity = await insert(queue, envelope("Ev1", event_ts=event_ts))
+    await queue.fetchval("select agent.drop_history('90 days')")
+    assert await live(queue, identity) is not None
+
+
+async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
+    """By its item key and its exact time: the cost does not grow with history."""
+    if not await timescale(queue):
+        pytest.skip("a plain table has no chunks")
+    for month in range(6):
+        await finish(queue, f"Ev{month}", month * 30)
+    found = "select id from agent.event_hist where item_key = $1 and event_ts = $2 limit 1"
+    plan = await queue.fetch(
+        f"explain {found}", "Ev3", await queue.fetchval("select max(event_ts) from agent.event_hist")
+    )
+    text = "\n".join(line for (line,) in plan)
+    assert text.count("_chunk") <= 2
+    assert "Index Scan" in text or "Seq Scan on _hyper" in text
+
+
+async def test_time_passing_never_brings_an_event_back(queue: Connection) -> None:
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    await complete(queue, pair(row))
+    await advance(queue, timedelta(days=400))
+    assert await claim(queue) == []
+    assert await queue.fetchval("select count(*) from agent.event_hist") == 1

@@ -1,0 +1,163 @@
+"""Who may do what, by connecting as each role; and that nothing left in schema public is picked up."""
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, pair
+
+INGEST_MAY = {"insert_event", "insert_events", "fire_trigger", "answer_event", "schema_version"}
+
+
+async def callable_by(queue: Connection, role: str) -> set[str]:
+    """The names of our functions that a role may execute."""
+    rows = await queue.fetch(
+        "select proname from pg_proc where pronamespace = 'agent'::regnamespace"
+        " and has_function_privilege($1, oid, 'execute')",
+        role,
+    )
+    return {row["proname"] for row in rows}
+
+
+async def test_ingest_stores_events_and_reads_the_version_and_nothing_else(
+    queue: Connection, connect: Connect
+) -> None:
+    assert await callable_by(queue, "surelane_ingest") == INGEST_MAY
+    ingest = await connect("surelane_ingest")
+    identity = await insert(ingest, envelope("Ev1"))
+    assert await insert(ingest, envelope("Ev1")) == identity
+    assert (await ingest.fetchrow("select * from agent.schema_version()")) is not None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from agent.event",
+        "select * from agent.event_hist",
+        "select * from agent.job",
+        "select * from agent.kind",
+        "select * from agent.version",
+        "insert into agent.event (event_ts, event) values (now(), '{}')",
+        "delete from agent.event",
+        "truncate agent.event",
+        "select * from agent.claim_event()",
+        "select agent.delete_event(1)",
+        "select agent.delete_expired_events()",
+        "select agent.enqueue('job')",
+        "select agent.cancel_event('i')",
+        "select agent.requeue_events('{1}')",
+        "select agent.pause_kind('job')",
+        "select agent.drop_history('1 day')",
+        "select agent.promote('g')",
+        "select agent.archive_events('{1}', 'completed')",
+        "create table agent.mine ()",
+        "create function agent.clock() returns int return 1",
+    ],
+)
+async def test_ingest_may_do_nothing_more(queue: Connection, connect: Connect, statement: str) -> None:
+    await enqueue(queue)
+    ingest = await connect("surelane_ingest")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await ingest.execute(statement)
+
+
+async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
+    queue: Connection, connect: Connect
+) -> None:
+    await insert(queue, envelope("Ev1"))
+    worker = await connect("surelane_worker")
+    (row,) = await claim(worker, "slack.app_mention")
+    assert await complete(worker, pair(row)) == ["done"]
+    await enqueue(worker)
+    claimed = await claim_one(worker)
+    assert claimed is not None
+    await worker.execute("select agent.delete_event($1)", claimed["id"])
+    for statement in (
+        "select * from agent.event",
+        "delete from agent.event_hist",
+        "update agent.kind set paused = true",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await worker.execute(statement)
+
+
+@pytest.mark.parametrize("role", ["agent_ingest", "agent_worker", "agent_operator"])
+async def test_what_the_functions_are_made_of_belongs_to_the_owner(queue: Connection, role: str) -> None:
+    inner = {"promote", "reelect", "hold_claims", "hold_group", "archive_events", "add_event", "store_event"}
+    assert await callable_by(queue, role) & inner == set()
+    assert not await queue.fetchval("select has_schema_privilege($1, 'agent', 'create')", role)
+
+
+async def test_operators_read_the_views_and_steer(queue: Connection, connect: Connect) -> None:
+    may = await callable_by(queue, "agent_operator")
+    assert may >= {
+        "cancel_event",
+        "requeue_events",
+        "pause_kind",
+        "resume_kind",
+        "queue_stats",
+        "reschedule_event",
+    }
+    assert may & {"claim_event", "claim_events", "complete_events", "delete_event", "insert_event"} == set()
+    operator = await connect("surelane_worker")
+    await enqueue(queue)
+    assert len(await operator.fetch("select * from agent.job")) == 1
+    assert len(await operator.fetch("select * from agent.schedule_queue")) == 1
+
+
+async def test_who_is_nobody_may_nothing(queue: Connection) -> None:
+    open_tables = await queue.fetch(
+        "select relname from pg_class cross join aclexplode(relacl) as grants"
+        " where relnamespace = 'agent'::regnamespace and grants.grantee = 0"
+    )
+    assert open_tables == []
+    assert not await queue.fetchval("select has_schema_privilege('public', 'agent', 'usage')")
+
+
+async def test_who_acted_is_the_session_not_the_owner_of_the_function(
+    queue: Connection, connect: Connect
+) -> None:
+    worker = await connect("surelane_worker")
+    identity = await enqueue(worker, item_key="i")
+    await worker.execute("select agent.cancel_event('i')")
+    row = await queue.fetchrow(
+        "select enqueued_by, finished_by, reason from agent.event_hist where id = $1", identity
+    )
+    assert row is not None
+    assert tuple(row) == ("surelane_worker", "surelane_worker", "cancelled by surelane_worker")
+
+
+HOSTILE = """
+create schema hostile;
+create function hostile.clock_timestamp() returns timestamptz language plpgsql as $$ begin raise 'hostile'; end $$;
+create function hostile.random() returns float8 language plpgsql as $$ begin raise 'hostile'; end $$;
+create function hostile.mul(float8, int4) returns float8 language plpgsql as $$ begin raise 'hostile'; end $$;
+create operator hostile.* (leftarg = float8, rightarg = int4, function = hostile.mul);
+create function hostile.cardinality(int8[]) returns int4 language plpgsql as $$ begin raise 'hostile'; end $$;
+create function hostile.same(text, text) returns bool language plpgsql as $$ begin raise 'hostile'; end $$;
+create operator hostile.= (leftarg = text, rightarg = text, function = hostile.same);
+grant usage on schema hostile to public;
+"""
+
+
+async def test_a_callers_search_path_brings_nothing_in(database: str) -> None:
+    """Functions and operators that stand in front of PostgreSQL's own are not what runs with the owner's rights."""
+    queue = await asyncpg.connect(database)
+    try:
+        await queue.execute(HOSTILE)
+        await queue.execute("set search_path = hostile, pg_catalog")
+        with pytest.raises(asyncpg.RaiseError, match="hostile"):
+            await queue.fetchval("select clock_timestamp()")
+        await insert(queue, envelope("Ev1", channel="C1", ts="1.1"))
+        await insert(queue, envelope("Ev2", channel="C1", ts="1.1"))
+        await enqueue(queue, dedupe_key="k", item_key="i", group_key="g")
+        rows = await claim(queue, "slack.app_mention", "job")
+        assert len(rows) == 3
+        assert await complete(queue, *map(pair, rows[:2])) == ["done", "done"]
+        await queue.execute("select agent.delete_event($1)", rows[2]["id"])
+        await queue.execute("select agent.delete_expired_events()")
+        await queue.execute("insert into agent.event (event_ts, event) values (pg_catalog.now(), '{}')")
+        assert await claim_one(queue) is not None
+    finally:
+        await queue.close()
