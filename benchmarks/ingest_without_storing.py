@@ -5,7 +5,8 @@ import sys
 from surelane.events import Inserted
 from surelane.lifecycle import run
 from surelane_ingest import wiring
-from surelane_ingest.writer import Answer, Writer
+from surelane_ingest.lane import Answer
+from surelane_ingest.writer import Writer
 
 
 class Forgetful(Writer):

@@ -1,15 +1,9 @@
-"""Whatever is sent to the public port, the answer is a refusal: no 500, no stack trace, nothing secret in a
-log.
-"""
+"""Whatever is sent to the public port, the answer is a refusal: no 500, no stack trace, nothing secret in a log."""
 
 import asyncio
 import gzip
 import hashlib
 import json
-import os
-import random
-import re
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,11 +14,10 @@ import pytest
 from surelane.pool import Connection
 from tests.databases import as_role
 from tests.processes import Service, service
-from tests.system.ingest_client import SECRET, Served, Slack, envelope, mention, served, settings, signed
+from tests.system.ingest_client import SECRET, Served, Slack, mention, served, settings
+from tests.system.raw_http import PLAIN, post, raw, statuses, still_serves
 
 MARK = "MARKED-PRIVATE-TEXT"
-PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
-ANSWERS = {200, 400, 401, 404, 405, 408, 413, 415, 503}
 
 
 @pytest.fixture
@@ -45,33 +38,6 @@ async def local(database: str) -> AsyncIterator[Served]:
 async def slack(ingest: Service) -> AsyncIterator[Slack]:
     async with aiohttp.ClientSession() as session:
         yield Slack(session, ingest.url)
-
-
-async def raw(port: int, request: bytes, *, quiet: float = 0.5) -> bytes:
-    """What the service answers on a connection that carries ``request``, until it closes it or is ``quiet``."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    answer = b""
-    try:
-        writer.write(request)
-        async with asyncio.timeout(8):
-            while piece := await asyncio.wait_for(reader.read(65536), quiet):
-                answer += piece
-    except (ConnectionError, TimeoutError):
-        pass
-    finally:
-        writer.close()
-    return answer
-
-
-def statuses(answer: bytes) -> list[int]:
-    """The status of each answer on a connection."""
-    return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3})", answer)]
-
-
-def post(body: bytes, headers: bytes = PLAIN) -> bytes:
-    """A signed request, as bytes."""
-    lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in signed(body).items())
-    return b"POST /slack/events HTTP/1.1\r\n" + headers + lines
 
 
 REST_OF_A_SIGNED_REQUEST = {
@@ -108,7 +74,7 @@ async def test_garbled_http_is_refused(local: Served, connection: Connection, ca
     assert len(statuses(answer)) <= 1
     assert b"Traceback" not in answer
     assert await connection.fetchval("select count(*) from agent.event") == 0
-    await _still_serves(local.url)
+    await still_serves(local.url)
 
 
 async def test_a_body_longer_than_announced_is_not_a_second_request(
@@ -218,103 +184,6 @@ async def test_traces_carry_no_text_and_no_query_and_follow_from_the_event_id(
     assert stored.split("-")[1:3] == [expected, send["context"]["span_id"][2:]]
 
 
-async def test_fuzzed_requests_are_answered_and_survived(ingest: Service, slack: Slack) -> None:
-    await _fuzz(ingest, slack, seconds=3, seed=1)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1000)
-async def test_fuzzed_requests_are_answered_and_survived_for_long(ingest: Service, slack: Slack) -> None:
-    seconds = float(os.environ.get("SURELANE_SOAK_SECONDS", "300"))
-    await _fuzz(ingest, slack, seconds=seconds, seed=random.randrange(2**32))
-
-
-async def _fuzz(ingest: Service, slack: Slack, *, seconds: float, seed: int) -> None:
-    print(f"seed {seed}")  # noqa: T201 - to run a failure again
-    chance = random.Random(seed)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        results = await asyncio.gather(*(_fuzz_once(ingest, slack, chance) for _ in range(16)))
-        assert set(results) <= ANSWERS, results
-    await _still_serves(ingest.url)
-    assert not any("Traceback" in line or "refuses events" in line for line in ingest.output)
-
-
-async def _fuzz_once(ingest: Service, slack: Slack, chance: random.Random) -> int:
-    body = _mutated(json.dumps(_fuzzed_envelope(chance)).encode(), chance)
-    if chance.random() < 0.1:
-        request = _mutated(post(body) + b"Content-Length: %d\r\n\r\n" % len(body) + body, chance)
-        return max(statuses(await raw(ingest.port, request)), default=400)
-    if chance.random() < 0.2:
-        path = chance.choice(["/slack/commands", "/slack/interactions"])
-        form = chance.choice([b"payload=", b"command=", b"trigger_id=1&command=%2Fx&text="]) + body
-        return (await slack.post(path, form, "application/x-www-form-urlencoded")).status
-    return (await slack.post("/slack/events", body)).status
-
-
-def _fuzzed_envelope(chance: random.Random) -> dict[str, Any]:
-    payload = mention()
-    target = chance.choice([payload, payload["event"], payload["authorizations"][0]])
-    field = chance.choice([*target, "channel_type", "subtype", "thread_ts", "bot_id", "x"])
-    target[field] = _fuzzed_value(chance)
-    return payload if chance.random() < 0.9 else envelope(_fuzzed_value(chance))
-
-
-def _fuzzed_value(chance: random.Random, depth: int = 3) -> Any:
-    scalars: list[Any] = [
-        None,
-        True,
-        0,
-        -1,
-        10**30,
-        1e308,
-        "",
-        "\x00",
-        "\ud800",
-        "é" * 300,
-        "x" * 5000,
-        "1.2",
-        "im",
-        [],
-        {},
-    ]
-    if depth and chance.random() < 0.4:
-        inner = [_fuzzed_value(chance, depth - 1) for _ in range(chance.randrange(4))]
-        return inner if chance.random() < 0.5 else {str(item)[:20]: item for item in inner}
-    return chance.choice(scalars)
-
-
-def _mutated(data: bytes, chance: random.Random) -> bytes:
-    if chance.random() < 0.5:
-        return data
-    mutated = bytearray(data)
-    for _ in range(chance.randrange(1, 4)):
-        at = chance.randrange(len(mutated) + 1)
-        piece = chance.choice(
-            [
-                b"",
-                b"\x00",
-                b"\xff",
-                b"\\u0000",
-                b"\\ud83d",
-                b"1e999999",
-                b'"',
-                b"{",
-                b"]",
-                b",",
-                b"\r\n",
-                b"NaN",
-            ]
-        )
-        mutated[at : at + chance.randrange(4)] = piece
-    return bytes(mutated)
-
-
-async def _still_serves(url: str) -> None:
-    async with aiohttp.ClientSession() as session:
-        assert (await Slack(session, url).event({"type": "url_verification", "challenge": "x"})).status == 200
-
-
 def _json() -> dict[str, str]:
     return {"Content-Type": "application/json"}
 
@@ -325,9 +194,7 @@ def _resident(ingest: Service) -> int:
 
 
 def _spans(output: str) -> list[dict[str, Any]]:
-    """The spans in the console exporter's output: objects of several lines that begin and end in the first
-    column.
-    """
+    """The spans in the console exporter's output: objects of several lines that begin and end in the first column."""
     decoder, spans = json.JSONDecoder(), []
     for start in [at for at, line in _lines(output) if line == "{"]:
         span, _ = decoder.raw_decode(output, start)

@@ -1,6 +1,4 @@
-"""``python -m surelane_ingest``: the service that Slack posts to. Configured by the environment; see
-``settings``.
-"""
+"""``python -m surelane_ingest``: the service that Slack posts to. Configured by the environment; see ``settings``."""
 
 import sys
 

@@ -29,9 +29,10 @@ from surelane_ingest.envelope import (
     read_event,
     read_interaction,
 )
+from surelane_ingest.lane import NotStored
 from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
-from surelane_ingest.writer import NotStored, Writer
+from surelane_ingest.writer import Writer
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"

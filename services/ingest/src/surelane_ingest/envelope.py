@@ -39,9 +39,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """A sound request that is not taken: acknowledged and forgotten. ``reason`` is a word for logs and
-    metrics.
-    """
+    """A sound request that is not taken: acknowledged and forgotten. ``reason`` is a word for logs and metrics."""
 
     reason: str
 
@@ -56,9 +54,7 @@ class RateLimited:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Signed, but nothing that can ever be stored: Slack need not try again. ``reason`` quotes nothing of the
-    body.
-    """
+    """Signed, but nothing that can ever be stored: Slack need not try again. ``reason`` quotes nothing of the body."""
 
     reason: str
 

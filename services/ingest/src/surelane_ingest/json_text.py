@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 MAX_DEPTH = 200
-"""Arrays and objects within one another at most: far beyond what Slack sends, far below what parsers can
-follow.
-"""
+"""Arrays and objects within one another at most: far beyond what Slack sends, far below what parsers can follow. """
 
 _DIGITS = 400
 _NUMBER = re.compile(rf"-?\d{{1,{_DIGITS}}}(?:\.\d{{1,{_DIGITS}}})?(?:[eE][+-]?0*\d{{1,3}})?", re.ASCII)
@@ -44,8 +42,7 @@ class Json:
 
 
 def read_json(text: str) -> Json:
-    """Reads JSON text, replacing what PostgreSQL cannot hold. Of a repeated key, the last counts, as in
-    ``jsonb``.
+    """Reads JSON text, replacing what PostgreSQL cannot hold. Of a repeated key, the last counts, as in ``jsonb``.
 
     Raises:
         NotJsonError: it is not JSON (``NaN`` and ``Infinity`` are not), or is nested deeper than

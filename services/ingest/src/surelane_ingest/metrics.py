@@ -1,6 +1,4 @@
-"""What ingest counts. Plain numbers, read when metrics are collected: counting costs a request nothing
-measurable.
-"""
+"""What ingest counts. Plain numbers, read when metrics are collected: counting costs a request nothing measurable."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

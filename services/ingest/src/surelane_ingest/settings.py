@@ -52,8 +52,7 @@ class IngestSettings(ServiceSettings):
     event_types: Annotated[
         frozenset[str], NoDecode, BeforeValidator(_split), AfterValidator(_event_types)
     ] = Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
-    """Which of the events Slack sends are taken, by the names of Slack's subscriptions, separated by commas.
-    """
+    """Which of the events Slack sends are taken, by the names of Slack's subscriptions, separated by commas. """
 
     max_body: Size = Field(ByteSize(1024 * 1024), validation_alias="SURELANE_MAX_BODY")
     """The largest body taken, in bytes or as ``1MiB``. Larger ones are answered 413."""
@@ -65,8 +64,7 @@ class IngestSettings(ServiceSettings):
     """Events waiting for the database at most. Requests beyond it are answered 503."""
 
     database_budget: Positive = Field(timedelta(seconds=2), validation_alias="SURELANE_DATABASE_BUDGET")
-    """How long a request waits for its commit before it is answered 503. Slack gives up after three seconds.
-    """
+    """How long a request waits for its commit before it is answered 503. Slack gives up after three seconds. """
 
     drain_timeout: Positive = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
     """How long requests may take to finish once the service has been told to stop."""

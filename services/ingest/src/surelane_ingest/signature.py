@@ -1,6 +1,4 @@
-"""Whether a request comes from Slack: its signature over the raw body, under any of the app's signing
-secrets.
-"""
+"""Whether a request comes from Slack: its signature over the raw body, under any of the app's signing secrets."""
 
 from collections.abc import Sequence
 

@@ -12,9 +12,7 @@ Json = Mapping[str, Any]
 
 
 class Subscriptions:
-    """The event types that are taken, by the names Slack's app settings use (``app_mention``, ``message.im``,
-    ...).
-    """
+    """The event types that are taken, by the names Slack's app settings use (``app_mention``, ``message.im``, ...)."""
 
     def __init__(self, types: frozenset[str]) -> None:
         self._types = types

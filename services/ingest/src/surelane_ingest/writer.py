@@ -1,5 +1,4 @@
-"""Group commit: events that arrive while an insert is under way share the next one, so nothing waits for a
-timer.
+"""Group commit: events that arrive while an insert is under way share the next one, so nothing waits for a timer.
 
 Flushers take everything that waits and insert it in one round trip. A batch that PostgreSQL refuses says that
 one of its events is bad or blocked, not which: its events go on to a second lane where each is inserted
@@ -9,11 +8,7 @@ unclear failure is harmless.
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import Self
 
 from surelane import Queue
@@ -21,6 +16,7 @@ from surelane.events import Inserted
 from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, Connection
 from surelane_ingest.connections import Connections
+from surelane_ingest.lane import Answer, Lane, NotStored, Pending
 from surelane_ingest.metrics import Metrics
 
 MAX_BATCH = 500
@@ -37,72 +33,6 @@ _NEVER_STORABLE = ("22", "23", "54")
 """SQLSTATE classes that speak of the event itself: data exception, constraint violation, limit exceeded."""
 
 _logger = get_logger(__name__)
-
-
-class NotStored(StrEnum):
-    """Why an event was not stored, or is not known to be."""
-
-    UNAVAILABLE = "the database did not answer in time"
-    FULL = "too many events wait for the database"
-    BLOCKED = "another transaction holds this event"
-    REFUSED = "the database does not work with this version"
-    UNSTORABLE = "the database cannot hold this event"
-    """For ever: the one reason for which another try is useless."""
-
-
-Answer = Inserted | NotStored
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    body: str
-    key: str
-    traceparent: str | None
-    since: float
-    answer: asyncio.Future[Answer]
-
-
-class _Lane:
-    """Events that wait, first come first served, and the flushers that take them, ``limit`` at a time."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting: deque[_Pending] = deque()
-        self._arrived = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, events: Iterable[_Pending]) -> None:
-        self._waiting.extend(events)
-        self._arrived.set()
-
-    def put_back(self, events: list[_Pending]) -> None:
-        self._waiting.extendleft(reversed(events))
-        self._arrived.set()
-
-    async def take(self, patience: float = 0.0) -> list[_Pending]:
-        """Everything that waits, up to the limit, once the first has waited for ``patience`` seconds."""
-        loop = asyncio.get_running_loop()
-        batch: list[_Pending] = []
-        while not batch:
-            while not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-            fresh = self._waiting[0].since + patience - loop.time()
-            if patience and fresh > 0:
-                await asyncio.sleep(fresh)
-            else:
-                batch = self._pop()
-        return batch
-
-    def _pop(self) -> list[_Pending]:
-        batch: list[_Pending] = []
-        while self._waiting and len(batch) < self._limit:
-            pending = self._waiting.popleft()
-            if not pending.answer.done():  # else nobody waits for it any more
-                batch.append(pending)
-        return batch
 
 
 class Writer:
@@ -127,8 +57,8 @@ class Writer:
         self._connections = connections
         self._budget = budget.total_seconds()
         self._buffer = buffer
-        self._shared = _Lane(max_batch)
-        self._alone = _Lane(1)
+        self._shared = Lane(max_batch)
+        self._alone = Lane(1)
         self._flushers: list[asyncio.Task[None]] = []
         self._working = True
         self.metrics = Metrics(lambda: self.waiting)
@@ -161,7 +91,7 @@ class Writer:
         if self.waiting >= self._buffer:
             return NotStored.FULL
         loop = asyncio.get_running_loop()
-        pending = _Pending(body, key, traceparent, loop.time(), loop.create_future())
+        pending = Pending(body, key, traceparent, loop.time(), loop.create_future())
         self._shared.put([pending])
         try:
             async with asyncio.timeout(self._budget):
@@ -169,21 +99,22 @@ class Writer:
         except TimeoutError:
             return NotStored.UNAVAILABLE
 
-    async def _flush_forever(self, lane: _Lane, patience: float) -> None:
+    async def _flush_forever(self, lane: Lane, patience: float) -> None:
         while True:
             batch = await lane.take(patience)
             try:
                 async with self._connections.lend() as connection:
-                    while True:
-                        await self._flush(connection, lane, batch)
-                        batch = []
+                    while await self._flush(connection, lane, batch):
+                        batch = []  # answered: nothing that happens now may put it back
                         batch = await lane.take(patience)
+                    connection.terminate()
             except Exception as error:  # noqa: BLE001 - a flusher outlives whatever befalls a connection
                 lane.put_back(batch)
                 self._report(type(error).__name__)
                 await asyncio.sleep(_PAUSE)
 
-    async def _flush(self, connection: Connection, lane: _Lane, batch: list[_Pending]) -> None:
+    async def _flush(self, connection: Connection, lane: Lane, batch: list[Pending]) -> bool:
+        """Inserts a batch and answers its events, or passes them on; returns whether the connection is still of use."""
         started = time.perf_counter()
         failure = ""
         try:
@@ -193,15 +124,16 @@ class Writer:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, every event of the batch gets its answer
             failure = type(error).__name__
-            self._separate(lane, batch, error)
+            return self._separate(lane, batch, error)
         else:
             self._report(None)
             for pending, answer in zip(batch, inserted, strict=True):
-                _settle(pending, answer)
+                pending.settle(answer)
+            return True
         finally:
             self.metrics.inserted(time.perf_counter() - started, failure)
 
-    async def _insert(self, connection: Connection, batch: list[_Pending]) -> list[Inserted]:
+    async def _insert(self, connection: Connection, batch: list[Pending]) -> list[Inserted]:
         async with asyncio.timeout(self._budget):
             return await Queue(connection).insert_events(
                 [pending.body for pending in batch],
@@ -209,38 +141,32 @@ class Writer:
                 item_keys=[pending.key for pending in batch],
             )
 
-    def _separate(self, lane: _Lane, batch: list[_Pending], error: Exception) -> None:
-        if lane is self._shared or isinstance(error, RETRYABLE):
-            self._alone.put(batch)
-            return
+    def _separate(self, lane: Lane, batch: list[Pending], error: Exception) -> bool:
         reason = _reason(error)
+        if lane is self._shared or reason is None:
+            self._alone.put(batch)
+        else:
+            for pending in batch:
+                pending.settle(reason)
         if reason is NotStored.REFUSED:
-            _logger.error(
-                "the database refuses events", error=type(error).__name__, sqlstate=_sqlstate(error)
-            )
-        for pending in batch:
-            _settle(pending, reason)
+            # Of the whole database, not of an event: read-only since a failover, say. Another connection may do better.
+            self._report(type(error).__name__)
+        return reason is not NotStored.REFUSED
 
     def _report(self, error: str | None) -> None:
         """Says once that the database went away, and once that it is back."""
         if error is None and not self._working:
-            _logger.info("the database is back")
+            _logger.info("the database takes events again")
         elif error is not None and self._working:
-            _logger.error("the database is unavailable", error=error)
+            _logger.error("the database does not take events", error=error)
         self._working = error is None
 
 
-def _settle(pending: _Pending, answer: Answer) -> None:
-    if not pending.answer.done():
-        pending.answer.set_result(answer)
-
-
-def _sqlstate(error: Exception) -> str:
-    return str(getattr(error, "sqlstate", None) or "")
-
-
-def _reason(error: Exception) -> NotStored:
-    sqlstate = _sqlstate(error)
+def _reason(error: Exception) -> NotStored | None:
+    """Why an event was not stored on its own; ``None``: it may be sent again at once."""
+    if isinstance(error, RETRYABLE):
+        return None
+    sqlstate = str(getattr(error, "sqlstate", None) or "")
     if sqlstate == _LOCK_NOT_AVAILABLE:
         return NotStored.BLOCKED
     return NotStored.UNSTORABLE if sqlstate[:2] in _NEVER_STORABLE else NotStored.REFUSED

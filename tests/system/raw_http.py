@@ -1,0 +1,43 @@
+"""Requests to ingest byte by byte, as no HTTP client would send them."""
+
+import asyncio
+import re
+
+import aiohttp
+
+from tests.system.ingest_client import Slack, signed
+
+PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
+
+
+async def raw(port: int, request: bytes, *, quiet: float = 0.5) -> bytes:
+    """What the service answers on a connection that carries ``request``, until it closes it or is ``quiet``."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = b""
+    try:
+        writer.write(request)
+        async with asyncio.timeout(8):
+            while piece := await asyncio.wait_for(reader.read(65536), quiet):
+                answer += piece
+    except (ConnectionError, TimeoutError):
+        pass
+    finally:
+        writer.close()
+    return answer
+
+
+def statuses(answer: bytes) -> list[int]:
+    """The status of each answer on a connection."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3})", answer)]
+
+
+def post(body: bytes, headers: bytes = PLAIN) -> bytes:
+    """A signed request, as bytes."""
+    lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in signed(body).items())
+    return b"POST /slack/events HTTP/1.1\r\n" + headers + lines
+
+
+async def still_serves(url: str) -> None:
+    """Fails unless the service answers a sound request."""
+    async with aiohttp.ClientSession() as session:
+        assert (await Slack(session, url).event({"type": "url_verification", "challenge": "x"})).status == 200
