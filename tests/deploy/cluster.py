@@ -5,7 +5,6 @@ import json
 import re
 import secrets
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.deploy.commands import run, version
+from tests.deploy.forward import Forward
 from tests.deploy.manifests import DEMONSTRATION
 from tests.needs import lacking, program
-from tests.processes import free_port
 from tests.scenario import System
 
 OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}
@@ -27,7 +26,7 @@ class Cluster:
     """Our system in a namespace of a cluster."""
 
     namespace: str
-    forwards: dict[str, "Forward"] = field(default_factory=dict)
+    forwards: dict[str, Forward] = field(default_factory=dict)
 
     def kubectl(self, *arguments: str, within: float = 60, check: bool = True) -> str:
         """Runs kubectl in the namespace; answers what it wrote."""
@@ -57,42 +56,16 @@ class Cluster:
         return await asyncio.to_thread(self.query, sql)
 
     def url(self, service: str, port: int) -> str:
-        """Where a service can be reached from here; a lost forward is made again."""
+        """Where a service can be reached from here; a lost way is made again."""
         forward = self.forwards.get(service)
         if forward is None or not forward.alive:
-            forward = self.forwards[service] = Forward(self.namespace, service, port)
+            forward = self.forwards[service] = Forward.to(self.namespace, service, port)
         return forward.url
 
     @property
     def system(self) -> System:
         """The running system, as the scenarios see it."""
         return System(self.url("ingest", 80), self.url("simulator", 8090) + "/api/", self._query)
-
-
-class Forward:
-    """``kubectl port-forward`` to a service; it ends with the pod it leads to."""
-
-    def __init__(self, namespace: str, service: str, port: int) -> None:
-        local = free_port()
-        self.url = f"http://127.0.0.1:{local}"
-        self._process = subprocess.Popen(
-            ["kubectl", "-n", namespace, "port-forward", f"service/{service}", f"{local}:{port}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert "Forwarding" in (said := self._process.stdout.readline()), said
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still forwards."""
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        """Ends it."""
-        self._process.terminate()
-        self._process.communicate(timeout=10)
 
 
 @contextmanager
@@ -120,12 +93,18 @@ def installed(directory: Path) -> Iterator[Cluster]:
 
 
 def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
-    """Applies a copy of ``k8s/`` with the cluster's namespace and, where given, another version of our images."""
+    """Applies a copy of ``k8s/`` with the cluster's namespace and, where given, another version of the images.
+
+    The simulator stays as it is: it keeps the threads that the scenarios read in memory.
+    """
     copy = directory / "k8s"
     shutil.copytree(DEMONSTRATION, copy, dirs_exist_ok=True)
     root = copy / "kustomization.yaml"
     changed = root.read_text().replace("namespace: surelane", f"namespace: {cluster.namespace}")
-    root.write_text(changed.replace(f"newTag: {version()}}}", f"newTag: {tag or version()}}}"))
+    for image in ("ingest", "worker", "migrations"):
+        entry = f"name: surelane-{image}, newTag: "
+        changed = changed.replace(entry + version(), entry + (tag or version()))
+    root.write_text(changed)
     manifests = run("kubectl", "kustomize", copy).stdout
     known = run("kubectl", "api-versions").stdout.split()
     lacks = [newer for newer in OLDER if newer not in known]

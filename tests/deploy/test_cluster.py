@@ -5,11 +5,14 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.deploy.cluster import Cluster, apply, installed
 from tests.deploy.commands import version
 from tests.scenario import accepted_during, all_answered_once, answered_once, history_is_hypertable
+
+TOKEN = "surelane-demo-api-token"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -17,9 +20,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with installed(tmp_path_factory.mktemp("overlay")) as running:
-        running.rolled_out(
-            "statefulset/timescaledb", "deployment/ingest", "deployment/worker", "deployment/simulator"
-        )
+        running.rolled_out("statefulset/timescaledb")
+        running.rolled_out(*(f"deployment/{name}" for name in ("ingest", "worker", "operator", "simulator")))
         yield running
 
 
@@ -30,6 +32,15 @@ async def test_a_mention_is_answered_and_kept_in_a_hypertable(cluster: Cluster) 
 
 def test_the_migration_is_a_job_of_this_version(cluster: Cluster) -> None:
     assert cluster.get("job", f"migrate-{version()}")["status"]["succeeded"] == 1
+
+
+async def test_the_operators_api_has_a_service_of_its_own_behind_its_token(cluster: Cluster) -> None:
+    url, token = cluster.url("operator", 8081) + "/v1/jobs?limit=1", {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url) as refused, session.get(url, headers=token) as answered:
+            assert (refused.status, answered.status) == (401, 200)
+        async with session.get(f"{cluster.system.ingest}/v1/jobs", headers=token) as hidden:
+            assert hidden.status == 404
 
 
 def test_applying_again_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:

@@ -241,6 +241,7 @@ def test_the_production_overlay_brings_no_secret_simulator_or_database() -> None
     assert not of_kind(manifests, "Secret", "StatefulSet")
     assert {workload["metadata"]["name"] for workload in of_kind(manifests, "Deployment")} == {
         "ingest",
+        "operator",
         "worker",
     }
     for workload in workloads(manifests):
