@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, Error, Locator, Page, expect
 
 PATIENCE = 20_000
 """Milliseconds; generous, as a browser, a database and services may share two cores."""
+
+NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 
 expect.set_options(timeout=PATIENCE)
 
@@ -70,8 +72,32 @@ async def open_page(
     context.set_default_timeout(PATIENCE)
     page = await context.new_page()
     page.on("pageerror", lambda error: problems.append(str(error)))
-    await page.goto(url)
+    await _go(page, url)
     await expect(page.get_by_role("status").first).to_have_attribute("data-state", "live")
     yield SlackPage(page)
     await context.close()
     assert problems == []
+
+
+async def _go(page: Page, url: str) -> None:
+    """Loads the page; again where Chromium dropped a request because the machine got or lost a network.
+
+    Containers that come and go make it do so, even for requests to this machine.
+    """
+    dropped: list[str] = []
+
+    def note(failure: str | None) -> None:
+        if failure and NETWORK_CHANGED in failure:
+            dropped.append(failure)
+
+    page.on("requestfailed", lambda request: note(request.failure))
+    for _ in range(10):
+        dropped.clear()
+        try:
+            await page.goto(url)
+        except Error as error:
+            note(str(error))
+            if not dropped:
+                raise
+        if not dropped:
+            return

@@ -62,3 +62,9 @@ async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "Slac
     await slack.expect(delivery).to_contain_text("queue: failed")
     await delivery.locator("summary").click()
     await slack.expect(delivery).to_contain_text("invalid_auth")
+
+
+async def test_a_command_that_nobody_handles_waits_in_the_queue(slack: "SlackPage") -> None:
+    await slack.say("/nobody home")
+    await slack.open_tools("Deliveries")
+    await slack.expect(slack.tools.locator(".delivery", has_text="/nobody")).to_contain_text("queue: waiting")

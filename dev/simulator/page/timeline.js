@@ -3,6 +3,7 @@ import { h, reconcile } from "./dom.js";
 import { messageItem, repliesLabel, signatureOf } from "./message.js";
 import { messagesOf, store } from "./store.js";
 
+const LATEST = 300; // messages that a channel shows; under load there are thousands
 const TOGETHER = 300; // seconds within which one person's messages stand together
 
 export function renderMessages(list, channel, thread, openThread) {
@@ -17,7 +18,7 @@ export function renderMessages(list, channel, thread, openThread) {
 function items(channel, thread, openThread) {
   const made = [];
   let before = null;
-  for (const message of messagesOf(channel, thread)) {
+  for (const message of messagesOf(channel, thread).slice(thread ? 0 : -LATEST)) {
     if (!thread && (!before || dayOf(before) !== dayOf(message))) made.push(divider(dayOf(message)));
     const follows = Boolean(before) && standsTogether(before, message);
     const inThread = Boolean(thread);
