@@ -1,5 +1,5 @@
--- Moves an event to another time by its item key. Answers 'rescheduled', 'running' (nothing was changed), or null: no such
--- event is in the queue.
+-- Moves an event to another time by its item key. Answers 'rescheduled', 'running' or 'waiting' (for its children or an answer;
+-- nothing was changed), or null: no such event is in the queue.
 create or replace function agent.reschedule_event(_item_key text, _run_at timestamptz) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -18,6 +18,8 @@ begin
         return null;
     elsif _found.claimed_by is not null and _found.vt > agent.clock() then
         return 'running';
+    elsif _found.vt = 'infinity' then
+        return 'waiting';
     end if;
     perform agent.move_event(_found, _run_at, _found.event, 'rescheduled', session_user);
     return 'rescheduled';

@@ -1,5 +1,6 @@
 -- Counts children that ended (one entry each) off the continuations that wait for them. The last one makes a continuation
--- visible; one that fails with its children ends at once when _outcome is not completed.
+-- visible; one that fails with its children ends at once when _outcome is not completed. The youngest first: one that ends
+-- here counts off an older one, so everybody locks inner continuations before outer ones.
 create or replace function agent.children_ended(_continuations int8[], _outcome text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -8,7 +9,7 @@ declare
     _ended record;
     _waiting agent.event;
 begin
-    for _ended in select id, count(*)::int4 as children from unnest(_continuations) as id group by id order by id loop
+    for _ended in select id, count(*)::int4 as children from unnest(_continuations) as id group by id order by id desc loop
         perform agent.hold_group((select group_key from agent.event where id = _ended.id));
         update agent.event set waits_for = greatest(waits_for - _ended.children, 0) where id = _ended.id and waits_for > 0 returning * into _waiting;
         continue when not found;

@@ -14,13 +14,15 @@ begin
         select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
         exit when not duplicate or _on_duplicate = 'skip';
         perform agent.hold_group((select t.group_key from agent.event as t where t.id = enqueue_job.id));
-        select e.* into _twin from agent.event as e where e.id = enqueue_job.id and e.claimed_by is null for update;
-        -- Running by now, or gone: of a dedupe key the new job stands beside it, of an item key the running one is the answer.
-        exit when not found and _new.dedupe_key is null;
-        continue when not found;
-        perform agent.move_event(_twin, case when _on_duplicate = 'earliest' then least(_new.vt, _twin.vt) else _new.vt end
-            , case when _on_duplicate = 'replace' then _new.event else _twin.event end
-            , case when _on_duplicate = 'replace' then 'replaced' else 'rescheduled' end, coalesce(_new.enqueued_by, session_user));
+        select e.* into _twin from agent.event as e where e.id = enqueue_job.id for update;
+        -- Gone, or claimed meanwhile, which frees its dedupe key: look again.
+        continue when not found or (_twin.claimed <> '{}' and (_twin.item_key = _new.item_key) is not true);
+        -- One that is running, or waits for its children or an answer, stays as it is.
+        if isfinite(_twin.vt) and (_twin.claimed_by is null or _twin.vt <= agent.clock()) then
+            perform agent.move_event(_twin, case when _on_duplicate = 'earliest' then least(_new.vt, _twin.vt) else _new.vt end
+                , case when _on_duplicate = 'replace' then _new.event else _twin.event end
+                , case when _on_duplicate = 'replace' then 'replaced' else 'rescheduled' end, coalesce(_new.enqueued_by, session_user));
+        end if;
         exit;
     end loop;
 end

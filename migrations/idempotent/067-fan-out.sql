@@ -8,22 +8,27 @@ as $$
 declare
     _waiting agent.event := agent.job_from_json(_continuation);
     _child agent.event;
-    _job jsonb;
+    _given record;
     _id int8;
-    _children_count int4 := jsonb_array_length(_children);
+    -- Taken beforehand: children are added in the order of their keys, and known by the order they were given in.
+    _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, jsonb_array_length(_children)));
 begin
     _waiting.continuation_id := _continues;
     _waiting.fails_with_children := coalesce((_continuation ->> 'fails_with_children')::boolean, false);
-    _waiting.waits_for := _children_count;
-    if _children_count > 0 then
+    _waiting.waits_for := cardinality(_ids);
+    if _ids <> '{}' then
         _waiting.vt := 'infinity';
     end if;
     select added.id into _id from agent.add_event(_waiting, true, false) as added where not added.duplicate;
     if _id is null then
         raise unique_violation using message = format('a continuation under item key %L is in the queue already', _waiting.item_key);
     end if;
-    for _job in select g.job from jsonb_array_elements(_children) as g (job) order by g.job ->> 'group_key', g.job ->> 'item_key' loop
-        _child := agent.job_from_json(_job);
+    for _given in
+        select g.job, g.nth from jsonb_array_elements(_children) with ordinality as g (job, nth)
+        order by g.job ->> 'group_key', g.job ->> 'item_key', g.nth
+    loop
+        _child := agent.job_from_json(_given.job);
+        _child.id := _ids[_given.nth];
         _child.continuation_id := _id;
         _child.dedupe_key := null;
         if (select added.duplicate from agent.add_event(_child, true, false) as added) then

@@ -1,4 +1,5 @@
--- Parks a claimed event until agent.answer_event ends it; past its deadline it expires. Fenced.
+-- Parks a claimed event until agent.answer_event ends it; past its deadline it expires. One that was asked to be cancelled
+-- meanwhile ends here. Fenced.
 create or replace function agent.await_event(_id int8, _claim int4, _deadline timestamptz) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -8,6 +9,8 @@ as $$
 declare
     _held int8[] := agent.hold_claims(array[_id], array[_claim]);
 begin
+    perform agent.archive_events(array(select id from agent.event where id = any(_held) and cancelled_by is not null)
+        , 'cancelled', 'cancelled while running');
     if _held <> '{}' then
         update agent.event set vt = 'infinity', deadline = _deadline, claimed_by = null, heartbeat_at = null, retrying = false where id = _id;
         perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;

@@ -11,7 +11,14 @@ declare
     _living int4;
     _healed int4 := 0;
 begin
-    for _waiting in select * from agent.event where waits_for is not null and waits_for > 0 order by id limit _limit for update skip locked loop
+    -- Looks before it locks: children that end wait for the lock.
+    for _waiting in
+        select e.* from agent.event as e where e.waits_for is not null and e.waits_for > 0
+        and e.waits_for > (select count(*) from agent.event as child where child.continuation_id = e.id)
+        order by e.id limit _limit
+    loop
+        select * into _waiting from agent.event where id = _waiting.id for update skip locked;
+        continue when not found;
         select count(*) into _living from agent.event where continuation_id = _waiting.id;
         if _living < _waiting.waits_for then
             perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');

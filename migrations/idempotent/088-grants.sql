@@ -5,14 +5,14 @@ revoke execute on all functions in schema agent from public;
 do $$
 declare
     _inserting text := 'insert_event(jsonb), agent.insert_events(jsonb[], text[], text[]), agent.fire_trigger(text, text, jsonb, text)'
-        ', agent.answer_event(int8, jsonb)';
+        ', agent.answer_dispatch(int8, text[], jsonb)';
     _working text := 'claim_event(int4, interval), agent.claim_events(text[], int4, int4, interval, text, timestamptz[]), agent.next_visible(text[])'
         ', agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
         ', agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4), agent.release_events(int8[], int4[])'
         ', agent.snooze_event(int8, int4, interval), agent.note_event(int8, int4, jsonb), agent.rescue_events(interval)'
         ', agent.sweep_events(int4, interval, text[], boolean, int4), agent.delete_expired_events(int, interval)'
-        ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz)'
-        ', agent.due_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text)'
+        ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz), agent.answer_event(int8, jsonb)'
+        ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text)'
         ', agent.retire_worker(text)';
     _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
         ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.reschedule_event(text, timestamptz)'

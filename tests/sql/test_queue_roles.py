@@ -7,7 +7,7 @@ from surelane.pool import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, pair
 
-INGEST_MAY = {"insert_event", "insert_events", "fire_trigger", "answer_event", "schema_version"}
+INGEST_MAY = {"insert_event", "insert_events", "fire_trigger", "answer_dispatch", "schema_version"}
 
 
 async def callable_by(queue: Connection, role: str) -> set[str]:

@@ -125,7 +125,10 @@ class Jobs:
         return answer
 
     async def reschedule(self, item_key: str, run_at: datetime) -> str | None:
-        """Moves to another time by natural key: ``rescheduled``; ``running`` (nothing changed); ``None``: unknown."""
+        """Moves to another time by natural key: ``rescheduled``; ``None``: not in the queue.
+
+        Nothing is changed where it is ``running``, or ``waiting`` for its children or an answer.
+        """
         answer: str | None = await self._database.fetchval(
             "select agent.reschedule_event($1, $2)", item_key, run_at
         )
@@ -171,6 +174,13 @@ class Jobs:
     async def answer_event(self, identity: int, result: str) -> str:
         """Ends an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
         answer: str = await self._database.fetchval("select agent.answer_event($1, $2)", identity, result)
+        return answer
+
+    async def answer_dispatch(self, identity: int, agents: Sequence[str], result: str) -> str:
+        """As :meth:`answer_event`, for one of these remote agents: what was dispatched to others is unknown to it."""
+        answer: str = await self._database.fetchval(
+            "select agent.answer_dispatch($1, $2, $3)", identity, agents, result
+        )
         return answer
 
     async def fire_trigger(

@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg
 
-from surelane.cron import CatchUp
 from surelane.pool import Connection, Pool
+from surelane.schedules import Schedules
 
 STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
 
@@ -40,7 +40,7 @@ class Cursor:
     finished_at: datetime | None = None
 
 
-class Operations:
+class Operations(Schedules):
     """The operator's queries, each one call of a SQL function. For connections of role ``agent_operator``."""
 
     def __init__(self, database: Pool | Connection) -> None:
@@ -111,40 +111,6 @@ class Operations:
     async def list_cron(self) -> list[dict[str, Any]]:
         """The named schedules."""
         return [_job(row) for row in await self._database.fetch("select * from agent.read_cron()")]
-
-    async def set_cron(
-        self,
-        name: str,
-        *,
-        kind: str,
-        schedule: str,
-        next_at: datetime,
-        payload: dict[str, Any],
-        time_zone: str = "UTC",
-        catch_up: CatchUp = "one",
-        paused: bool = False,
-    ) -> None:
-        """Creates or changes a schedule. An unchanged one keeps its next firing, so declaring it again skips none.
-
-        Args:
-            next_at: its first firing, by :meth:`surelane.cron.Cron.next_after`.
-        """
-        await self._database.execute(
-            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8)",
-            name,
-            kind,
-            schedule,
-            next_at,
-            json.dumps(payload),
-            time_zone,
-            catch_up,
-            paused,
-        )
-
-    async def delete_cron(self, name: str) -> bool:
-        """Deletes a schedule; false when there is none of that name."""
-        deleted: bool = await self._database.fetchval("select agent.delete_cron($1)", name)
-        return deleted
 
 
 def _job(row: asyncpg.Record) -> dict[str, Any]:

@@ -11,11 +11,12 @@ import asyncpg
 from surelane.events import Completion, Event, Failure, Inserted, Settled
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
+from surelane.schedules import Schedules
 
 Row = asyncpg.Record
 
 
-class Queue(Jobs):
+class Queue(Jobs, Schedules):
     """The queue behind a connection or a pool.
 
     On the caller's own connection, calls join the caller's transaction; on a pool, each call is its own.
@@ -199,6 +200,14 @@ class Queue(Jobs):
         """Ends the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Returns how many."""
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
+
+    async def announce_worker(self, name: str, kinds: Sequence[str], version: str) -> None:
+        """A worker says that it is alive, and what it handles."""
+        await self._database.execute("select agent.announce_worker($1, $2, $3)", name, kinds, version)
+
+    async def retire_worker(self, name: str) -> None:
+        """A worker that ends says so."""
+        await self._database.execute("select agent.retire_worker($1)", name)
 
     async def schema_version(self) -> tuple[str, str]:
         """The database's version and the oldest version of the services it still serves."""

@@ -37,6 +37,8 @@ class Telemetry:
 
     traces: TracerProvider | None
     metrics: MeterProvider
+    pushes_metrics: bool = False
+    """Whether metrics also go out by OTLP, so that they must pass through the SDK."""
 
     def shutdown(self) -> None:
         """Flushes what is buffered and stops the exporters."""
@@ -60,13 +62,14 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
         readers.append(PeriodicExportingMetricReader(_otlp_metrics()))
     meter_provider = MeterProvider(metric_readers=readers, resource=resource)
     metrics.set_meter_provider(meter_provider)
+    pushes = len(readers) > 1
     exporter = _span_exporter()
     if exporter is None:
-        return Telemetry(None, meter_provider)
+        return Telemetry(None, meter_provider, pushes)
     tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(tracer_provider)
-    return Telemetry(tracer_provider, meter_provider)
+    return Telemetry(tracer_provider, meter_provider, pushes)
 
 
 def tracer(name: str) -> trace.Tracer:

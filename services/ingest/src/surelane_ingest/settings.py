@@ -9,6 +9,7 @@ from pydantic_settings import NoDecode
 
 from surelane.durations import Duration
 from surelane.settings import DEMO_SIGNING_SECRET, Port, ServiceSettings
+from surelane.webhooks import Secrets
 
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z]+)?", re.ASCII)
 
@@ -74,6 +75,12 @@ class IngestSettings(ServiceSettings):
 
     operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
     """Where the operator's API connects, as a member of ``agent_operator``; ``DATABASE_URL`` where none is set."""
+
+    trigger_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_TRIGGER_SECRETS")
+    """Whose webhooks are taken at ``/v1/triggers/{name}``: ``name=whsec_…|whsec_…,name2=…``, several in a rotation."""
+
+    dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
+    """The remote agents that may answer at ``/v1/dispatch/{id}``, in the same form."""
 
     @property
     def signing_secrets(self) -> list[str]:

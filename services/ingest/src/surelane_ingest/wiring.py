@@ -25,11 +25,13 @@ from surelane_ingest.settings import IngestSettings
 from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
 from surelane_ingest.tracing import instrumented
+from surelane_ingest.triggers import CONNECTIONS as TRIGGER_CONNECTIONS
+from surelane_ingest.triggers import TriggersApp
 from surelane_ingest.writer import FLUSHERS, Writer
 
 SERVICE = "surelane-ingest"
-CONNECTIONS = FLUSHERS + 1
-"""One a flusher, and one for the readiness probe."""
+CONNECTIONS = FLUSHERS + 1 + TRIGGER_CONNECTIONS
+"""One a flusher, one for the readiness probe, and those of webhooks and remote agents' answers."""
 _logger = get_logger(__name__)
 
 
@@ -74,7 +76,7 @@ async def running(settings: IngestSettings, traces: TracerProvider | None = None
         _operator_routes(settings) as operator_routes,
         _serving_private(settings, connections, drain, operator_routes) as private_port,
         Writer(connections, budget=settings.database_budget, buffer=settings.buffer) as writer,
-        _serving_public(settings, bodies, writer, drain, traces) as port,
+        _serving_public(settings, bodies, connections, writer, drain, traces) as port,
     ):
         try:
             yield Ingest(port, private_port, writer, bodies, drain)
@@ -131,7 +133,12 @@ def _serving_private(
 
 
 def _serving_public(
-    settings: IngestSettings, bodies: Bodies, writer: Writer, drain: Drain, traces: TracerProvider | None
+    settings: IngestSettings,
+    bodies: Bodies,
+    connections: Connections,
+    writer: Writer,
+    drain: Drain,
+    traces: TracerProvider | None,
 ) -> AbstractAsyncContextManager[int]:
     slack = SlackApp(
         signatures=Signatures(settings.signing_secrets),
@@ -141,8 +148,17 @@ def _serving_public(
         drain=drain,
         tracing=traces is not None,
     )
+    triggers = TriggersApp(
+        triggers=settings.trigger_secrets,
+        dispatch=settings.dispatch_secrets,
+        bodies=bodies,
+        connections=connections,
+        budget=settings.database_budget,
+        metrics=writer.metrics,
+        drain=drain,
+    )
     with instrumented(traces):
         app = web.Application(client_max_size=settings.max_body)
-    app.add_routes(slack.routes())
+    app.add_routes([*triggers.routes(), *slack.routes()])
     options = server_options(settings.drain_timeout)
     return serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, **options)

@@ -1,0 +1,116 @@
+"""Named schedules: what is kept in ``agent.cron``, and how workers fire what is due."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from surelane.cron import CatchUp, Cron
+from surelane.pool import Connection, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class DueCron:
+    """A schedule whose time has come.
+
+    Attributes:
+        next_at: the earliest time that has not been fired.
+        now: the database's time: a worker's own clock decides nothing.
+    """
+
+    name: str
+    schedule: str
+    time_zone: str
+    catch_up: CatchUp
+    next_at: datetime
+    now: datetime
+
+
+class Schedules:
+    """The part of :class:`surelane.Queue` and of the operator's queries that speaks of named schedules."""
+
+    _database: Pool | Connection
+
+    async def set_cron(
+        self,
+        name: str,
+        *,
+        kind: str,
+        schedule: str,
+        next_at: datetime | None = None,
+        payload: Mapping[str, Any] | None = None,
+        time_zone: str = "UTC",
+        catch_up: CatchUp = "one",
+        paused: bool | None = False,
+    ) -> None:
+        """Creates or changes a schedule. An unchanged one keeps its next firing, so declaring it again skips none.
+
+        Args:
+            name: what it is known by.
+            kind: the kind of the jobs it enqueues.
+            schedule: five cron fields.
+            next_at: its first firing; by default the first one after now.
+            payload: what its jobs carry, besides ``cron`` (the name) and ``scheduled_at``.
+            time_zone: what the fields are read in.
+            catch_up: what becomes of times that were missed while no worker ran.
+            paused: fires nothing; ``None`` leaves an existing schedule as it is.
+
+        Raises:
+            ValueError: the schedule or the time zone cannot be read.
+        """
+        await self._database.execute(
+            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8)",
+            name,
+            kind,
+            schedule,
+            next_at or Cron(schedule, time_zone).next_after(datetime.now(UTC)),
+            json.dumps(payload or {}),
+            time_zone,
+            catch_up,
+            paused,
+        )
+
+    async def delete_cron(self, name: str) -> bool:
+        """Deletes a schedule; false when there is none of that name."""
+        deleted: bool = await self._database.fetchval("select agent.delete_cron($1)", name)
+        return deleted
+
+    async def next_cron(self) -> float | None:
+        """Seconds until the next schedule that is not due yet will be; ``None`` where there is none."""
+        seconds: float | None = await self._database.fetchval("select agent.next_cron()")
+        return seconds
+
+    async def due_cron(self) -> list[DueCron]:
+        """The schedules whose time has come, the longest overdue first."""
+        rows = await self._database.fetch("select * from agent.due_cron()")
+        return [
+            DueCron(
+                row["name"],
+                row["schedule"],
+                row["time_zone"],
+                row["catch_up"],
+                row["next_at"],
+                row["now_at"],
+            )
+            for row in rows
+        ]
+
+    async def fire_cron(
+        self, name: str, due: datetime, times: Sequence[datetime], following: datetime
+    ) -> int:
+        """Enqueues a schedule's jobs, if it is still due at ``due``: of all the workers that try, one does.
+
+        Args:
+            name: the schedule.
+            due: :attr:`DueCron.next_at`.
+            times: what to fire, one job each.
+            following: when it is due next.
+
+        Returns:
+            How many jobs were enqueued.
+        """
+        fired: int = await self._database.fetchval(
+            "select agent.fire_cron($1, $2, $3, $4)", name, due, times, following
+        )
+        return fired
