@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import perf_counter
 
 from surelane_worker.claims import DRAINED, Work
 from surelane_worker.handler import Handler
@@ -50,6 +51,7 @@ class Dispatch:
     ) -> None:
         """``on_room`` is called when work ended, so that more may be claimed."""
         handlers = list(handlers)
+        self._loop = asyncio.get_running_loop()
         self._concurrency = concurrency
         self._execute = execute
         self._on_room = on_room
@@ -82,21 +84,22 @@ class Dispatch:
         self._start()
 
     def _start(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         for line in self.lines:
             while line.waiting and line.running < line.limit and len(self._running) < self._concurrency:
                 work = line.waiting.popleft()
                 line.running += 1
                 self._running.add(work)
-                work.task = loop.create_task(self._run(work, line, loop))
-        self.lines.append(self.lines.pop(0))  # the next slot goes to another line first
+                work.task = loop.create_task(self._run(work, line))
+        if len(self.lines) > 1:
+            self.lines.append(self.lines.pop(0))  # the next slot goes to another line first
 
-    async def _run(self, work: Work, line: Line, loop: asyncio.AbstractEventLoop) -> None:
-        began = loop.time()
+    async def _run(self, work: Work, line: Line) -> None:
+        began = perf_counter()
         try:
             await self._execute(work)
         finally:
-            line.took(loop.time() - began)
+            line.took(perf_counter() - began)
             line.running -= 1
             self._running.discard(work)
             self._start()

@@ -38,8 +38,8 @@ class Metrics(Collector):
             "surelane.event.finish.latency", "From the event (by Slack's clock) until its handler finished."
         )
 
-    def publish(self) -> None:
-        """Makes these the process's metrics."""
+    def publish(self, *, pushed: bool = False) -> None:
+        """Makes these the process's metrics. ``pushed``: they also go out by OTLP."""
         meter = metrics.get_meter("surelane_worker")
         for name, description, counted in (
             ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
@@ -52,12 +52,19 @@ class Metrics(Collector):
         meter.create_observable_counter(
             "surelane.event.expired", [self._observe_expired], description="Events swept."
         )
-        REGISTRY.register(self)
+        if not pushed:
+            REGISTRY.register(self)
+            return
+        for distribution in self._distributions():
+            distribution.record_with(meter)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """What Prometheus scrapes."""
-        for distribution in (self.operation, self.process, self.until_started, self.until_finished):
+        for distribution in self._distributions():
             yield distribution.family()
+
+    def _distributions(self) -> tuple[Distribution, ...]:
+        return (self.operation, self.process, self.until_started, self.until_finished)
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
         """Names alone, so that registering collects nothing."""

@@ -69,11 +69,15 @@ class Await:
     until: datetime
 
 
+NOTHING_TO_KEEP = Done()
+
 Outcome = Done | Retry | Discard | Snooze | FanOut | Await
 
 
 def outcome_of(returned: object) -> Outcome:
     """The outcome that a handler's return value stands for."""
+    if returned is None:
+        return NOTHING_TO_KEEP
     return returned if isinstance(returned, Outcome) else Done(returned)
 
 

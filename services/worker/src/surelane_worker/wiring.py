@@ -47,6 +47,8 @@ async def main(stop: asyncio.Event) -> None:
     configure_logs(SERVICE, settings.log_level)
     handlers = _handlers(settings)
     telemetry = configure_telemetry(SERVICE, __version__)
+    metrics = Metrics()
+    metrics.publish(pushed=telemetry.pushes_metrics)
     tracing = None if telemetry.traces is None else Tracing(linked=settings.process_span == "linked")
     pool = await create_pool(
         settings.database_url.get_secret_value(),
@@ -57,7 +59,7 @@ async def main(stop: asyncio.Event) -> None:
     )
     try:
         async with slack_clients(settings, traced=tracing is not None) as slack:
-            await _serve(stop, settings, handlers, pool, slack, tracing)
+            await _serve(stop, settings, handlers, pool, slack, metrics, tracing)
     finally:
         await close_pool(pool)
         await asyncio.to_thread(telemetry.shutdown)
@@ -81,10 +83,11 @@ async def _serve(
     handlers: Mapping[str, Handler],
     pool: Pool,
     slack: SlackClients,
+    metrics: Metrics,
     tracing: Tracing | None,
 ) -> None:
     queue = Queue(pool)
-    worker = assemble(settings, handlers, queue, slack, tracing)
+    worker = assemble(settings, handlers, queue, slack, metrics, tracing)
     readiness = Readiness(queue, stop.is_set, lambda: worker.loop.claiming_for > 0)
     app = private_app(readiness.unready)
     async with serving(
@@ -121,12 +124,12 @@ def assemble(
     handlers: Mapping[str, Handler],
     queue: Queue,
     slack: SlackClients,
+    metrics: Metrics,
     tracing: Tracing | None,
 ) -> Worker:
     """Puts the parts together. Nothing runs yet."""
-    wakeup, metrics = Wakeup(settings.poll_interval), Metrics()
+    wakeup = Wakeup(settings.poll_interval)
     room = Room(wakeup)
-    metrics.publish()
     leases = Leases(queue, settings.lease, metrics)
     settler = Settler(
         queue, leases, metrics, tracing, max_attempts=settings.max_attempts, on_settled=room.free
