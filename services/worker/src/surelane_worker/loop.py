@@ -71,7 +71,7 @@ class Loop:
         try:
             while not self.stopping:
                 await self._until_room()
-                if not await self._claim_all():
+                if not await self._claim_all() and not self.stopping:
                     await self._sleep()
         finally:
             heeding.cancel()
@@ -181,13 +181,17 @@ class Loop:
         self._claiming_since = None
         self._failures += 1
         longest = self._settings.poll_interval.total_seconds()
+        if self.stopping:
+            return
         self._wakeup.answered()
         await self._wakeup.sleep(min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest))
 
     async def _sleep(self) -> None:
-        """Sleeps until there may be something to claim."""
+        """Sleeps until there may be something to claim; after a failure there was a pause already."""
+        if self._failures:
+            return
         now = asyncio.get_running_loop().time()
-        if not self._failures and self._wakeup.should_look_ahead(now):
+        if self._wakeup.should_look_ahead(now):
             await self._look_ahead(now)
         await self._wakeup.sleep(self._wakeup.pause(now))
 
