@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from surelane.durations import Duration
-from surelane.settings import ServiceSettings
+from surelane_worker.dispatch_settings import DispatchSettings
 
-BUILT_IN_HANDLERS = "surelane_worker.handlers.answer:handlers"
+BUILT_IN_HANDLERS = "surelane_worker.handlers.built_in:handlers"
 DEMO_BOT_TOKEN = "xoxb-surelane-demo"  # noqa: S105 - public on purpose, never sent to Slack itself
 
 
@@ -18,11 +18,11 @@ def _name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
-class WorkerSettings(ServiceSettings):
+class WorkerSettings(DispatchSettings):
     """What the worker reads."""
 
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
-    """``module:attribute`` of the :class:`surelane_worker.Handlers` to run; the built-in ones answer in the thread."""
+    """``module:attribute`` of the :class:`Handlers` to run; the built-in ones take every documented kind."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
 

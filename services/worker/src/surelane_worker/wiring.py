@@ -1,7 +1,7 @@
 """Builds the worker from its settings, and takes it down in the order that loses nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,10 +19,12 @@ from surelane.telemetry import configure_telemetry
 from surelane_worker.context import Services
 from surelane_worker.dispatch import Dispatch
 from surelane_worker.execute import Executor
-from surelane_worker.handler import Handler
 from surelane_worker.handlers.load import load_handlers
+from surelane_worker.handlers.registry import Handlers
 from surelane_worker.lease import Leases
 from surelane_worker.loop import Loop
+from surelane_worker.maintenance.announce import announce
+from surelane_worker.maintenance.cron import CronDuty
 from surelane_worker.maintenance.rescue import rescue
 from surelane_worker.maintenance.sweep import Sweep
 from surelane_worker.metrics import Metrics
@@ -65,8 +67,8 @@ async def main(stop: asyncio.Event) -> None:
         await asyncio.to_thread(telemetry.shutdown)
 
 
-def _handlers(settings: WorkerSettings) -> Mapping[str, Handler]:
-    """The handlers by kind.
+def _handlers(settings: WorkerSettings) -> Handlers:
+    """What the worker runs.
 
     Raises:
         SettingsError: they cannot be used, or need a token that is not set.
@@ -74,13 +76,13 @@ def _handlers(settings: WorkerSettings) -> Mapping[str, Handler]:
     loaded = load_handlers(settings.handlers)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
         raise SettingsError("SLACK_BOT_TOKEN is not set: the built-in handlers answer in Slack and need it")
-    return {kind: handler for handler in loaded.all() for kind in handler.kinds}
+    return loaded
 
 
 async def _serve(
     stop: asyncio.Event,
     settings: WorkerSettings,
-    handlers: Mapping[str, Handler],
+    handlers: Handlers,
     pool: Pool,
     slack: SlackClients,
     metrics: Metrics,
@@ -94,7 +96,7 @@ async def _serve(
         app, settings.private_port, setting="SURELANE_PRIVATE_PORT", host=settings.host
     ) as port:
         await until_schema_fits(queue, stop)
-        _log.info("working", worker=settings.name, kinds=sorted(handlers), private_port=port)
+        _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with _beside(*worker.duties()):
                 await worker.loop.run(stop)
@@ -112,22 +114,33 @@ class Worker:
     settler: Settler
     leases: Leases
     sweep: Sweep
+    cron: CronDuty
     queue: Queue
+    name: str
+    kinds: list[str]
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the loop, until it has drained."""
-        return [self.settler.run(), self.leases.keep(), self.sweep.run(), rescue(self.queue)]
+        return [
+            self.settler.run(),
+            self.leases.keep(),
+            self.sweep.run(),
+            self.cron.run(),
+            rescue(self.queue),
+            announce(self.queue, self.name, self.kinds),
+        ]
 
 
 def assemble(
     settings: WorkerSettings,
-    handlers: Mapping[str, Handler],
+    registered: Handlers,
     queue: Queue,
     slack: SlackClients,
     metrics: Metrics,
     tracing: Tracing | None,
 ) -> Worker:
     """Puts the parts together. Nothing runs yet."""
+    handlers = {kind: handler for handler in registered.all() for kind in handler.kinds}
     wakeup = Wakeup(settings.poll_interval)
     room = Room(wakeup)
     leases = Leases(queue, settings.lease, metrics)
@@ -159,7 +172,8 @@ def assemble(
         interval=settings.sweep_interval,
         claiming_for=lambda: loop.claiming_for,
     )
-    return Worker(loop, listener, settler, leases, sweep, queue)
+    cron = CronDuty(queue, registered.schedules())
+    return Worker(loop, listener, settler, leases, sweep, cron, queue, settings.name, sorted(handlers))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The built-in handlers: they answer in the thread, so that a new installation can be seen to work."""
+"""The built-in handlers of Slack's events: they answer in the thread, so that a new installation is seen to work."""
 
 from surelane.events import Event
 from surelane_worker.context import Context
@@ -10,8 +10,12 @@ handlers = Handlers()
 @handlers.on("slack.app_mention", "slack.message.im", timeout="5m")
 async def answer(event: Event, ctx: Context) -> None:
     """Answers a mention or a direct message in its thread."""
-    said = str(event.slack.get("text", "")).strip()
-    user = event.slack.get("user")
+    await ctx.slack.reply(event, plain_answer(event.slack.get("text"), event.slack.get("user")))
+
+
+def plain_answer(text: object, user: object) -> str:
+    """What is answered where nobody has written an agent: what was said."""
+    said = str(text or "").strip()
     greeting = f"<@{user}> " if user else ""
     quoted = "\n".join(f"> {line}" for line in said.splitlines()) if said else "> (no text)"
-    await ctx.slack.reply(event, f"{greeting}I received:\n{quoted}")
+    return f"{greeting}I received:\n{quoted}"

@@ -1,15 +1,18 @@
 """``Handlers``: what a team registers its functions with. Mistakes that can be seen at start are raised at start."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from surelane.cron import CatchUp
 from surelane.durations import parse_duration
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_worker.context import Context
 from surelane_worker.handler import Call, Given, Handler, Middleware, threaded, wrapped
 from surelane_worker.outcomes import Pause
+from surelane_worker.schedule import Schedule
 
 OnEvent = TypeVar("OnEvent", bound=Callable[[Event, Context], Any])
 OnGroup = TypeVar("OnGroup", bound=Callable[[list[Event], Context], Any])
@@ -32,6 +35,8 @@ class Handlers:
     def __init__(self) -> None:
         self._registered: list[Handler] = []
         self._middlewares: list[Middleware] = []
+        self._schedules: list[Schedule] = []
+        self._included: list[Handlers] = []
 
     def on(
         self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
@@ -83,19 +88,55 @@ class Handlers:
         self._middlewares.append(function)
         return function
 
+    def cron(
+        self,
+        name: str,
+        schedule: str,
+        *,
+        kind: str,
+        payload: Mapping[str, Any] | None = None,
+        time_zone: str = "UTC",
+        catch_up: CatchUp = "one",
+    ) -> None:
+        """Declares a named schedule: workers create it, or change it to this, when they start.
+
+        Args:
+            name: what it is known by; an operator may pause or delete it by this name.
+            schedule: five cron fields, such as ``*/5 * * * *``.
+            kind: the kind of the job that each firing enqueues.
+            payload: what the job carries, besides ``cron`` (the name) and ``scheduled_at``.
+            time_zone: what the fields are read in, such as ``Europe/Berlin``.
+            catch_up: of the times missed while no worker ran, fires ``none``, ``one`` (the last) or ``all``.
+
+        Raises:
+            HandlersError: it cannot be read, or the name is taken.
+        """
+        if any(known.name == name for known in self._schedules):
+            raise HandlersError(f"two schedules are called {name!r}")
+        try:
+            self._schedules.append(Schedule(name, schedule, kind, dict(payload or {}), time_zone, catch_up))
+        except ValueError as error:
+            raise HandlersError(f"schedule {name!r}: {error}") from None
+
+    def include(self, other: "Handlers") -> None:
+        """Adds another set's handlers and schedules. For a kind or a name that both have, this one's stand."""
+        self._included.append(other)
+
     def all(self) -> list[Handler]:
-        """The registered handlers inside their middleware."""
-        return [
-            Handler(
-                handler.name,
-                handler.kinds,
-                wrapped(handler.call, self._middlewares),
-                handler.grouped,
-                handler.timeout,
-                handler.concurrency,
-            )
-            for handler in self._registered
-        ]
+        """The handlers inside their middleware, those of included sets last."""
+        handlers = list(self._registered)
+        taken = {kind for handler in handlers for kind in handler.kinds}
+        for handler in [handler for other in self._included for handler in other.all()]:
+            kinds = tuple(kind for kind in handler.kinds if kind not in taken)
+            taken.update(kinds)
+            if kinds:
+                handlers.append(replace(handler, kinds=kinds))
+        return [replace(handler, call=wrapped(handler.call, self._middlewares)) for handler in handlers]
+
+    def schedules(self) -> list[Schedule]:
+        """The declared schedules."""
+        found = {known.name: known for other in self._included for known in reversed(other.schedules())}
+        return list((found | {known.name: known for known in self._schedules}).values())
 
     def _register(
         self,

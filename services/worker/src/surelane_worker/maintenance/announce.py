@@ -1,0 +1,44 @@
+"""Announcements: a worker says that it is alive and what it handles, so the queue knows what somebody will claim."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from surelane import __version__
+from surelane.logs import get_logger
+from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.queue import Queue
+from surelane_worker.retry import jittered
+
+EVERY = timedelta(minutes=1)
+"""Without one for three minutes a worker is taken for dead."""
+RETRY = timedelta(seconds=1)
+FAREWELL = 2.0
+"""Seconds a worker that ends waits for the database to hear of it."""
+
+log = get_logger("surelane_worker.maintenance.announce")
+
+
+async def announce(queue: Queue, name: str, kinds: Sequence[str]) -> None:
+    """Announces at once and every minute, until cancelled; then retires."""
+    try:
+        while True:
+            pause = EVERY
+            try:
+                await queue.announce_worker(name, kinds, __version__)
+            except (*UNAVAILABLE, *RETRYABLE):
+                pause = RETRY  # what claims says so
+            except DatabaseError as error:
+                log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            await asyncio.sleep(jittered(pause))
+    finally:
+        await _retire(queue, name)
+
+
+async def _retire(queue: Queue, name: str) -> None:
+    try:
+        async with asyncio.timeout(FAREWELL):
+            await queue.retire_worker(name)
+    except (*UNAVAILABLE, DatabaseError) as error:
+        # It is taken for dead in three minutes.
+        log.info("could not retire", error=type(error).__name__)
