@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import asyncpg
 import uvloop
@@ -23,9 +22,10 @@ from pgqueuer.types import QueueExecutionMode
 from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
 
-BATCH = 200
-MANAGERS = 2
-SETTINGS = f"batch_size={BATCH}, {MANAGERS} queue managers, each on an asyncpg connection, uvloop, durable, `autovac`"
+SETTINGS = "queue managers on an asyncpg connection each, uvloop, durable, `pgq autovac`"
+TUNINGS = [
+    {"batch_size": batch_size, "managers": managers} for batch_size in (200, 500) for managers in (1, 2, 5)
+]
 SPAN = """
     select extract(epoch from max(created) filter (where status = 'successful')
         - min(created) filter (where status = 'picked'))::float8
@@ -67,7 +67,7 @@ async def _queries(uri: str) -> AsyncIterator[Queries]:
         await connection.close()
 
 
-async def _run(mode: QueueExecutionMode, uri: str) -> None:
+async def _run(mode: QueueExecutionMode, uri: str, batch_size: int = 10, managers: int = 1) -> None:
     count = tally.Tally()
 
     async def handle(job: Job) -> None:
@@ -76,16 +76,13 @@ async def _run(mode: QueueExecutionMode, uri: str) -> None:
         else:
             tally.started(int(job.payload or b"0"))
 
-    managers = []
-    for _ in range(MANAGERS if mode is QueueExecutionMode.drain else 1):
+    running = []
+    for _ in range(managers):
         manager = QueueManager(Queries(AsyncpgDriver(await asyncpg.connect(uri))))
         manager.entrypoint(ENTRYPOINT)(handle)
-        managers.append(manager)
-    _end_on_sigterm(managers)
-    runs = (
-        manager.run(batch_size=BATCH, mode=mode, dequeue_timeout=timedelta(seconds=5)) for manager in managers
-    )
-    await asyncio.gather(*runs)
+        running.append(manager)
+    _end_on_sigterm(running)
+    await asyncio.gather(*(manager.run(batch_size=batch_size, mode=mode) for manager in running))
 
 
 def _end_on_sigterm(managers: Sequence[QueueManager]) -> None:
@@ -98,4 +95,4 @@ def _end_on_sigterm(managers: Sequence[QueueManager]) -> None:
 
 if __name__ == "__main__":
     modes = {"drain": QueueExecutionMode.drain, "listen": QueueExecutionMode.continuous}
-    uvloop.run(_run(modes[sys.argv[1]], sys.argv[2]))
+    uvloop.run(_run(modes[sys.argv[1]], sys.argv[2], *map(int, sys.argv[3:])))

@@ -16,11 +16,11 @@ from procrastinate import App, PsycopgConnector
 from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
 
-CONCURRENCY = 20
-CONNECTIONS = 10
-SETTINGS = (
-    f"concurrency={CONCURRENCY}, a pool of {CONNECTIONS} psycopg (binary) connections, uvloop, jobs kept"
-)
+SETTINGS = "a pool of psycopg (binary) connections, uvloop, finished jobs kept"
+TUNINGS = [
+    {"concurrency": concurrency, "connections": connections}
+    for concurrency, connections in ((10, 10), (20, 10), (20, 20), (50, 20))
+]
 SPAN = """
     select extract(epoch from max(at) filter (where type = 'succeeded')
         - min(at) filter (where type = 'started'))::float8
@@ -39,8 +39,8 @@ async def handle(number: int, text: str) -> None:
         tally.started(number)
 
 
-def _app(uri: str) -> tuple[App, Any]:
-    app = App(connector=PsycopgConnector(conninfo=uri, min_size=1, max_size=CONNECTIONS))
+def _app(uri: str, connections: int = 10) -> tuple[App, Any]:
+    app = App(connector=PsycopgConnector(conninfo=uri, min_size=1, max_size=connections))
     return app, app.task(name="bench")(handle)
 
 
@@ -69,11 +69,11 @@ async def inserting(uri: str) -> AsyncIterator[Callable[[int], Awaitable[object]
         yield lambda number: task.defer_async(number=number, text="")
 
 
-async def _run(uri: str, *, wait: bool) -> None:
-    app, _ = _app(uri)
+async def _run(uri: str, concurrency: int = 1, connections: int = 10, *, wait: bool) -> None:
+    app, _ = _app(uri, connections)
     async with app.open_async():
-        await app.run_worker_async(concurrency=CONCURRENCY, wait=wait)
+        await app.run_worker_async(concurrency=concurrency, wait=wait)
 
 
 if __name__ == "__main__":
-    uvloop.run(_run(sys.argv[2], wait=sys.argv[1] == "listen"))
+    uvloop.run(_run(sys.argv[2], *map(int, sys.argv[3:]), wait=sys.argv[1] == "listen"))

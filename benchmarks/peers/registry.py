@@ -1,6 +1,6 @@
 """The peers that are measured beside our queue."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -9,14 +9,19 @@ from benchmarks.peers import pgqueuer, procrastinate
 Insert = Callable[[int], Awaitable[object]]
 """Enqueues one numbered job."""
 
+Tuning = Mapping[str, int]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Peer:
-    """A queue that is measured beside ours; ``python -m module drain|listen URI`` runs its worker."""
+    """A queue that is measured beside ours; ``python -m module drain|listen URI [TUNING…]`` runs its worker."""
 
     name: str
     settings: str
-    """The settings it runs with, for the reader."""
+    """What it always runs with, for the reader."""
+
+    tunings: Sequence[Tuning]
+    """What its documentation says to tune, in the values worth trying: the fastest of them counts."""
 
     module: str
     install: Callable[[str], Awaitable[None]]
@@ -37,6 +42,7 @@ PEERS = (
     Peer(
         name="PgQueuer",
         settings=pgqueuer.SETTINGS,
+        tunings=pgqueuer.TUNINGS,
         module="benchmarks.peers.pgqueuer",
         install=pgqueuer.install,
         fill=pgqueuer.fill,
@@ -47,6 +53,7 @@ PEERS = (
     Peer(
         name="procrastinate",
         settings=procrastinate.SETTINGS,
+        tunings=procrastinate.TUNINGS,
         module="benchmarks.peers.procrastinate",
         install=procrastinate.install,
         fill=procrastinate.fill,
