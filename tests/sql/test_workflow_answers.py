@@ -1,0 +1,65 @@
+"""Events that await an answer: it ends them once, before their deadline, from whoever it was asked of."""
+
+from datetime import timedelta
+
+from surelane.events import Settled
+from surelane.jobs import Continuation, Job
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    ended,
+    ending,
+    enqueue,
+    pair,
+    sweep,
+)
+
+
+async def test_an_answer_ends_what_awaits_it_once_and_before_its_deadline(queue: Connection) -> None:
+    client = Queue(queue)
+    identity = await Queue(queue).fan_out([Job("ask"), Job("ask")], Continuation("then"))
+    first, second = await claim(queue, "ask")
+    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
+    assert await client.answer_event(first["id"], "1") == "running"
+    for row in (first, second):
+        assert await client.await_event(*pair(row), deadline) is Settled.DONE
+        assert await client.await_event(*pair(row), deadline) is Settled.STALE
+    assert (await queue.fetchval("select reason from agent.why_waiting($1)", first["id"])) == "awaits_answer"
+    assert await claim(queue, "ask") == []
+    assert [await client.answer_event(first["id"], f'{{"n": {n}}}') for n in (1, 2)] == ["done", "unknown"]
+    assert await client.answer_event(identity, "1") == "unknown", "a continuation awaits no answer"
+    assert await client.answer_event(999_999_999, "1") == "unknown"
+
+    await advance(queue, timedelta(minutes=6))
+    assert await client.answer_event(second["id"], "1") == "unknown", "too late"
+    await sweep(queue)
+    assert await ending(queue, second["id"]) == ("expired", "deadline_passed")
+    assert [child.result for child in await client.children(identity)] == [{"n": 1}, None]
+    assert len(await claim(queue, "then")) == 1
+
+
+async def test_an_event_cancelled_while_it_runs_is_not_parked(queue: Connection) -> None:
+    await enqueue(queue, "ask", item_key="k")
+    (row,) = await claim(queue, "ask")
+    assert await Queue(queue).cancel("k") == "running"
+    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
+    assert await Queue(queue).await_event(*pair(row), deadline) is Settled.DONE
+    assert await ending(queue, row["id"]) == ("cancelled", "cancelled while running")
+
+
+async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Connection) -> None:
+    client = Queue(queue)
+    await client.enqueue("dispatch-execute", {"agent": "scribe"})
+    await client.enqueue("ask", {"agent": "scribe"})
+    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
+    dispatched, asked = sorted(await claim(queue, "dispatch-execute", "ask"), key=lambda row: row["id"])
+    for row in (dispatched, asked):
+        await client.await_event(*pair(row), deadline)
+    assert await client.answer_dispatch(dispatched["id"], ["critic"], "1") == "unknown"
+    assert await client.answer_dispatch(asked["id"], ["scribe"], "1") == "unknown"
+    assert await client.answer_dispatch(dispatched["id"], ["critic", "scribe"], "1") == "done"
+    answered = await ended(queue, dispatched["id"])
+    assert answered is not None
+    assert answered["result"] == "1"

@@ -1,0 +1,188 @@
+"""Fan-out and fan-in: a continuation runs once, when all its children have ended, however they did."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.events import Settled
+from surelane.jobs import Continuation, Job
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.sql.queue_steps import (
+    TEN_MINUTES,
+    Row,
+    advance,
+    claim,
+    complete,
+    ending,
+    enqueue,
+    fail,
+    heads,
+    live,
+    pair,
+    snooze,
+    sweep,
+)
+
+
+def jobs(count: int, **fields: Any) -> list[Job]:
+    return [Job("child", {"n": number}, **fields) for number in range(count)]
+
+
+async def end(queue: Connection, row: Row, how: str) -> None:
+    """Ends a claimed child as completed, failed, cancelled or expired."""
+    match how:
+        case "completed":
+            await complete(queue, pair(row), results=[json.dumps({"of": row["id"]})])
+        case "failed":
+            await fail(queue, pair(row), final=True, reason="no_luck")
+        case "cancelled":
+            await queue.execute("select agent.cancel_job($1)", row["id"])
+            await fail(queue, pair(row))
+        case _:
+            await queue.execute("update agent.event set deadline = '2020-01-01' where id = $1", row["id"])
+            await advance(queue, TEN_MINUTES)
+            await sweep(queue)
+
+
+async def test_a_continuation_waits_for_every_child_and_runs_with_their_outcomes(queue: Connection) -> None:
+    identity = await Queue(queue).fan_out(jobs(4), Continuation("then", {"goal": "g"}))
+    for how in ("completed", "failed", "cancelled", "expired"):
+        assert await claim(queue, "then") == []
+        assert (await queue.fetchval("select reason from agent.why_waiting($1)", identity)) == (
+            "waits_for_children"
+        )
+        await end(queue, (await claim(queue, "child", limit=1))[0], how)
+
+    (row,) = await claim(queue, "then")
+    assert (row["id"], json.loads(row["event"])) == (identity, {"goal": "g"})
+    children = await Queue(queue).children(identity)
+    assert sorted((child.status, child.reason) for child in children) == [
+        ("cancelled", "cancelled while running"),
+        ("completed", None),
+        ("expired", "deadline_passed"),
+        ("failed", "no_luck"),
+    ]
+
+
+async def test_children_are_known_in_the_order_they_were_given(queue: Connection) -> None:
+    given = [Job("child", {"n": n}, group_key=f"g{-n % 7}", item_key=f"i{-n % 50}") for n in range(50)]
+    identity = await Queue(queue).fan_out(given, Continuation("then"))
+    assert [child.payload["n"] for child in await Queue(queue).children(identity)] == list(range(50))
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled", "expired"])
+async def test_a_continuation_may_fail_with_its_first_child(queue: Connection, how: str) -> None:
+    identity = await Queue(queue).fan_out(jobs(3), Continuation("then", fails_with_children=True))
+    first, second, third = await claim(queue, "child")
+    await complete(queue, pair(first), pair(third))
+    await end(queue, second, how)
+    assert await ending(queue, identity) == ("failed", f"child_{how}")
+
+
+async def test_without_children_a_continuation_runs_at_once(queue: Connection) -> None:
+    identity = await Queue(queue).fan_out([], Continuation("then"))
+    assert [row["id"] for row in await claim(queue, "then")] == [identity]
+
+
+async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: Connection) -> None:
+    """Three levels: the outermost waits until the innermost has ended."""
+    client = Queue(queue)
+    outer = await client.fan_out([Job("plan"), Job("child")], Continuation("outer"))
+    (plan,) = await claim(queue, "plan")
+    answer = await client.continue_event(*pair(plan), jobs(2), Continuation("inner"), '"planned"')
+    assert answer is Settled.DONE
+    assert (await ending(queue, plan["id"]))[0] == "completed"
+
+    await complete(queue, *map(pair, await claim(queue, "child")))
+    assert await claim(queue, "outer") == [], "the inner continuation has not run"
+    (inner,) = await claim(queue, "inner")
+    await complete(queue, pair(inner), results=['"found"'])
+    assert [row["id"] for row in await claim(queue, "outer")] == [outer]
+    kinds = [(child.kind, child.result) for child in await client.children(outer)]
+    assert kinds == [("child", None), ("inner", "found")], (
+        "the plan is not a child any more: its continuation is"
+    )
+
+
+async def test_the_failure_of_a_grandchild_reaches_the_outermost(queue: Connection) -> None:
+    client = Queue(queue)
+    outer = await client.fan_out([Job("plan")], Continuation("outer", fails_with_children=True))
+    (plan,) = await claim(queue, "plan")
+    await client.continue_event(*pair(plan), jobs(1), Continuation("inner", fails_with_children=True))
+    await fail(queue, pair((await claim(queue, "child"))[0]), final=True)
+    assert await ending(queue, outer) == ("failed", "child_failed")
+
+
+async def test_an_attempt_whose_claim_is_lost_starts_nothing(queue: Connection) -> None:
+    await enqueue(queue, "plan")
+    (first,) = await claim(queue, "plan")
+    await advance(queue, TEN_MINUTES)
+    (second,) = await claim(queue, "plan")
+    client = Queue(queue)
+    assert await client.continue_event(*pair(first), jobs(2), Continuation("then")) is Settled.STALE
+    assert await client.continue_event(*pair(second), jobs(2), Continuation("then")) is Settled.DONE
+    assert await client.continue_event(*pair(second), jobs(2), Continuation("then")) is Settled.STALE
+    assert await queue.fetchval("select count(*) from agent.event") == 3
+
+
+async def test_a_fan_out_that_is_refused_leaves_nothing(queue: Connection) -> None:
+    await enqueue(queue, "other", item_key="taken")
+    client = Queue(queue)
+    for children, then in (
+        ([*jobs(2), Job("child", item_key="taken")], Continuation("then")),
+        (jobs(2), Continuation("then", item_key="taken")),
+        ([*jobs(2), Job("")], Continuation("then")),
+    ):
+        with pytest.raises((asyncpg.UniqueViolationError, asyncpg.InvalidParameterValueError)):
+            await client.fan_out(children, then)
+    assert await queue.fetchval("select count(*) from agent.event") == 1
+
+
+async def test_a_waiting_continuation_can_be_cancelled_but_not_moved(queue: Connection) -> None:
+    client = Queue(queue)
+    at = await queue.fetchval("select agent.clock()")
+    identity = await client.fan_out(jobs(2), Continuation("then", item_key="k"))
+    assert await client.reschedule("k", at) == "waiting"
+    assert await client.enqueue("then", {"n": 1}, item_key="k", on_duplicate="replace") == identity
+    assert await claim(queue, "then") == []
+    assert await client.cancel("k") == "cancelled"
+    await complete(queue, *map(pair, await claim(queue, "child")))
+    assert await ending(queue, identity) == ("cancelled", "cancelled by surelane")
+
+
+async def test_a_requeued_continuation_finds_its_children_again(queue: Connection) -> None:
+    identity = await Queue(queue).fan_out(jobs(2), Continuation("then"))
+    await complete(queue, *map(pair, await claim(queue, "child")))
+    await fail(queue, pair((await claim(queue, "then"))[0]), final=True)
+    await queue.execute("select agent.requeue_events($1)", [identity])
+    assert [row["id"] for row in await claim(queue, "then")] == [identity]
+    assert len(await Queue(queue).children(identity)) == 2
+
+
+async def test_entities_go_on_while_their_continuation_waits(queue: Connection) -> None:
+    identity = await Queue(queue).fan_out(jobs(1), Continuation("then", group_key="g"))
+    other = await enqueue(queue, "talk", group_key="g")
+    (row,) = await claim(queue, "talk", "then")
+    assert row["id"] == other
+    await complete(queue, pair((await claim(queue, "child"))[0]))
+    assert await claim(queue, "talk", "then") == [], "the group is held"
+    await complete(queue, pair(row))
+    assert [found["id"] for found in await claim(queue, "talk", "then")] == [identity]
+    assert await heads(queue, "g") == [identity]
+
+
+async def test_a_child_may_be_snoozed_and_retried_before_it_ends(queue: Connection) -> None:
+    identity = await Queue(queue).fan_out(jobs(1), Continuation("then"))
+    (row,) = await claim(queue, "child")
+    await snooze(queue, pair(row), timedelta(0))
+    (row,) = await claim(queue, "child")
+    await fail(queue, pair(row))
+    assert await claim(queue, "then") == []
+    await complete(queue, pair((await claim(queue, "child"))[0]))
+    stored = await live(queue, identity)
+    assert stored is not None
+    assert stored["waits_for"] == 0

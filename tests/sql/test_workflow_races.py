@@ -1,0 +1,108 @@
+"""Children that end at the same moment, in great numbers, or by somebody's hand: the continuation still runs once."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from surelane.jobs import Continuation, Job
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    Row,
+    all_done,
+    claim,
+    complete,
+    fail,
+    pair,
+    sweep,
+)
+
+
+def jobs(count: int, **fields: Any) -> list[Job]:
+    return [Job("child", {"n": number}, **fields) for number in range(count)]
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+async def test_the_last_children_race_and_the_continuation_runs_once(
+    queue: Connection, connect: Connect, batch: int
+) -> None:
+    """Several settle batches of children of the same two continuations, at the same moment, in any order."""
+    client = Queue(queue)
+    both = [await client.fan_out(jobs(20), Continuation("then")) for _ in range(2)]
+    rows = await claim(queue, "child")
+    workers = [await connect() for _ in range(4)]
+
+    async def settle(worker: Connection, mine: Sequence[Row]) -> None:
+        for start in range(0, len(mine), batch):
+            pairs = [pair(row) for row in mine[start : start + batch]]
+            while pairs:
+                answers = await complete(worker, *pairs)
+                pairs = [one for one, answer in zip(pairs, answers, strict=True) if answer == "busy"]
+
+    # Backwards for every other worker: the worst order for locks.
+    shares = [rows[number::4][:: -1 if number % 2 else 1] for number in range(4)]
+    await all_done(*(settle(worker, mine) for worker, mine in zip(workers, shares, strict=True)))
+    then = await claim(queue, "then")
+    assert sorted(row["id"] for row in then) == sorted(both)
+    assert await queue.fetchval("select sum(waits_for) from agent.event where kind = 'then'") == 0
+
+
+async def test_children_that_fail_many_continuations_at_once_do_not_deadlock(
+    queue: Connection, connect: Connect
+) -> None:
+    client = Queue(queue)
+    for _ in range(10):
+        outer = await client.fan_out([Job("plan"), *jobs(4)], Continuation("outer", fails_with_children=True))
+        assert outer
+    plans = await claim(queue, "plan")
+    for plan in plans:
+        await client.continue_event(*pair(plan), jobs(4), Continuation("inner", fails_with_children=True))
+    rows = await claim(queue, "child")
+    assert len(rows) == 80
+    workers = [await connect() for _ in range(4)]
+    await all_done(
+        *(fail(worker, *map(pair, rows[number::4]), final=True) for number, worker in enumerate(workers))
+    )
+    outcomes = await queue.fetch(
+        "select kind, outcome, count(*) from agent.event_hist group by 1, 2 order by 1, 2"
+    )
+    assert [tuple(row) for row in outcomes] == [
+        ("child", "failed", 80),
+        ("inner", "failed", 10),
+        ("outer", "failed", 10),
+        ("plan", "completed", 10),
+    ]
+
+
+async def test_ten_thousand_children_are_started_and_counted_off_in_bounded_time(queue: Connection) -> None:
+    began = time.monotonic()
+    identity = await Queue(queue).fan_out(jobs(10_000), Continuation("then"))
+    while rows := await claim(queue, "child", limit=500):
+        assert set(await complete(queue, *map(pair, rows))) == {"done"}
+    (row,) = await claim(queue, "then")
+    assert row["id"] == identity
+    assert len(await Queue(queue).children(identity)) == 10_000
+    assert time.monotonic() - began < 60
+
+
+async def test_children_deleted_by_hand_are_counted_off_by_the_sweep(queue: Connection) -> None:
+    identity = await Queue(queue).fan_out(jobs(3), Continuation("then"))
+    await queue.execute("delete from agent.event where kind = 'child' and id % 3 < 2")
+    await complete(queue, *map(pair, await claim(queue, "child")))
+    await sweep(queue)
+    assert [row["id"] for row in await claim(queue, "then")] == [identity]
+
+
+async def test_the_sweep_does_not_hold_up_children_that_end(queue: Connection, connect: Connect) -> None:
+    """It locks only continuations that it has to set right."""
+    await Queue(queue).fan_out(jobs(2), Continuation("then"))
+    rows = await claim(queue, "child")
+    sweeping = await connect()
+    async with sweeping.transaction():
+        await sweeping.execute("select agent.sweep_waiting()")
+        async with asyncio.timeout(5):
+            assert await complete(queue, *map(pair, rows)) == ["done", "done"]

@@ -1,0 +1,121 @@
+"""Scheduled jobs, found by their natural key: what may be changed, when, and what is recorded of it."""
+
+import asyncio
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from surelane.operations import Operations
+from surelane.pool import Connection
+from surelane.queue import Queue
+from surelane.story import story_of
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import claim, complete, fail, live, pair
+
+HOUR = timedelta(hours=1)
+
+
+async def now(queue: Connection) -> datetime:
+    moment: datetime = await queue.fetchval("select agent.clock()")
+    return moment
+
+
+async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> None:
+    client = Queue(queue)
+    first, second = await now(queue) + HOUR, await now(queue) + 2 * HOUR
+    identity = await client.enqueue("mail", {"n": 1}, item_key="welcome:1", run_at=first, enqueued_by="blog")
+    assert await client.reschedule("welcome:1", second) == "rescheduled"
+    again = await client.enqueue(
+        "mail", {"n": 2}, item_key="welcome:1", run_at=first, enqueued_by="editor", on_duplicate="replace"
+    )
+    assert again == identity
+    assert await client.cancel("welcome:1") == "cancelled"
+    await Operations(queue).requeue([identity])
+    (row,) = await claim(queue, "mail")
+    await fail(queue, pair(row))
+    await complete(queue, pair((await claim(queue, "mail"))[0]))
+
+    job = await Operations(queue).get(identity)
+    assert job is not None
+    steps = [(step.what, step.by) for step in story_of(job)]
+    assert steps == [
+        ("enqueued", "blog"),
+        ("rescheduled", "surelane"),
+        ("replaced", "editor"),
+        ("requeued", "surelane"),
+        ("claimed", None),
+        ("claimed", "w1"),
+        ("completed", "w1"),
+    ]
+    moved = next(step for step in story_of(job) if step.what == "rescheduled")
+    assert moved.detail is not None
+    assert first.isoformat()[:16] in moved.detail
+    assert second.isoformat()[:16] in moved.detail
+    assert job["payload"] == {"n": 2}
+
+
+async def test_what_runs_is_neither_moved_nor_replaced_and_gets_no_further_attempt_once_cancelled(
+    queue: Connection,
+) -> None:
+    client = Queue(queue)
+    identity = await client.enqueue("mail", {"n": 1}, item_key="k")
+    (row,) = await claim(queue, "mail")
+    assert await client.reschedule("k", await now(queue) + HOUR) == "running"
+    assert await client.enqueue("mail", {"n": 2}, item_key="k", on_duplicate="replace") == identity
+    assert await client.cancel("k") == "running"
+    stored = await live(queue, identity)
+    assert stored is not None
+    assert json.loads(stored["event"]) == {"n": 1}
+    await fail(queue, pair(row))
+    job = await Operations(queue).get(identity)
+    assert job is not None
+    assert (job["status"], job["locked_by"]) == ("cancelled", "w1")
+
+
+@pytest.mark.parametrize("on_duplicate", ["replace", "earliest"])
+async def test_a_job_under_both_keys_whose_twin_runs_is_answered(
+    queue: Connection, on_duplicate: Any
+) -> None:
+    client = Queue(queue)
+    identity = await client.enqueue("mail", item_key="i", dedupe_key="d")
+    await claim(queue, "mail")
+    async with asyncio.timeout(5):
+        assert (
+            await client.enqueue("mail", item_key="i", dedupe_key="d", on_duplicate=on_duplicate) == identity
+        )
+
+
+@pytest.mark.parametrize(
+    ("on_duplicate", "at", "expected"),
+    [
+        ("skip", 1, (2, 1)),
+        ("replace", 1, (1, 2)),
+        ("replace", 3, (3, 2)),
+        ("earliest", 1, (1, 1)),
+        ("earliest", 3, (2, 1)),
+    ],
+)
+async def test_a_pending_twin_takes_what_the_mode_says(
+    queue: Connection, on_duplicate: Any, at: int, expected: tuple[int, int]
+) -> None:
+    client, base = Queue(queue), await now(queue)
+    first = await client.enqueue("mail", {"n": 1}, dedupe_key="d", run_at=base + 2 * HOUR)
+    again = await client.enqueue(
+        "mail", {"n": 2}, dedupe_key="d", run_at=base + at * HOUR, on_duplicate=on_duplicate
+    )
+    stored = await live(queue, first)
+    assert stored is not None
+    assert again == first
+    assert (round((stored["vt"] - base) / HOUR), json.loads(stored["event"])["n"]) == expected
+
+
+async def test_enqueueing_joins_the_callers_transaction(queue: Connection, connect: Connect) -> None:
+    other = await connect()
+    transaction = queue.transaction()
+    await transaction.start()
+    await Queue(queue).enqueue("mail")
+    assert await other.fetchval("select count(*) from agent.event") == 0
+    await transaction.rollback()
+    assert await other.fetchval("select count(*) from agent.event") == 0
