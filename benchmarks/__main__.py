@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import sys
+import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -16,10 +18,10 @@ DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance"
 ROUNDS = 3
 
 
-def main() -> None:
+def main() -> int:
     """Reads the command line and runs what it asks for."""
     arguments = _arguments()
-    asyncio.run(_run(arguments.only or NAMES, arguments))
+    return asyncio.run(_run(arguments.only or NAMES, arguments))
 
 
 def _arguments() -> argparse.Namespace:
@@ -54,24 +56,28 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-async def _run(names: tuple[str, ...], arguments: argparse.Namespace) -> None:
+async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
+    """Runs benchmarks; one that fails does not keep the others from running. Returns the exit code."""
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)
         bench = Bench(server, template, arguments.quick, arguments.rounds)
         for name in names:
             print(name, file=sys.stderr, flush=True)
-            results[name] = result = await import_module(f"benchmarks.{name}").measure(bench)
-            print(f"\n{result.title}\n\n{report.table_text(result.table)}\n")
+            try:
+                results[name] = result = await import_module(f"benchmarks.{name}").measure(bench)
+            except Exception:  # noqa: BLE001 - told, and the exit code says it
+                traceback.print_exc()
+                continue
+            print(f"\n{result.title}\n\n{report.table_text(result.table)}\n", flush=True)
             if arguments.output:
                 report.write(arguments.output, name, result, where)
-    print(report.summary(results))
-    print(f"\n{where}")
+    print(f"{report.summary(results)}\n\n{where}")
     if arguments.output and len(results) == len(NAMES):
-        (arguments.output / "README.md").write_text(
-            f"# Targets and figures\n\n{report.summary(results)}\n\n{where}\n"
-        )
+        text = f"# Targets and figures\n\n{report.summary(results)}\n\n{where}\n"
+        (arguments.output / "README.md").write_text(text)
+    return 0 if len(results) == len(names) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
