@@ -69,14 +69,12 @@ def _signature(identity: str, timestamp: str, body: bytes, key: bytes) -> str:
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-def read_secrets(text: object) -> object:
-    """Reads ``name=whsec_…|whsec_…,name2=whsec_…``: for each name its keys, the newest first.
+def read_secrets(text: str) -> dict[str, list[bytes]]:
+    """Reads ``name=whsec_…|whsec_…,name2=whsec_…``: for each name its keys.
 
     Raises:
         ValueError: it has another form, or a key is not base64 of 24 to 64 bytes. Never quotes a secret.
     """
-    if not isinstance(text, str):
-        return text
     found: dict[str, list[bytes]] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, secrets = part.partition("=")
@@ -100,7 +98,11 @@ def _key(secret: str) -> bytes:
     return key
 
 
-Secrets = Annotated[dict[str, list[SecretBytes]], NoDecode, BeforeValidator(read_secrets)]
+def _read(value: object) -> object:
+    return read_secrets(value) if isinstance(value, str) else value
+
+
+Secrets = Annotated[dict[str, list[SecretBytes]], NoDecode, BeforeValidator(_read)]
 """A settings field that takes what :func:`read_secrets` reads."""
 
 

@@ -1,0 +1,29 @@
+"""The agent behind the gateway: answers a turn, and hands on what nobody waits for."""
+
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.handlers import built_in
+from surelane_worker.handlers.agent_turn import tell
+
+handlers = Handlers()
+handlers.include(built_in.handlers)  # analytics-write and embed-memories, among others
+
+
+@handlers.on("agent-turn", timeout="2m", concurrency=4)
+async def turn(event: Event, ctx: Context) -> dict[str, str]:
+    """Answers in Slack where the person asked there; the answer is the turn's result in any case."""
+    text = str(event.payload["text"])
+    answer = think(text)
+    await tell(event, ctx, answer)
+    # A second attempt finds the first one's jobs while they wait, by their item keys.
+    await ctx.queue.enqueue(
+        "analytics-write", {"tool": "think", "characters": len(text)}, item_key=f"analytics:{event.key}"
+    )
+    await ctx.queue.enqueue(
+        "embed-memories", {"memories": [{"id": event.key, "text": text}]}, item_key=f"memory:{event.key}"
+    )
+    return {"answer": answer}
+
+
+def think(text: str) -> str:
+    """Where your model is called."""
+    return f"You said {len(text.split())} word(s)."

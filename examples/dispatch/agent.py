@@ -1,0 +1,72 @@
+"""A remote agent: takes signed tasks, answers 202 at once, and posts its answer, signed, when it has one.
+
+AGENT_SECRET=whsec_… python -m examples.dispatch.agent counter
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from surelane.webhooks import read_secrets, sign, verified
+
+SKILLS: dict[str, Callable[[str], Any]] = {"counter": lambda text: len(text.split()), "shouter": str.upper}
+PATIENCE = 600
+"""Seconds for which it tries to get rid of an answer."""
+
+
+class Agent:
+    """An agent with one skill. ``key`` signs what it sends and verifies what it gets."""
+
+    def __init__(self, name: str, key: bytes) -> None:
+        self._name = name
+        self._key = key
+        self._known: set[str] = set()
+        self._working: set[asyncio.Task[None]] = set()
+
+    def app(self) -> web.Application:
+        """Takes tasks at ``/tasks``."""
+        app = web.Application()
+        app.router.add_post("/tasks", self.take)
+        return app
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Takes a task. One that is sent again, as its ``webhook-id`` says, is done once."""
+        body = await request.read()
+        webhook_id = verified(request.headers, body, [self._key])
+        if webhook_id is None:
+            return web.Response(status=401)
+        if webhook_id not in self._known:
+            self._known.add(webhook_id)
+            task = asyncio.create_task(self.work(json.loads(body)))
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
+        return web.Response(status=202)
+
+    async def work(self, given: dict[str, Any]) -> None:
+        """Does a task and sends the answer, again as long as it may still be wanted: 409 and 503 say try again."""
+        answer = json.dumps(SKILLS[self._name](given["task"])).encode()
+        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+            while True:
+                signed = sign(f"answer-{given['id']}", answer, [self._key])
+                headers = {"Content-Type": "application/json", **signed}
+                async with session.post(given["answer_url"], data=answer, headers=headers) as response:
+                    if response.status not in (409, 503):
+                        return
+                    pause = float(response.headers.get("Retry-After", 1))
+                await asyncio.sleep(pause)
+
+
+def main() -> None:
+    """Serves the agent that the command line names, on port 8100."""
+    name, secrets = sys.argv[1], read_secrets(f"agent={os.environ['AGENT_SECRET']}")
+    web.run_app(Agent(name, secrets["agent"][0]).app(), port=8100)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""A question is sent to two remote agents, and their answers are put together once both have come, or their time is up.
+
+SURELANE_DISPATCH_URLS=counter=https://counter.example/tasks,shouter=https://shouter.example/tasks
+SURELANE_DISPATCH_SECRETS=counter=whsec_…,shouter=whsec_…     (for ingest too, which verifies the answers)
+SURELANE_PUBLIC_URL=https://bot.example
+"""
+
+from typing import Any
+
+from surelane_worker import Context, Event, FanOut, Handlers
+from surelane_worker.handlers.dispatch import dispatch
+from surelane_worker.handlers.dispatch import handlers as dispatching
+
+handlers = Handlers()
+handlers.include(dispatching)
+
+
+@handlers.on("question")
+async def ask(event: Event, ctx: Context) -> FanOut:
+    """Asks both agents."""
+    question = event.payload["question"]
+    ctx.log.info("asking", agents=2)
+    return dispatch({"counter": question, "shouter": question}, within=event.payload.get("within", "10m"))
+
+
+@handlers.on("dispatch-synthesize")
+async def combine(event: Event, ctx: Context) -> dict[str, Any]:
+    """Puts the answers together; an agent that did not answer in time is named with the reason."""
+    children = await ctx.queue.children(event.id)
+    return {
+        child.payload["agent"]: child.result if child.status == "completed" else child.reason
+        for child in children
+    }

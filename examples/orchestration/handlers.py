@@ -1,0 +1,34 @@
+"""One goal worked on in parts: a document is split into paragraphs, each is counted, and the counts are put together.
+
+curl -H "Authorization: Bearer $TOKEN" localhost:8081/v1/orchestrate --json '{"goal": "One.\\n\\nTwo words."}'
+"""
+
+from surelane_worker import Context, Event, FanOut, Handlers
+from surelane_worker.handlers.orchestrator import gathered, split
+
+handlers = Handlers()
+
+
+@handlers.on("orchestrator-plan")
+async def plan(event: Event, ctx: Context) -> FanOut:
+    """Plans: one subtask a paragraph. Planning again after a crash starts no subtask twice."""
+    paragraphs = [part.strip() for part in event.payload["goal"].split("\n\n") if part.strip()]
+    ctx.log.info("planned", subtasks=len(paragraphs))
+    return split(event, paragraphs)
+
+
+@handlers.on("orchestrator-subtask", concurrency=8)
+async def count(event: Event, ctx: Context) -> int:
+    """Counts a paragraph's words. One that fails three times is passed to the synthesis as failed."""
+    if ctx.attempt == 1 and "flaky" in event.payload["subtask"]:
+        raise RuntimeError("the first attempt fails")
+    if "unreadable" in event.payload["subtask"]:
+        raise ValueError("cannot be read")
+    return len(event.payload["subtask"].split())
+
+
+@handlers.on("orchestrator-synthesize")
+async def synthesize(event: Event, ctx: Context) -> dict[str, int]:
+    """Puts together whatever the subtasks came to."""
+    found = gathered(await ctx.queue.children(event.id))
+    return {"words": sum(found["completed"]), "unread": len(found["failed"])}

@@ -1,0 +1,49 @@
+"""Workers that die by ``kill -9`` neither lose nor double what waits for their events."""
+
+import asyncio
+import json
+import os
+import signal
+
+from surelane.jobs import Continuation, Job
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.system.worker import ended, worker
+
+BRANCHES, LEAVES = 6, 5
+SETTINGS = {
+    "SURELANE_HANDLERS": "tests.system.workflow_handlers:handlers",
+    "SURELANE_LEASE": "1s",
+    "SURELANE_MAX_ATTEMPTS": "20",
+    "SURELANE_CONCURRENCY": "4",
+}
+
+
+async def test_a_nested_workflow_survives_the_death_of_its_workers(
+    database: str, connection: Connection
+) -> None:
+    queue = Queue(connection)
+    branches = [Job("branch", {"leaves": LEAVES}) for _ in range(BRANCHES)]
+    async with worker(database, **SETTINGS) as first, worker(database, **SETTINGS) as survivor:
+        identity = await queue.fan_out(branches, Continuation("sum"))
+        async with asyncio.timeout(20):
+            while not await connection.fetchval(  # noqa: ASYNC110 - nothing to listen to
+                "select exists (select from agent.event_hist where kind = 'part')"
+                " and exists (select from agent.event where claimed_by is not null)"
+            ):
+                await asyncio.sleep(0.005)
+        os.kill(first.process.pid, signal.SIGKILL)
+        row = await ended(connection, identity, within=30)
+        assert survivor.child.exit_code is None
+
+    assert json.loads(row["result"])["sum"] == BRANCHES * LEAVES
+    counts = await connection.fetch("select kind, count(*) from agent.event_hist group by kind order by kind")
+    assert dict(map(tuple, counts)) == {
+        "branch": BRANCHES,
+        "part": BRANCHES * LEAVES,
+        "sum": BRANCHES + 1,
+    }
+    assert await connection.fetchval("select count(*) from agent.event") == 0
+    assert await connection.fetchval("select count(*) from agent.worker") == 1, (
+        "the dead one could not retire; the sweep forgets it after a day"
+    )

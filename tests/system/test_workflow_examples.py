@@ -1,0 +1,218 @@
+"""The worked examples, run whole: ingest, a worker, a database and remote agents, over real HTTP."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+from examples.agent_turn.gateway import TABLE, Message, receive
+from examples.dispatch.agent import Agent
+
+from surelane.jobs import Continuation, Job
+from surelane.operations import Operations
+from surelane.pool import Connection
+from surelane.private import serving
+from surelane.queue import Queue
+from surelane.webhooks import sign
+from tests.databases import Server, as_role
+from tests.processes import free_port, service
+from tests.system.ingest_client import Served, served
+from tests.system.worker import ended
+
+TOKEN = "an-operators-token-0123456789"
+KEYS = {name: name.encode() * 6 for name in ("counter", "shouter", "silent")}
+SECRETS = ",".join(f"{name}=whsec_{base64.b64encode(key).decode()}" for name, key in KEYS.items())
+HANDLERS = "tests.system.workflow_handlers:handlers"
+
+
+@dataclass(frozen=True)
+class System:
+    """Everything that runs, and the queue in its midst."""
+
+    queue: Queue
+    connection: Connection
+    ingest: Served
+    asked: list[Any]
+    since: datetime
+
+    async def result(self, kind: str, after: int) -> Any:
+        """The result of the event of a kind that was stored after another, once it is completed."""
+        async with asyncio.timeout(20):
+            while True:
+                row = await self.connection.fetchrow(
+                    "select id from agent.event_hist where kind = $1 and id > $2 and outcome = 'completed'",
+                    kind,
+                    after,
+                )
+                if row is not None:
+                    return json.loads((await ended(self.connection, row["id"]))["result"])
+                await asyncio.sleep(0.02)
+
+    async def post(self, path: str, body: Any, key: bytes, **headers: str) -> int:
+        """Posts a signed request to the public port; returns the status."""
+        sent = json.dumps(body).encode()
+        signed = {"Content-Type": "application/json", **sign("answer-1", sent, [key]), **headers}
+        async with self.ingest.slack.session.post(
+            self.ingest.url + path, data=sent, headers=signed
+        ) as response:
+            return response.status
+
+
+@pytest.fixture(scope="module")
+async def system(server: Server, template: str) -> AsyncIterator[System]:
+    public_port = free_port()
+    async with AsyncExitStack() as stack:
+        name = await stack.enter_async_context(server.fresh(template))
+        connection = await asyncpg.connect(server.uri(name))
+        stack.push_async_callback(connection.close)
+        ingest = await stack.enter_async_context(
+            served(
+                as_role(server.uri(name), "surelane_ingest"),
+                port=public_port,
+                api_token=TOKEN,
+                operator_database_url=as_role(server.uri(name), "surelane_worker"),
+                dispatch_secrets=SECRETS,
+            )
+        )
+        asked: list[Any] = []
+        urls = {}
+        for agent in ("counter", "shouter"):
+            port = await stack.enter_async_context(
+                serving(Agent(agent, KEYS[agent]).app(), 0, setting="none", host="127.0.0.1")
+            )
+            urls[agent] = f"http://127.0.0.1:{port}/tasks"
+        port = await stack.enter_async_context(serving(_silent(asked), 0, setting="none", host="127.0.0.1"))
+        urls["silent"] = f"http://127.0.0.1:{port}/tasks"
+        since = datetime.now(UTC)
+        # As after an outage of two hours: it is declared again when the worker starts, and fires once.
+        await Queue(connection).set_cron(
+            "refresh-prices",
+            kind="provider-refresh",
+            schedule="*/5 * * * *",
+            next_at=since - timedelta(hours=2),
+            time_zone="Europe/Berlin",
+        )
+        env = {
+            "DATABASE_URL": as_role(server.uri(name), "surelane_worker"),
+            "SURELANE_HANDLERS": HANDLERS,
+            "SLACK_API_URL": "http://127.0.0.1:9/api/",
+            "SURELANE_BACKOFF_BASE": "50ms",
+            "SURELANE_SWEEP_INTERVAL": "200ms",
+            "SURELANE_DISPATCH_URLS": ",".join(f"{agent}={url}" for agent, url in urls.items()),
+            "SURELANE_DISPATCH_SECRETS": SECRETS,
+            "SURELANE_DISPATCH_PRIVATE": "127.0.0.0/8",
+            "SURELANE_PUBLIC_URL": ingest.url,
+        }
+        await stack.enter_async_context(service("surelane_worker", env))
+        yield System(Queue(connection), connection, ingest, asked, since)
+
+
+def _silent(asked: list[Any]) -> aiohttp.web.Application:
+    """An agent that takes tasks and never answers by itself."""
+
+    async def take(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        asked.append(await request.json())
+        return aiohttp.web.Response(status=202)
+
+    app = aiohttp.web.Application()
+    app.router.add_post("/tasks", take)
+    return app
+
+
+async def _last_id(connection: Connection) -> int:
+    identity: int = await connection.fetchval("select coalesce(max(id), 0) from agent.job")
+    return identity
+
+
+async def test_a_message_that_is_delivered_twice_is_one_turn_and_turns_keep_their_order(
+    system: System,
+) -> None:
+    await system.connection.execute(TABLE)
+    messages = [Message("s1", f"m{number}", "U1", f"{'word ' * number}") for number in (1, 2, 3)]
+    turns = []
+    async with system.connection.transaction():
+        for message in messages:
+            turns += [await receive(system.connection, message) for _ in range(2)]
+    rows = [await ended(system.connection, turn) for turn in turns[::2]]
+
+    assert turns[::2] == turns[1::2]
+    assert [json.loads(row["result"])["answer"][:11] for row in rows] == [
+        f"You said {number} " for number in (1, 2, 3)
+    ]
+    assert sorted(rows, key=lambda row: row["finished_at"]) == rows
+    assert await system.result("embed-memories", turns[0])
+
+
+async def test_a_gateways_rollback_takes_the_turn_with_it(system: System) -> None:
+    await system.connection.execute(TABLE)
+    transaction = system.connection.transaction()
+    await transaction.start()
+    turn = await receive(system.connection, Message("s2", "m1", "U1", "never said"))
+    await transaction.rollback()
+    assert await Operations(system.connection).get(turn) is None
+
+
+async def test_an_orchestration_that_was_asked_for_over_http_is_put_together(system: System) -> None:
+    before = await _last_id(system.connection)
+    async with system.ingest.slack.session.post(
+        f"{system.ingest.private_url}/v1/orchestrate",
+        json={"goal": "one\n\ntwo flaky words\n\nunreadable"},
+        headers={"Authorization": f"Bearer {TOKEN}"},
+    ) as response:
+        assert response.status == 202
+    assert await system.result("orchestrator-synthesize", before) == {"words": 4, "unread": 1}
+
+
+async def test_remote_agents_answers_are_put_together(system: System) -> None:
+    identity = await system.queue.enqueue("question", {"question": "how many words"})
+    assert await system.result("dispatch-synthesize", identity) == {"counter": 3, "shouter": "HOW MANY WORDS"}
+
+
+async def test_an_answer_that_comes_too_late_is_refused_and_the_rest_goes_on(system: System) -> None:
+    before = await _last_id(system.connection)
+    children = [
+        Job("dispatch-execute", {"agent": "silent", "task": "?", "within": "300ms"}),
+        Job("dispatch-execute", {"agent": "counter", "task": "one two"}),
+    ]
+    await system.queue.fan_out(children, Continuation("dispatch-synthesize"))
+    assert await system.result("dispatch-synthesize", before) == {
+        "silent": "deadline_passed",
+        "counter": 2,
+    }
+    path = system.asked[-1]["answer_url"].removeprefix(system.ingest.url)
+    assert await system.post(path, "late", KEYS["silent"]) == 404
+
+
+async def test_an_agent_can_answer_its_own_tasks_alone_and_once(system: System) -> None:
+    identity = await system.queue.enqueue("dispatch-execute", {"agent": "silent", "task": "?"})
+    path = f"/v1/dispatch/{identity}"
+    assert await system.post(path, "forged", b"x" * 32) == 401
+    assert await system.post(path, "stolen", KEYS["counter"]) == 404
+    async with asyncio.timeout(10):
+        while (status := await system.post(path, {"found": 1}, KEYS["silent"])) != 200:
+            assert status == 409, "its attempt has not parked it"
+            await asyncio.sleep(0.05)
+    assert await system.post(path, {"found": 2}, KEYS["silent"]) == 404
+    row = await ended(system.connection, identity)
+    assert (row["outcome"], json.loads(row["result"])) == ("completed", {"found": 1})
+
+
+async def test_a_schedule_that_came_with_its_handler_caught_up_once(system: System) -> None:
+    result = await system.result("provider-refresh", 0)
+    assert set(result["prices"]) == {"north", "south"}
+    missed = await system.connection.fetchval(
+        "select count(*) from agent.job where kind = 'provider-refresh'"
+        " and (payload ->> 'scheduled_at')::timestamptz < $1",
+        system.since,
+    )
+    assert missed == 1
+    (cron,) = await Operations(system.connection).list_cron()
+    assert cron["payload"] == {"providers": ["north", "south"]}
+    assert cron["next_at"] > datetime.now(UTC)

@@ -1,0 +1,38 @@
+# ruff: noqa: ARG001 - a handler takes both arguments, used or not
+"""What the worker of the workflow tests runs: the examples, and parts of a whole, during which it can be killed."""
+
+import asyncio
+import os
+
+from examples.agent_turn.handlers import handlers as agent_turn
+from examples.cron.handlers import handlers as cron
+from examples.dispatch.handlers import handlers as dispatching
+from examples.orchestration.handlers import handlers as orchestration
+
+from surelane_worker import Context, Continuation, Event, FanOut, Handlers, Job
+
+handlers = Handlers()
+for example in (cron, dispatching, orchestration, agent_turn):  # the last one includes the built-in ones
+    handlers.include(example)
+
+
+@handlers.on("part")
+async def part(event: Event, ctx: Context) -> int:
+    """A leaf takes a moment; a part with parts of its own goes on in them."""
+    await asyncio.sleep(event.payload.get("seconds", 0.01))
+    return 1
+
+
+@handlers.on("branch")
+async def branch(event: Event, ctx: Context) -> FanOut:
+    """Goes on in leaves."""
+    leaves = [Job("part", {"seconds": 0.05}) for _ in range(event.payload["leaves"])]
+    return FanOut(leaves, Continuation("sum"))
+
+
+@handlers.on("sum")
+async def add_up(event: Event, ctx: Context) -> dict[str, int]:
+    """Adds up what the children came to, and says who did."""
+    children = await ctx.queue.children(event.id)
+    parts = [child.result["sum"] if child.kind == "sum" else child.result for child in children]
+    return {"sum": sum(parts), "process": os.getpid()}
