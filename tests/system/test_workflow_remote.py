@@ -1,0 +1,163 @@
+"""Calls to remote agents: signed, bounded, and only to where the settings say."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from surelane.private import serving
+from surelane.settings import load_settings
+from surelane.webhooks import sign, verified
+from surelane_worker.remote import (
+    LARGEST,
+    Accepted,
+    Answered,
+    RefusedError,
+    RemoteAgentError,
+    RemoteAgents,
+    check,
+)
+from surelane_worker.settings import WorkerSettings
+from tests.processes import free_port
+
+KEY = b"k" * 32
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+DEADLINE = datetime(2030, 1, 1, tzinfo=UTC)
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def agents(url: str, private: str = "127.0.0.0/8") -> RemoteAgents:
+    return RemoteAgents(
+        load_settings(
+            WorkerSettings,
+            DATABASE_URL="postgresql://",
+            SURELANE_DISPATCH_URLS=f"scribe={url}",
+            SURELANE_DISPATCH_SECRETS=f"scribe={SECRET}",
+            SURELANE_DISPATCH_PRIVATE=private,
+            SURELANE_PUBLIC_URL="https://bot.example",
+        )
+    )
+
+
+@asynccontextmanager
+async def agent(answer: Answer, host: str = "127.0.0.1") -> AsyncIterator[RemoteAgents]:
+    """A remote agent that answers as told, as the worker knows it."""
+    app = web.Application()
+    app.router.add_post("/tasks", answer)
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        yield agents(f"http://{host}:{port}/tasks")
+
+
+def answering(status: int, body: bytes = b"", **headers: str) -> Answer:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, body=body, headers=headers)
+
+    return answer
+
+
+async def test_a_task_is_signed_and_says_where_to_answer() -> None:
+    given: list[dict[str, Any]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        body = await request.read()
+        assert verified(request.headers, body, [KEY]) == "dispatch-7"
+        given.append(json.loads(body))
+        return web.Response(status=202)
+
+    async with agent(take) as remote:
+        assert await remote.send("scribe", 7, {"write": "this"}, DEADLINE) == Accepted()
+    assert given == [
+        {
+            "id": "7",
+            "agent": "scribe",
+            "task": {"write": "this"},
+            "deadline": "2030-01-01T00:00:00+00:00",
+            "answer_url": "https://bot.example/v1/dispatch/7",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (answering(200, b'{"n": 1}'), Answered({"n": 1})),
+        (answering(200), Accepted()),
+        (answering(204), Accepted()),
+    ],
+)
+async def test_an_agent_may_answer_at_once(answer: Answer, outcome: object) -> None:
+    async with agent(answer) as remote:
+        assert await remote.send("scribe", 1, None, DEADLINE) == outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (answering(302, Location="http://127.0.0.1:9/"), RefusedError),
+        (answering(400), RefusedError),
+        (answering(401), RefusedError),
+        (answering(200, b"not json"), RefusedError),
+        (answering(200, b"1" * (LARGEST + 1)), RefusedError),
+        (answering(200, b"x", **{"Content-Encoding": "gzip"}), RefusedError),
+        (answering(408), RemoteAgentError),
+        (answering(429), RemoteAgentError),
+        (answering(500), RemoteAgentError),
+        (answering(503), RemoteAgentError),
+    ],
+)
+async def test_what_another_attempt_may_mend_is_told_from_what_it_cannot(
+    answer: Answer, error: type[Exception]
+) -> None:
+    async with agent(answer) as remote:
+        with pytest.raises(error, match="scribe answered"):
+            await remote.send("scribe", 1, None, DEADLINE)
+
+
+async def test_an_agent_that_is_away_may_come_back() -> None:
+    with pytest.raises(RemoteAgentError, match="scribe: Client"):
+        await agents(f"http://127.0.0.1:{free_port()}/tasks").send("scribe", 1, None, DEADLINE)
+
+
+async def test_a_task_that_is_too_large_is_not_sent() -> None:
+    async with agent(answering(202)) as remote:
+        with pytest.raises(RefusedError, match="at most"):
+            await remote.send("scribe", 1, "x" * LARGEST, DEADLINE)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_private_address_is_called_only_where_it_is_listed(host: str) -> None:
+    """By its number, and by a name that leads to it."""
+    async with agent(answering(202), host) as remote:
+        assert await remote.send("scribe", 1, None, DEADLINE) == Accepted()
+        url = remote._settings.dispatch_urls["scribe"]
+    with pytest.raises(RefusedError, match="its address is private"):
+        await agents(url, "10.0.0.0/8").send("scribe", 1, None, DEADLINE)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
+        *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1", "ff02::1"),
+        *("::ffff:127.0.0.1", "2002:7f00:1::"),
+    ],
+)
+def test_no_address_that_is_not_public_is_called(address: str) -> None:
+    with pytest.raises(RefusedError):
+        check(address, [])
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"])
+def test_public_addresses_are_called(address: str) -> None:
+    check(address, [])
+
+
+def test_the_signature_is_made_with_every_key_of_a_rotation() -> None:
+    headers = sign("m", b"{}", [KEY, b"x" * 32])
+    assert verified(headers, b"{}", [KEY]) == verified(headers, b"{}", [b"x" * 32]) == "m"

@@ -1,0 +1,150 @@
+"""Signatures by the rules of Standard Webhooks, and the settings that hold their secrets."""
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surelane.errors import SettingsError
+from surelane.settings import load_settings
+from surelane.webhooks import SIGNATURE, TIMESTAMP, read_secrets, sign, verified
+from surelane_worker.settings import WorkerSettings
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+NOW = 1_800_000_000
+
+
+def test_the_rules_own_example_is_signed_as_they_say() -> None:
+    headers = sign(
+        "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        b'{"test": 2432232314}',
+        read_secrets("a=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")["a"],
+        1614265330,
+    )
+    assert headers[SIGNATURE] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_either_side_may_have_two_keys_during_a_rotation() -> None:
+    assert verified(sign("m", b"{}", [OTHER, KEY], NOW), b"{}", [KEY], NOW) == "m"
+    assert verified(sign("m", b"{}", [KEY], NOW), b"{}", [OTHER, KEY], NOW) == "m"
+
+
+@pytest.mark.parametrize(("off", "taken"), [(-301, False), (-300, True), (300, True), (301, False)])
+def test_a_timestamp_may_be_five_minutes_off(off: int, taken: bool) -> None:
+    assert (verified(sign("m", b"{}", [KEY], NOW + off), b"{}", [KEY], NOW) == "m") is taken
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"webhook-id": ""},
+        {"webhook-id": "other"},
+        {"webhook-id": "m\n"},
+        {"webhook-id": "m" * 128},
+        {"webhook-timestamp": ""},
+        {"webhook-timestamp": str(NOW + 1)},
+        {"webhook-timestamp": f"{NOW}.0"},
+        {"webhook-timestamp": "٣"},
+        {"webhook-timestamp": "9" * 30},
+        {"webhook-signature": ""},
+        {"webhook-signature": "v1,"},
+        {"webhook-signature": "v1a,AAAA"},
+        {"webhook-signature": "schlüssel"},
+    ],
+)
+def test_whatever_is_changed_the_request_is_refused(changed: dict[str, str]) -> None:
+    headers = sign("m", b"{}", [KEY], NOW)
+    assert verified(headers, b"{}", [KEY], NOW) == "m"
+    assert verified({**headers, **changed}, b"{}", [KEY], NOW) is None
+
+
+def test_a_right_signature_among_wrong_ones_counts_but_not_any_number_of_them() -> None:
+    headers = sign("m", b"{}", [KEY], NOW)
+    wrong = sign("m", b"{}", [OTHER], NOW)[SIGNATURE]
+    assert verified({**headers, SIGNATURE: f"v2,x {wrong} {headers[SIGNATURE]}"}, b"{}", [KEY], NOW) == "m"
+    assert verified({**headers, SIGNATURE: f"{wrong} " * 20 + headers[SIGNATURE]}, b"{}", [KEY], NOW) is None
+
+
+def test_without_keys_nothing_is_signed_rightly() -> None:
+    assert verified(sign("m", b"{}", [b""], NOW), b"{}", [], NOW) is None
+
+
+@given(
+    st.binary(),
+    st.binary(),
+    st.dictionaries(st.sampled_from(["webhook-id", TIMESTAMP, SIGNATURE]), st.text()),
+)
+def test_hostile_headers_are_refused_without_an_error(
+    body: bytes, signed: bytes, headers: dict[str, str]
+) -> None:
+    assert verified({**sign("m", signed, [KEY], NOW), **headers}, body + b"x" + signed, [KEY], NOW) is None
+
+
+def test_secrets_are_read_by_name() -> None:
+    other = f"whsec_{base64.b64encode(OTHER).decode()}"
+    assert read_secrets(f" git={SECRET}|{other}, hub={other},") == {"git": [KEY, OTHER], "hub": [OTHER]}
+    assert read_secrets("") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECRET,
+        "git",
+        "git=",
+        f"git={SECRET},git={SECRET}",
+        f"a/b={SECRET}",
+        f"git={SECRET.removeprefix('whsec_')}",
+        "git=whsec_c2hvcnQ=",
+        "git=whsec_!",
+        f"git={SECRET}|",
+    ],
+)
+def test_secrets_that_cannot_be_read_are_refused_and_never_shown(text: str) -> None:
+    with pytest.raises(SettingsError, match="SURELANE_DISPATCH_SECRETS") as refused:
+        load_settings(WorkerSettings, DATABASE_URL="postgresql://", SURELANE_DISPATCH_SECRETS=text)
+    for part in (SECRET, SECRET.removeprefix("whsec_"), SECRET.rstrip("="), "c2hvcnQ"):
+        assert part not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"SURELANE_DISPATCH_URLS": "a"}, "write name=value"),
+        ({"SURELANE_DISPATCH_URLS": "a=http://a.example/"}, "needs a URL with https"),
+        ({"SURELANE_DISPATCH_URLS": "a=https://u:p@a.example/"}, "needs a URL with https"),
+        ({"SURELANE_DISPATCH_URLS": "a=file:///etc/passwd"}, "needs a URL with https"),
+        ({"SURELANE_DISPATCH_URLS": "b=https://b.example/"}, "no secret for b"),
+        ({"SURELANE_PUBLIC_URL": ""}, "SURELANE_PUBLIC_URL is not set"),
+        ({"SURELANE_DISPATCH_PRIVATE": "10.0.0.1/8"}, "SURELANE_DISPATCH_PRIVATE"),
+        ({"SURELANE_DISPATCH_DEADLINE": "soon"}, "SURELANE_DISPATCH_DEADLINE"),
+        ({"SURELANE_TRIGGER_KINDS": "git="}, "SURELANE_TRIGGER_KINDS"),
+    ],
+)
+def test_a_workers_settings_of_remote_agents_are_checked_at_start(
+    monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str], message: str
+) -> None:
+    sound = {
+        "DATABASE_URL": "postgresql://",
+        "SURELANE_DISPATCH_URLS": "a=https://a.example/tasks",
+        "SURELANE_DISPATCH_SECRETS": f"a={SECRET}",
+        "SURELANE_PUBLIC_URL": "https://bot.example/",
+    }
+    for name, value in sound.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings(WorkerSettings).answer_url(7) == "https://bot.example/v1/dispatch/7"
+    for name, value in wrong.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=message):
+        load_settings(WorkerSettings)
+
+
+def test_a_secret_shows_in_no_representation() -> None:
+    settings: Any = load_settings(
+        WorkerSettings, DATABASE_URL="postgresql://", SURELANE_DISPATCH_SECRETS=f"a={SECRET}"
+    )
+    assert "kkkk" not in repr(settings)
+    assert "a2tr" not in repr(settings)
