@@ -33,8 +33,8 @@ Answer = BaseModel | None
 Handler = Callable[[web.Request], Awaitable[Answer]]
 
 _ID = {"id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}}
-_KIND = {"kind": {"type": "string", "minLength": 1, "maxLength": 200}}
-_NAME = {"name": {"type": "string", "minLength": 1, "maxLength": 200}}
+_KIND = {"kind": {"type": "string", "pattern": schemas.NAME}}
+_NAME = {"name": {"type": "string", "pattern": schemas.NAME}}
 _UNKNOWN = {"404": "there is no such event"}
 _logger = get_logger(__name__)
 

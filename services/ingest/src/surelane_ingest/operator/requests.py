@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -64,8 +65,8 @@ def identity_of(request: web.Request) -> int:
 def name_of(request: web.Request, variable: str) -> str:
     """A name in the path. Raises Refused."""
     text = request.match_info[variable]
-    if not 1 <= len(text) <= 200 or "\x00" in text or not text.isprintable():
-        raise Refused(400, f"{variable}: 1 to 200 printable characters")
+    if not re.fullmatch(schemas.NAME, text):
+        raise Refused(400, f"{variable}: 1 to 200 characters, none of them a control character")
     return text
 
 

@@ -10,12 +10,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     StringConstraints,
     model_validator,
 )
 
 from surelane.cron import CatchUp, Cron
 from surelane.operations import Filter
+
+NAME = "^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]{1,200}$"
+"""What a name in a path may be."""
 
 Status = Literal["pending", "scheduled", "running", "completed", "failed", "cancelled", "expired"]
 Ended = Literal["completed", "failed", "cancelled", "expired"]
@@ -75,7 +79,7 @@ class Orchestrate(Strict):
         max_length=10_000,
         description="given, they are the plan; left out, the orchestrator-plan handler makes it",
     )
-    fails_with_children: bool = Field(
+    fails_with_children: StrictBool = Field(
         False, description="end as failed with the first subtask that does not complete"
     )
     dedupe_key: Key | None = None
@@ -91,7 +95,7 @@ class CronBody(Strict):
     payload: dict[str, Any] = Field(default_factory=dict)
     time_zone: Annotated[str, StringConstraints(max_length=100)] = "UTC"
     catch_up: CatchUp = "one"
-    paused: bool = False
+    paused: StrictBool = False
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
