@@ -1,0 +1,320 @@
+"""One thing done to the queue and to its model alike, and the comparison of both after each."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from surelane.pool import Connection
+from tests.sql.model import DEAD_FOR, LEASE, Event, Model
+from tests.sql.queue_steps import claim, claim_one, complete, extend, fail, release, snooze
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+EMPTY = (
+    "delete from agent.event; delete from agent.event_hist; delete from agent.kind;"
+    " update agent.test_clock set at = '2024-01-01 00:00:00+00'"
+)
+LIVE = (
+    "select id, head, vt, attempts, cardinality(claimed), claimed_by is not null, heartbeat_at, retrying"
+    ", cancelled_by is not null, jsonb_array_length(errors) from agent.event"
+)
+ENDED = "select id, outcome, reason, attempts, cardinality(claimed), jsonb_array_length(errors) from agent.event_hist"
+
+kinds = st.sampled_from(["slack.calm", "slack.parked"])
+groups = st.sampled_from(["g", "g", "g", "h", None])
+keys = st.sampled_from([None, "i", "j"])
+numbers = st.integers(0, 10_000)
+pauses = st.sampled_from([0, 0, 0, 1, 400, 4000])
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+class Machine(RuleBasedStateMachine):
+    """Each rule does one thing to both, and compares what was answered; the invariant compares everything."""
+
+    def __init__(self, queue: Connection, run: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.queue, self.run, self.model = queue, run, Model()
+        self.claims: list[tuple[int, int]] = []
+        self.run(queue.execute(EMPTY))
+
+    def value(self, statement: str, *arguments: Any) -> Any:
+        return self.run(self.queue.fetchval(statement, *arguments))
+
+    def standing(self) -> list[tuple[int, int]]:
+        """The claims that nothing has ended yet."""
+        return [item for item in self.claims if self.model.standing(*item)]
+
+    def some(self, number: int) -> Event | None:
+        """One of the live events."""
+        events = list(self.model.live.values())
+        return events[number % len(events)] if events else None
+
+    @rule(number=st.integers(0, 9), kind=kinds, group=groups)
+    def insert_a_slack_event(self, number: int, kind: str, group: str | None) -> None:
+        """There are ten of them, so that most are duplicates sooner or later."""
+        key = f"Ev{number}"
+        live = [event.id for event in self.model.live.values() if event.item_key == key]
+        past = [ended.event.id for ended in self.model.history.values() if ended.event.item_key == key]
+        inner = {
+            "type": kind.removeprefix("slack."),
+            "channel": group,
+            "event_ts": str(START.timestamp() + number),
+        }
+        identity = self.value(
+            "select agent.insert_event($1)",
+            json.dumps({"event_id": key, "type": "event_callback", "event": inner}),
+        )
+        if live:
+            assert identity == live[0]
+            return
+        newcomer = Event(-1 if past else identity, kind, number, self.model.now, item_key=key, group=group)
+        self.model.add(newcomer)
+        if past:
+            assert identity == past[0]
+            self.model.remove(newcomer)
+
+    @rule(
+        kind=kinds, group=groups, key=keys, dedupe=keys, wait=pauses, attempts=st.sampled_from([None, 1, 2])
+    )
+    def enqueue_a_job(
+        self,
+        kind: str,
+        group: str | None,
+        key: str | None,
+        dedupe: str | None,
+        wait: int,
+        attempts: int | None,
+    ) -> None:
+        vt = self.model.now + wait
+        twins = [
+            event.id for event in self.model.live.values() if key is not None and event.item_key == key
+        ] + [
+            event.id
+            for event in self.model.live.values()
+            if dedupe is not None and event.dedupe_key == dedupe and event.claims == 0
+        ]
+        identity = self.value(
+            "select agent.enqueue($1, '{}', $2, $3, $4, $5, $6)", kind, dedupe, at(vt), attempts, group, key
+        )
+        if twins:
+            assert identity == twins[0]
+        else:
+            self.model.add(Event(identity, kind, vt, vt, key, dedupe, group, attempts or 3))
+
+    @rule(seconds=st.sampled_from([1, 200, LEASE - 1, LEASE, LEASE, 4000]))
+    def let_time_pass(self, seconds: int) -> None:
+        self.model.now += seconds
+        self.run(self.queue.execute("update agent.test_clock set at = $1", at(self.model.now)))
+
+    @rule(how=st.sampled_from(["all", "all", "single", "lost", "lost"]))
+    def claim_something(self, how: str) -> None:
+        if not self.model.live:
+            self.fill_a_group()
+        match how:
+            case "all":
+                self.claim_all()
+            case "single":
+                self.claim_a_single_one()
+            case _:
+                self.claim_all()
+                self.let_time_pass(LEASE)
+
+    def fill_a_group(self) -> None:
+        for attempts in (None, 1, 2):
+            self.enqueue_a_job("slack.calm", "g", None, None, 0, attempts)
+
+    def claim_all(self) -> None:
+        expected = [
+            event
+            for head in self.model.claimable()
+            for event in self.model.claim(head, whole=True, beats=True)
+        ]
+        rows = self.run(claim(self.queue, "slack.calm", "slack.parked", limit=1000))
+        assert {(row["id"], row["claim"], row["attempts"]) for row in rows} == {
+            (event.id, event.claims, event.attempts) for event in expected
+        }
+        self.claims += [(event.id, event.claims) for event in expected]
+
+    def claim_a_single_one(self) -> None:
+        candidates = {event.id: event for event in self.model.claimable()}
+        row = self.run(claim_one(self.queue))
+        if row is None:
+            assert not candidates
+        else:
+            self.model.claim(candidates[row["id"]], whole=False, beats=False)
+            self.claims.append((row["id"], len(row["claimed"])))
+
+    @rule(
+        number=numbers,
+        stands=st.sampled_from([True, True, False]),
+        how=st.sampled_from(["complete", "fail", "fail", "release", "snooze", "extend"]),
+        pause=pauses,
+    )
+    def settle_a_claim(self, number: int, stands: bool, how: str, pause: int) -> None:
+        """One that stands, or any there ever was, so that many come too late."""
+        if not self.standing():
+            self.claim_something("all")
+        claims = self.standing() if stands else self.claims
+        if not claims:
+            return
+        item = claims[number % len(claims)]
+        event = self.model.standing(*item)
+        assert self.run(self.settled(how, item, timedelta(seconds=pause))) == [
+            "stale" if event is None else "done"
+        ]
+        if event is not None:
+            self.model_settles(how, event, pause)
+
+    async def settled(self, how: str, item: tuple[int, int], pause: timedelta) -> list[str]:
+        match how:
+            case "complete":
+                return await complete(self.queue, item)
+            case "fail":
+                return await fail(self.queue, item, retry_in=pause)
+            case "release":
+                return await release(self.queue, item)
+            case "snooze":
+                return [await snooze(self.queue, item, pause)]
+            case _:
+                return await extend(self.queue, item)
+
+    def model_settles(self, how: str, event: Event, pause: int) -> None:
+        event.errors += how == "fail"
+        if how == "complete":
+            self.model.archive([event], "completed", None)
+        elif how == "extend":
+            batch = [event] if event.group is None else self.model.members(event.group)
+            for held in (other for other in batch if other.held):
+                held.vt, held.heartbeat = self.model.now + LEASE, self.model.now
+        elif event.cancelled:
+            self.model.archive([event], "cancelled", "cancelled while running")
+        elif how == "fail" and event.spent:
+            self.model.archive([event], "failed", "attempts_exhausted")
+        else:
+            self.model.hand_back(event, counted=how == "fail", pause=0 if how == "release" else pause)
+
+    @rule(
+        what=st.sampled_from(["delete", "cancel", "cancel", "reschedule", "reschedule", "requeue", "pause"]),
+        number=numbers,
+        wait=pauses,
+    )
+    def intervene(self, what: str, number: int, wait: int) -> None:
+        match what:
+            case "delete":
+                self.delete_an_event(number)
+            case "cancel":
+                self.cancel_an_event(number)
+            case "reschedule":
+                self.reschedule_a_job("ij"[number % 2], wait)
+            case "requeue":
+                self.requeue_an_ended_event(number)
+            case _:
+                self.pause_or_resume()
+
+    @rule(rescued=st.booleans())
+    def maintain(self, rescued: bool) -> None:
+        if rescued:
+            self.rescue()
+        else:
+            self.sweep()
+
+    def delete_an_event(self, number: int) -> None:
+        event = self.some(number)
+        self.run(self.queue.execute("select agent.delete_event($1)", event.id if event else -1))
+        self.model.archive([event] if event else [], "completed", None)
+
+    def cancel_an_event(self, number: int) -> None:
+        event = self.some(number)
+        if event is None:
+            return
+        answer = self.value("select agent.cancel_job($1)", event.id)
+        event.cancelled = event.cancelled or (event.held and event.vt > self.model.now)
+        assert answer == ("running" if event.held and event.vt > self.model.now else "cancelled")
+        if answer == "cancelled":
+            self.model.archive([event], "cancelled", "cancelled by surelane")
+
+    def reschedule_a_job(self, key: str, wait: int) -> None:
+        found = [event for event in self.model.live.values() if event.item_key == key]
+        answer = self.value("select agent.reschedule_event($1, $2)", key, at(self.model.now + wait))
+        running = [event for event in found if event.held and event.vt > self.model.now]
+        assert answer == ("running" if running else "rescheduled" if found else None)
+        for event in found if not running else []:
+            event.vt = self.model.now + wait
+            event.held, event.heartbeat, event.retrying = False, None, False
+            self.model.elect(event.group)
+
+    def requeue_an_ended_event(self, number: int) -> None:
+        if not self.model.history:
+            return
+        ended = list(self.model.history.values())[number % len(self.model.history)].event
+        taken = any(event.item_key == ended.item_key is not None for event in self.model.live.values())
+        moved = self.value("select array_agg(r) from agent.requeue_events($1) as r", [ended.id])
+        assert moved == (None if taken else [ended.id])
+        if not taken:
+            del self.model.history[ended.id]
+            again = Event(
+                ended.id, ended.kind, ended.event_ts, self.model.now, ended.item_key, None, ended.group
+            )
+            again.max_attempts, again.claims, again.errors = ended.max_attempts, ended.claims, ended.errors
+            self.model.add(again)
+
+    def sweep(self) -> None:
+        assert self.value("select agent.delete_expired_events()") == self.model.sweep()
+
+    def rescue(self) -> None:
+        dead = [
+            event
+            for event in self.model.live.values()
+            if event.vt > self.model.now
+            and event.heartbeat is not None
+            and event.heartbeat < self.model.now - DEAD_FOR
+        ]
+        for event in dead:
+            event.vt = self.model.now
+        assert self.value("select agent.rescue_events()") == len(dead)
+
+    def pause_or_resume(self) -> None:
+        self.run(
+            self.queue.execute(
+                f"select agent.{'resume' if self.model.paused else 'pause'}_kind('slack.parked')"
+            )
+        )
+        self.model.paused = set() if self.model.paused else {"slack.parked"}
+        self.model.free_groups()
+
+    @invariant()
+    def both_are_the_same(self) -> None:
+        rows = {row["id"]: tuple(row)[1:] for row in self.run(self.queue.fetch(LIVE))}
+        for identity in (identity for identity, row in rows.items() if row[0]):
+            self.adopt(identity)
+        assert rows == {identity: self.expected(event) for identity, event in self.model.live.items()}
+        assert {tuple(row) for row in self.run(self.queue.fetch(ENDED))} == {
+            (
+                ended.event.id,
+                ended.outcome,
+                ended.reason,
+                ended.event.attempts,
+                ended.event.claims,
+                ended.event.errors,
+            )
+            for ended in self.model.history.values()
+        }
+        assert not self.model.live.keys() & self.model.history.keys()
+        assert all(event.attempts <= event.max_attempts for event in self.model.live.values())
+
+    def adopt(self, identity: int) -> None:
+        """Where several would have done as the head of a group, takes the one that the database took."""
+        group = self.model.live[identity].group if identity in self.model.live else None
+        if group is not None and identity in self.model.heads[group]:
+            self.model.heads[group] = [identity]
+
+    def expected(self, event: Event) -> tuple[Any, ...]:
+        heartbeat = None if event.heartbeat is None else at(event.heartbeat)
+        facts = self.model.is_head(event), at(event.vt), event.attempts, event.claims, event.held
+        return (*facts, heartbeat, event.retrying, event.cancelled, event.errors)

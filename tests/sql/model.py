@@ -1,0 +1,215 @@
+"""The queue as plain Python: what its SQL must do, without locks, lanes or indexes. Times are seconds."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+LEASE = 600
+MAX_ATTEMPTS = 3
+MAX_AGE = 3600
+DEAD_FOR = 300
+
+
+@dataclass
+class Event:
+    """A live event."""
+
+    id: int
+    kind: str
+    event_ts: int
+    vt: int
+    item_key: str | None = None
+    dedupe_key: str | None = None
+    group: str | None = None
+    max_attempts: int = MAX_ATTEMPTS
+    attempts: int = 0
+    claims: int = 0
+    held: bool = False
+    heartbeat: int | None = None
+    retrying: bool = False
+    cancelled: bool = False
+    errors: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Where it stands among the events of its group."""
+        return self.event_ts, self.id
+
+    @property
+    def spent(self) -> bool:
+        """Whether it gets no further attempt."""
+        return self.cancelled or self.attempts >= self.max_attempts
+
+
+@dataclass
+class Ended:
+    """An event in history."""
+
+    event: Event
+    outcome: str
+    reason: str | None
+
+
+@dataclass
+class Model:
+    """The whole queue. ``heads`` maps a group to its head, and to others that would do as well."""
+
+    now: int = 0
+    live: dict[int, Event] = field(default_factory=dict)
+    history: dict[int, Ended] = field(default_factory=dict)
+    heads: dict[str, list[int]] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+
+    # Groups
+
+    def members(self, group: str) -> list[Event]:
+        return sorted(
+            (event for event in self.live.values() if event.group == group), key=lambda event: event.order
+        )
+
+    def is_head(self, event: Event) -> bool:
+        return event.group is None or self.heads[event.group][0] == event.id
+
+    def elect(self, group: str | None) -> None:
+        """Gives a group its head anew."""
+        if group is None:
+            return
+        members = self.members(group)
+        if not members:
+            self.heads.pop(group, None)
+            return
+        claimable = [event for event in members if event.kind not in self.paused] or members
+        best = (
+            [event for event in members if event.held][:1]
+            or [event for event in claimable if event.retrying][:1]
+            or [event for event in claimable if event.vt <= self.now][:1]
+            or [event for event in claimable if event.vt == min(other.vt for other in claimable)]
+        )
+        self.heads[group] = [event.id for event in best]
+        best[0].vt = max(best[0].vt, self.now)
+
+    def yields(self, head: Event, newcomer: Event) -> bool:
+        if head.held:
+            return False
+        if (head.kind in self.paused) != (newcomer.kind in self.paused):
+            return head.kind in self.paused
+        return not head.retrying and head.vt > newcomer.vt
+
+    def fence(self, group: str | None) -> None:
+        """The held members of a lapsed group go back unspent."""
+        for event in self.members(group) if group is not None else []:
+            if event.held and not self.is_head(event):
+                event.held, event.heartbeat, event.vt = False, None, self.now
+                event.attempts -= 0 if event.cancelled else 1
+
+    def free_groups(self) -> None:
+        """Groups that stand behind an idle head of a paused kind get another, where they can."""
+        for group in list(self.heads):
+            head = self.live[self.heads[group][0]]
+            others = [event for event in self.members(group) if event is not head]
+            if (
+                not head.held
+                and head.kind in self.paused
+                and any(event.kind not in self.paused for event in others)
+            ):
+                self.elect(group)
+
+    # What events go through
+
+    def add(self, event: Event) -> None:
+        self.live[event.id] = event
+        if event.group is not None and (
+            event.group not in self.heads or self.yields(self.live[self.heads[event.group][0]], event)
+        ):
+            self.heads[event.group] = [event.id]
+
+    def archive(self, events: Iterable[Event], outcome: str, reason: str | None) -> None:
+        for event in list(events):
+            self.remove(event)
+            self.history[event.id] = Ended(event, outcome, reason)
+
+    def remove(self, event: Event) -> None:
+        """Takes an event out of the queue; its group gets another head where it was that."""
+        was_head = self.is_head(event)
+        del self.live[event.id]
+        if was_head:
+            self.elect(event.group)
+
+    def hand_back(self, event: Event, *, counted: bool, pause: int) -> None:
+        event.held, event.heartbeat, event.retrying = False, None, counted
+        event.attempts -= 0 if counted else 1
+        event.vt = self.now + pause
+        self.elect(event.group)
+
+    def claimable(self) -> list[Event]:
+        """The heads that a claim may take."""
+        return [
+            event
+            for event in self.live.values()
+            if event.vt <= self.now
+            and not event.spent
+            and event.kind not in self.paused
+            and self.is_head(event)
+        ]
+
+    def claim(self, head: Event, *, whole: bool, beats: bool) -> list[Event]:
+        """Claims a head, and with it the ``whole`` group where it did not lapse; returns what is handed over."""
+        batch = [head]
+        if head.held:
+            self.fence(head.group)
+        elif whole and head.group is not None:
+            batch += [
+                event for event in self.members(head.group) if event is not head and self.may_join(event)
+            ]
+        for event in batch:
+            event.attempts += 1
+            event.claims += 1
+            event.vt, event.held, event.retrying = self.now + LEASE, True, False
+            event.heartbeat = self.now if beats else None
+        return batch
+
+    def may_join(self, event: Event) -> bool:
+        return not event.held and event.vt <= self.now and not event.spent and event.kind not in self.paused
+
+    def standing(self, identity: int, claim: int) -> Event | None:
+        """The event that a claim still holds."""
+        event = self.live.get(identity)
+        return event if event is not None and event.held and event.claims == claim else None
+
+    def sweep(self) -> int:
+        """Expires what is exhausted or too old; returns how many."""
+        before = len(self.live)
+        swept = True
+        while swept:
+            self.free_groups()
+            swept = self._sweep_spent() + self._sweep_old() > 0
+        return before - len(self.live)
+
+    def _sweep_spent(self) -> int:
+        spent = list(self._heads(lambda head: head.vt <= self.now and head.attempts > 0 and head.spent))
+        for event in spent:
+            self.fence(event.group)
+        self.archive((event for event in spent if event.cancelled), "cancelled", "cancelled while running")
+        self.archive((event for event in spent if not event.cancelled), "expired", "attempts_exhausted")
+        return len(spent)
+
+    def _sweep_old(self) -> int:
+        def old(event: Event) -> bool:
+            return not event.held and event.vt < self.now - MAX_AGE and event.kind not in self.paused
+
+        heads = list(self._heads(old))
+        members = [
+            event
+            for head in heads
+            if head.group
+            for event in self.members(head.group)
+            if event is not head and old(event)
+        ]
+        self.archive([*members, *heads], "expired", "too_old")
+        return len(members) + len(heads)
+
+    def _heads(self, wanted: Callable[[Event], bool]) -> Iterator[Event]:
+        return (
+            event
+            for event in self.live.values()
+            if event.kind not in self.paused and self.is_head(event) and wanted(event)
+        )

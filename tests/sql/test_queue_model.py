@@ -1,0 +1,94 @@
+"""The queue's SQL against a model of it in plain Python, step by step, through a clock that stands until it is set."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from random import Random, SystemRandom
+from typing import Any, cast
+
+import asyncpg
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from surelane.pool import Connection
+from tests.sql.machine import Machine
+from tests.sql.model import LEASE
+
+CLOCK = """
+create table agent.test_clock (at timestamptz not null);
+insert into agent.test_clock values ('2024-01-01 00:00:00+00');
+create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
+return (select at from agent.test_clock);
+"""
+
+
+@contextmanager
+def connected(database: str) -> Iterator[tuple[Connection, Callable[[Any], Any]]]:
+    """A connection in an event loop of its own, for a test that is not a coroutine."""
+    with asyncio.Runner() as runner:
+        queue = runner.run(asyncpg.connect(database))
+        runner.run(queue.execute(CLOCK))
+        try:
+            yield queue, runner.run
+        finally:
+            runner.run(queue.close())
+
+
+def test_the_queue_does_what_its_model_does(database: str) -> None:
+    """Short histories; one that goes wrong is reduced to its shortest form."""
+    with connected(database) as (queue, run):
+        run_state_machine_as_test(
+            cast("type[Machine]", partial(Machine, queue, run)),  # any factory will do
+            settings=settings(
+                max_examples=25,
+                stateful_step_count=30,
+                deadline=None,
+                database=None,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+            ),
+        )
+
+
+def walk(machine: Machine, chance: Random, steps: int) -> None:
+    """Takes random steps, most of them claims and settles, which go deeper than what hypothesis tries by itself."""
+    for _ in range(steps):
+        number, pause = chance.randrange(10_000), chance.choice([0, 0, 1, 400, 4000])
+        kind, group = chance.choice(["slack.calm", "slack.parked"]), chance.choice(["g", "g", "g", "h", None])
+        match chance.choices(range(8), weights=[3, 3, 2, 5, 10, 3, 2, 1])[0]:
+            case 0:
+                machine.insert_a_slack_event(number % 10, kind, group)
+            case 1:
+                key, dedupe, attempts = (
+                    chance.choice("ij"),
+                    chance.choice([None, "i"]),
+                    chance.choice([None, 1, 2]),
+                )
+                machine.enqueue_a_job(kind, group, chance.choice([None, key]), dedupe, pause, attempts)
+            case 2:
+                machine.let_time_pass(chance.choice([1, 200, LEASE, 4000]))
+            case 3:
+                machine.claim_something(chance.choice(["all", "all", "single", "lost"]))
+            case 4:
+                how = chance.choice(["complete", "fail", "fail", "release", "snooze", "extend"])
+                machine.settle_a_claim(number, chance.random() < 0.8, how, pause)
+            case 5:
+                what = chance.choice(
+                    ["delete", "cancel", "cancel", "reschedule", "requeue", "requeue", "pause"]
+                )
+                machine.intervene(what, number, pause)
+            case 6:
+                machine.maintain(chance.random() < 0.5)
+            case _:
+                machine.fill_a_group()
+        machine.both_are_the_same()
+
+
+def test_long_random_histories_agree_with_the_model(database: str) -> None:
+    with connected(database) as (queue, run):
+        for _ in range(25):
+            seed = SystemRandom().randrange(2**32)
+            try:
+                walk(Machine(queue, run), Random(seed), 60)
+            except Exception as error:
+                raise AssertionError(f"a walk with seed {seed} went wrong: {error}") from error
