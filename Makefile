@@ -7,7 +7,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format bench images lock clean
+.PHONY: help up test fuzz check format bench images lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,10 @@ up: .venv/up.stamp ## the whole system on this machine: embedded PostgreSQL, mig
 	@exec $(BIN)/python -m dev.up
 
 test: .venv/test.stamp ## the whole suite: unit, SQL and system
-	@$(BIN)/python -m pytest -m "not container and not browser and not chaos and not cluster and not soak" $(TESTS)
+	@$(BIN)/python -m pytest -m "not container and not browser and not chaos and not cluster and not soak and not fuzz" $(TESTS)
+
+fuzz: .venv/fuzz.stamp ## the operator's API against its own OpenAPI document
+	@$(BIN)/python -m pytest -m fuzz tests/system
 
 check: .venv/check.stamp ## ruff, mypy, import directions, manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -32,6 +32,16 @@ def _split(value: object) -> object:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
+def _written(value: object) -> object:
+    """Pydantic would take numbers for seconds since 1970; a time is written out, as the document says."""
+    if not isinstance(value, str) or "-" not in value[1:]:
+        raise ValueError("write a time as 2026-01-31T12:00:00Z")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_written)]
+
+
 class Strict(BaseModel):
     """Unknown names are errors: a misspelt filter must not mean no filter."""
 
@@ -41,12 +51,10 @@ class Strict(BaseModel):
 class Which(Strict):
     """Which events; what is left out means any."""
 
-    kind: Annotated[list[Kind] | None, BeforeValidator(_split)] = Field(
-        None, description="separated by commas"
-    )
+    kind: list[Kind] | None = Field(None, description="exact kinds")
     key: Key | None = Field(None, description="an item key, a group key or a dedupe key")
-    since: AwareDatetime | None = Field(None, description="enqueued, or ended if it has, at or after")
-    until: AwareDatetime | None = Field(None, description="enqueued, or ended if it has, before")
+    since: Moment | None = Field(None, description="enqueued, or ended if it has, at or after")
+    until: Moment | None = Field(None, description="enqueued, or ended if it has, before")
 
     def filter(self, statuses: Sequence[str] | None) -> Filter:
         """The same for the queue's client."""
@@ -56,6 +64,9 @@ class Which(Strict):
 class JobsQuery(Which):
     """The query of ``GET /v1/jobs``."""
 
+    kind: Annotated[list[Kind] | None, BeforeValidator(_split)] = Field(
+        None, description="separated by commas"
+    )
     status: Annotated[list[Status] | None, BeforeValidator(_split)] = Field(
         None, description="separated by commas"
     )
@@ -66,7 +77,7 @@ class JobsQuery(Which):
 class Requeue(Which):
     """The body of a bulk requeue: ended events that match, the newest first."""
 
-    status: Annotated[list[Ended], BeforeValidator(_split), Field(min_length=1)]
+    status: Annotated[list[Ended], Field(min_length=1)]
     limit: int = Field(100, ge=1, le=1000)
 
 

@@ -1,0 +1,241 @@
+"""``surelane``, the operator's command, as a process: tables for people, JSON for scripts, exit codes for both."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+from typer.testing import CliRunner
+
+from surelane.cli.command import app
+from surelane.jobs import Continuation, Job
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.databases import Server, as_role
+from tests.processes import clean_environment, free_port
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command, on a database."""
+
+    database: str
+
+    async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "surelane.cli", *arguments),
+            env={**clean_environment(), "COLUMNS": "200", "DATABASE_URL": self.database, **env},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def process(self, *arguments: str, **env: str) -> Done:
+        """Runs it as its users do."""
+        process = await self.start(*arguments, **env)
+        async with asyncio.timeout(30):
+            out, err = await process.communicate()
+        return Done(process.returncode or 0, out.decode(), err.decode())
+
+    async def __call__(self, *arguments: str, **env: str) -> Done:
+        """Runs it in this process: starting another takes longer than all the rest."""
+        chosen = {"COLUMNS": "200", "SURELANE_OPERATOR_DATABASE_URL": self.database, **env}
+        result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=chosen)
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    async def each(self, *calls: str) -> list[Done]:
+        """Several commands, given as lines without quoting."""
+        return [await self(*call.split()) for call in calls]
+
+
+@pytest.fixture(scope="module")
+async def shared_database(server: Server, template: str) -> AsyncIterator[str]:
+    async with server.fresh(template) as name:
+        yield server.uri(name)
+
+
+@pytest.fixture
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    await connected.execute("truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker")
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+def surelane(shared_database: str, connection: Connection) -> Command:  # noqa: ARG001 - an empty queue
+    """As a member of ``agent_operator``."""
+    return Command(as_role(shared_database, "surelane_worker"))
+
+
+async def fail(connection: Connection, identity: int, message: str) -> None:
+    """Fails a job for good."""
+    await connection.execute("select agent.claim_events(array['mail'], _limit => 1)")
+    error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": "w"}
+    await connection.execute(
+        "select agent.fail_events($1, '{1}', $2, '{0s}', '{t}')", [identity], [json.dumps(error)]
+    )
+
+
+async def test_failed_events_are_found_explained_and_put_back(
+    surelane: Command, connection: Connection
+) -> None:
+    queue = Queue(connection)
+    identity = await queue.enqueue("mail", {"to": "ada"}, item_key="welcome:ada", enqueued_by="blog")
+    await fail(connection, identity, "mailbox [full]")
+    await queue.enqueue("mail", {"to": "bob"}, item_key="welcome:bob")
+
+    table, listed, shown, why, history, story = await surelane.each(
+        "jobs list --status failed",
+        "jobs list --status failed --json",
+        "jobs show welcome:ada",
+        f"jobs why {identity} --json",
+        "events history welcome:ada",
+        "events history welcome:ada --json",
+    )
+
+    assert table.code == 0
+    assert "mailbox [full]" in table.out
+    assert "welcome:bob" not in table.out
+    assert [job["id"] for job in listed.json] == [identity]
+    assert (shown.json["payload"], shown.json["status"]) == ({"to": "ada"}, "failed")
+    assert why.json["reason"] == "ended"
+    assert [step["what"] for step in story.json["steps"]][-2:] == ["claimed", "failed"]
+    assert "blog" in history.out
+    assert story.json["trace"] in history.out
+
+    requeued = await surelane("events", "requeue", "welcome:ada")
+    assert (requeued.code, requeued.out) == (0, f"requeued 1: {identity}\n")
+    again, cancelled = (
+        await surelane("events", "requeue", "welcome:ada"),
+        await surelane("events", "cancel", "welcome:ada"),
+    )
+    assert (again.code, "have not ended" in again.err) == (1, True)
+    assert (cancelled.code, cancelled.out) == (0, "cancelled\n")
+    too_late = await surelane("events", "cancel", str(identity))
+    assert (too_late.code, "ended as cancelled" in too_late.err) == (1, True)
+
+
+async def test_all_that_failed_of_a_kind_is_put_back(surelane: Command, connection: Connection) -> None:
+    for number in range(3):
+        await fail(connection, await Queue(connection).enqueue("mail", {"n": number}), "no luck")
+    assert (await surelane("events", "requeue", "--status", "failed", "--kind", "note")).out == "requeued 0\n"
+    assert (await surelane("events", "requeue", "--status", "failed", "--kind", "mail")).out.startswith(
+        "requeued 3: "
+    )
+
+
+async def test_schedules_are_set_listed_and_deleted(surelane: Command) -> None:
+    made = await surelane(
+        *("cron", "set", "nightly", "mail", "0 3 * * *", "--time-zone", "Europe/Berlin"),
+        *("--payload", '{"to": "all"}', "--catch-up", "none"),
+    )
+    assert (made.code, "nightly fires next at" in made.out) == (0, True)
+    table, listed = await surelane.each("cron list", "cron list --json")
+    assert "Europe/Berlin" in table.out
+    assert [(cron["schedule"], cron["payload"], cron["catch_up"]) for cron in listed.json] == [
+        ("0 3 * * *", {"to": "all"}, "none")
+    ]
+    gone, missing = [await surelane("cron", "delete", "nightly") for _ in range(2)]
+    assert (gone.code, missing.code) == (0, 3)
+
+
+async def test_kinds_are_paused_and_the_figures_say_so(surelane: Command, connection: Connection) -> None:
+    queue = Queue(connection)
+    await queue.enqueue("mail", item_key="m")
+    await queue.announce_worker("worker-1", ["mail"], "0.1.0")
+    assert (await surelane("kinds", "pause", "mail")).out == "mail is paused\n"
+    table, figures, why = await surelane.each("stats", "stats --json", "jobs why m")
+    assert "worker-1" in table.out
+    assert [(kind["kind"], kind["paused"], kind["pending"]) for kind in figures.json["kinds"]] == [
+        ("mail", True, 1)
+    ]
+    assert why.out == "paused: kind mail is paused\n"
+    assert (await surelane("kinds", "resume", "mail")).code == 0
+
+
+async def test_a_trace_is_named_without_a_database() -> None:
+    nowhere = Command(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
+    plain = await nowhere("trace", "Ev1")
+    linked = await nowhere("trace", "Ev1", SURELANE_TRACE_URL="https://traces.example/{trace_id}")
+    assert plain.code == 0
+    assert linked.out == f"{plain.out}https://traces.example/{plain.out}"
+    assert (await nowhere.process("--version")).out.startswith("surelane 0.")
+
+
+async def test_an_event_that_waits_for_its_children_says_so(
+    surelane: Command, connection: Connection
+) -> None:
+    identity = await Queue(connection).fan_out([Job("part"), Job("part")], Continuation("whole"))
+    why, listed = await surelane.each(f"jobs why {identity}", "jobs list --status scheduled")
+    assert why.out == "waits_for_children: 2 children have not ended\n"
+    assert "never" in listed.out
+
+
+async def test_a_watched_list_is_shown_again(surelane: Command, connection: Connection) -> None:
+    process = await surelane.start("jobs", "list", "--watch")
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert b"no such events" in await process.stdout.readline()
+        await Queue(connection).enqueue("mail")
+        while b"mail" not in await process.stdout.readline():
+            pass
+    process.terminate()
+    await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "message"),
+    [
+        ("jobs list --status done", 2, "done is not a status"),
+        ("jobs list --limit 0", 2, "limit"),
+        ("jobs show nothing", 3, "there is no event nothing"),
+        ("events history 999", 3, "there is no event 999"),
+        ("events requeue", 2, "give events, or --status"),
+        ("cron set x mail often", 2, "is not a schedule"),
+        ("cron set x mail @daily --payload []", 2, "not a JSON object"),
+        ("cron set x mail @daily --catch-up some", 2, "none, one or all"),
+        ("frobnicate", 2, "No such command"),
+    ],
+)
+async def test_what_cannot_be_done_is_said_in_one_line(
+    surelane: Command, call: str, code: int, message: str
+) -> None:
+    done = await surelane(*call.split())
+    assert (done.code, message in done.err, "Traceback" in done.err) == (code, True, False), done.err
+
+
+async def test_a_database_that_is_away_or_has_no_schema_is_said(
+    surelane: Command, empty_database: str, shared_database: str
+) -> None:
+    away = Command(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
+    several = [
+        (await away.process("stats"), "cannot reach the database"),
+        (await Command(empty_database)("stats"), "surelane_migrations apply"),
+        (await Command(as_role(shared_database, "surelane_ingest"))("stats"), "member of agent_operator"),
+        (
+            await surelane("stats", DATABASE_URL="x", SURELANE_OPERATOR_DATABASE_URL=away.database),
+            "cannot reach",
+        ),
+    ]
+    for done, message in several:
+        assert (done.code, message in done.err, done.err.count("\n")) == (4, True, 1), done.err
+    assert (await surelane.process("stats", DATABASE_URL="")).code == 2, "no database is named"
+    assert (await surelane.process("stats", "--json")).json["workers"] == []
