@@ -11,6 +11,7 @@ as $$
 declare
     _first int4 := floor(random() * 16);
     _exhausted int8;
+    _swept int4 := 0;
 begin
     foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
         select array_agg(h.id) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
@@ -33,9 +34,10 @@ begin
             ) as e
             limit _limit
         ) as h;
-        exit when ids is not null or _exhausted = 0;
+        -- Fewer than asked for: there are no others.
+        exit when ids is not null or _exhausted < _limit or _swept > 0;
         if _exhausted > 100 then
-            perform agent.sweep_exhausted(_max_attempts, 1000);
+            _swept := agent.sweep_exhausted(_max_attempts, 1000);
         end if;
     end loop;
 end

@@ -1,0 +1,240 @@
+"""Twenty connections and thousands of events at once: none lost, none handed to two at a time, nobody deadlocks."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from random import Random
+
+import asyncpg
+
+from surelane.pool import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    Pair,
+    Row,
+    claim,
+    claim_one,
+    complete,
+    enqueue,
+    envelope,
+    fail,
+    pair,
+    release,
+)
+
+WORKERS = 16
+INSERTERS = 4
+EVENTS = 1600
+GROUPS = 25
+ATTEMPTS = 1000
+KIND = "slack.app_mention"
+
+
+class Floor:
+    """What is in whose hands at this moment, and what was settled."""
+
+    def __init__(self) -> None:
+        self.inserted: set[int] = set()
+        self.inserting = INSERTERS
+        self.holder: dict[int, int] = {}
+        self.group_holder: dict[str, int] = {}
+        self.in_hand: Counter[tuple[int, str | None]] = Counter()
+        self.handed: dict[str | None, list[int]] = defaultdict(list)
+        self.completed = 0
+        self.claims: Counter[Pair] = Counter()
+
+    def take(self, worker: int, rows: Iterable[Row]) -> None:
+        """Notes a claim; nobody else may hold any of it, nor another event of its groups."""
+        for row in rows:
+            self.handed[row["group_key"]].append(row["id"])
+            self.claims[row["id"], row["claim"]] += 1
+            self.in_hand[worker, row["group_key"]] += 1
+            assert self.holder.setdefault(row["id"], worker) == worker, "an event in two hands"
+            if row["group_key"] is not None:
+                assert self.group_holder.setdefault(row["group_key"], worker) == worker, (
+                    "a group in two hands"
+                )
+
+    def give(self, worker: int, rows: Iterable[Row]) -> None:
+        """Notes that a settle is about to be sent, before anybody else can know of it."""
+        for row in rows:
+            del self.holder[row["id"]]
+            self.in_hand[worker, row["group_key"]] -= 1
+            if row["group_key"] is not None and self.in_hand[worker, row["group_key"]] == 0:
+                del self.group_holder[row["group_key"]]
+
+    @property
+    def all_done(self) -> bool:
+        return self.inserting == 0 and self.completed == len(self.inserted)
+
+
+async def insert_all(
+    queue: Connection, floor: Floor, inserter: int, chance: Random, *, grouped: bool
+) -> None:
+    """Inserts this inserter's share, each group's events in order, in batches, one in ten of them sent twice."""
+    numbers = range(inserter, EVENTS, INSERTERS)
+    for start in range(0, len(numbers), 20):
+        batch = []
+        for number in numbers[start : start + 20]:
+            thread = {"channel": f"C{inserter}-{chance.randrange(GROUPS)}", "ts": "1.1"} if grouped else {}
+            batch.append(envelope(f"Ev{number}", event_ts=f"{1_700_000_000 + number}.000000", **thread))
+        batch += chance.sample(batch, 2)
+        rows = await insert_batch(queue, batch)
+        assert [row["duplicate"] for row in rows] == [False] * (len(batch) - 2) + [True] * 2
+        floor.inserted.update(row["id"] for row in rows)
+    floor.inserting -= 1
+
+
+async def insert_batch(queue: Connection, batch: list[str]) -> list[Row]:
+    """Inserts a batch, again where a lock delays it for longer than it waits; a deadlock is an error."""
+    while True:
+        try:
+            return list(
+                await queue.fetch("select id, duplicate from agent.insert_events($1) order by ordinal", batch)
+            )
+        except asyncpg.LockNotAvailableError:
+            continue
+
+
+async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, failing: bool) -> None:
+    """Claims batches of any size and settles them in pieces, some by a failure or a release, until all is done."""
+    while not floor.all_done:
+        rows = await claim(queue, KIND, limit=chance.choice([1, 5, 30]), max_attempts=ATTEMPTS)
+        floor.take(worker, rows)
+        rows_claimed = len(rows)
+        while rows:
+            size = chance.randint(1, len(rows))
+            piece, rows = rows[:size], rows[size:]
+            floor.give(worker, piece)
+            await settle(queue, floor, piece, chance.choice("cccfr") if failing else "c")
+        await asyncio.sleep(0 if rows_claimed else 0.005)
+
+
+async def settle(queue: Connection, floor: Floor, rows: list[Row], how: str) -> None:
+    """Settles until no answer is busy; none may be stale."""
+    items = [pair(row) for row in rows]
+    while items:
+        match how:
+            case "c":
+                answers = await complete(queue, *items)
+            case "f":
+                answers = await fail(queue, *items, max_attempts=ATTEMPTS)
+            case _:
+                answers = await release(queue, *items)
+        assert set(answers) <= {"done", "busy"}
+        floor.completed += answers.count("done") if how == "c" else 0
+        items = [item for item, answer in zip(items, answers, strict=True) if answer == "busy"]
+
+
+async def maintain(queue: Connection, floor: Floor) -> None:
+    """What workers do besides: sweeps, rescues, and cancelling something that is not there."""
+    while not floor.all_done:
+        assert await queue.fetchval("select agent.sweep_groups()") == 0, "a group without a head"
+        await queue.fetchval("select agent.sweep_events($1) + agent.rescue_events()", ATTEMPTS)
+        await queue.fetchval("select agent.cancel_event('nobody')")
+        await asyncio.sleep(0.02)
+
+
+async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing: bool) -> Floor:
+    """Everybody at once; any deadlock, or a wrong answer, ends it."""
+    floor, chance = Floor(), Random(7)
+    connections = [await connect() for _ in range(WORKERS + INSERTERS)]
+    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+        for number, connection in enumerate(connections):
+            if number < INSERTERS:
+                tasks.create_task(
+                    insert_all(connection, floor, number, Random(chance.random()), grouped=grouped)
+                )
+            else:
+                tasks.create_task(work(connection, floor, number, Random(chance.random()), failing=failing))
+        tasks.create_task(maintain(queue, floor))
+    return floor
+
+
+async def assert_all_ended_once(queue: Connection, floor: Floor) -> None:
+    """Every event is in history exactly once, as completed, and no claim was handed out twice."""
+    rows = await queue.fetch("select id, outcome, cardinality(claimed) as claims from agent.event_hist")
+    assert len(rows) == EVENTS
+    assert {row["id"] for row in rows} == floor.inserted
+    assert {row["outcome"] for row in rows} == {"completed"}
+    assert set(floor.claims.values()) == {1}
+    assert sum(row["claims"] for row in rows) == floor.claims.total()
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+async def test_a_crowd_loses_nothing_and_shares_nothing(queue: Connection, connect: Connect) -> None:
+    floor = await run_all(queue, connect, grouped=False, failing=True)
+    await assert_all_ended_once(queue, floor)
+
+
+async def test_a_crowd_keeps_the_rules_of_groups(queue: Connection, connect: Connect) -> None:
+    """Each group in one worker's hands at a time, and its events handed over in the order in which they happened."""
+    floor = await run_all(queue, connect, grouped=True, failing=False)
+    await assert_all_ended_once(queue, floor)
+    happened = {
+        row["id"]: row["event_ts"] for row in await queue.fetch("select id, event_ts from agent.event_hist")
+    }
+    for ids in floor.handed.values():
+        times = [happened[identity] for identity in ids]
+        assert times == sorted(times)
+
+
+async def test_a_crowd_that_fails_and_gives_back_keeps_groups_in_one_hand(
+    queue: Connection, connect: Connect
+) -> None:
+    floor = await run_all(queue, connect, grouped=True, failing=True)
+    await assert_all_ended_once(queue, floor)
+
+
+class Mixed:
+    """Who holds which group, where some claim single events and others batches."""
+
+    def __init__(self) -> None:
+        self.holders: dict[str, int] = {}
+        self.handed: Counter[int] = Counter()
+
+    def pass_through(self, me: int, rows: list[Row]) -> None:
+        """Takes what was claimed, alone, and lets go of it before it is settled."""
+        for row in rows:
+            assert self.holders.setdefault(row["group_key"], me) == me, "a group in two hands"
+            self.handed[row["id"]] += 1
+        for group in {row["group_key"] for row in rows}:
+            del self.holders[group]
+
+    async def single(self, queue: Connection, me: int) -> bool:
+        row = await claim_one(queue)
+        if row is not None:
+            self.pass_through(me, [row])
+            await queue.execute("select agent.delete_event($1)", row["id"])
+        return row is not None
+
+    async def batch(self, queue: Connection, me: int) -> bool:
+        rows = await claim(queue, limit=3)
+        self.pass_through(me, rows)
+        items = [pair(row) for row in rows]
+        while items:
+            answers = await complete(queue, *items)
+            items = [item for item, answer in zip(items, answers, strict=True) if answer == "busy"]
+        return bool(rows)
+
+
+async def test_single_claims_and_batches_get_along(queue: Connection, connect: Connect) -> None:
+    """The documented single claim beside batch claims, on the same groups, with the same guarantee."""
+    for number in range(240):
+        await enqueue(queue, group_key=f"g{number % 12}")
+    mixed = Mixed()
+
+    async def drain(connection: Connection, me: int) -> None:
+        while await queue_is_filled(connection):
+            if not await (mixed.single if me % 2 else mixed.batch)(connection, me):
+                await asyncio.sleep(0.005)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for me in range(8):
+            tasks.create_task(drain(await connect(), me))
+    assert (len(mixed.handed), set(mixed.handed.values())) == (240, {1})
+
+
+async def queue_is_filled(queue: Connection) -> bool:
+    filled: bool = await queue.fetchval("select exists (select from agent.event)")
+    return filled

@@ -1,0 +1,168 @@
+"""What claims, settles, lookups and sweeps read does not grow with the queue: 100,000 events cost what 1,000 cost."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.databases import Server
+from tests.sql.queue_steps import envelope
+
+SMALL, LARGE = 1_000, 100_000
+
+FILL = """
+insert into agent.event
+( event_ts, vt, kind, event, item_key, dedupe_key, head, lane, attempts, claimed, claimed_by, heartbeat_at)
+select now()
+, now() - interval '10 minutes' + n % 100000 * interval '1 millisecond' + interval '1 day' * ahead::int
+, case when ahead then 'job' else kind end, '{}', kind || n, case when kind = 'job' then 'd' || n end, true, n % 16
+, case when runs then 1 else 0 end, case when runs then array[now()] else '{}' end
+, case when runs then 'w' end, case when runs then now() end
+from unnest(array['job', 'job', 'parked', 'unhandled', 'scheduled', 'running']) with ordinality as kinds (kind, nth)
+cross join lateral (values (kind in ('scheduled', 'running'), kind = 'running')) as state (ahead, runs)
+cross join lateral (select generate_series(1000000 * nth, 1000000 * nth + $1 - 1)) as numbers (n)
+"""
+CROWD = """
+insert into agent.event (event_ts, vt, kind, event, group_key, head, lane)
+select now() + n * interval '1 millisecond', now() - interval '10 minutes' + n * interval '1 millisecond', 'crowd', '{}'
+, 'crowd', n = 1, 3 from generate_series(1, $1) as n
+"""
+STATEMENTS = {
+    "claim": "select * from agent.claim_events(array['job', 'parked', 'other'], 100)",
+    "single claim": "select * from agent.claim_event()",
+    "claim of a crowded group": "select * from agent.claim_events(array['crowd'], 10)",
+    "promotion in a crowded group": "select agent.delete_event(id) from agent.event where group_key = 'crowd' and head",
+    "insert into a crowded group": "select agent.enqueue('crowd', _group_key => 'crowd')",
+    "lookup by dedupe key": "select agent.enqueue('job', _dedupe_key => 'd1000007')",
+    "lookup by item key": "select agent.enqueue('job', _item_key => 'job1000007')",
+    "insert": f"select agent.insert_event('{envelope('Ev1')}')",
+    "sweep": "select agent.sweep_events()",
+    "next visible": "select agent.next_visible(array['job', 'parked', 'other'])",
+    "cancel": "select agent.cancel_event('scheduled5000007')",
+    "reschedule": "select agent.reschedule_event('scheduled5000007', now() + interval '1 day')",
+}
+statements = pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
+
+
+@dataclass
+class Backlog:
+    """A database with a long queue, and one with a short one, each with an administrator's connection."""
+
+    short: Connection
+    long: Connection
+
+
+async def filled(uri: str, events: int) -> Connection:
+    """A database with a backlog of every sort, one sixth each, and a group of as many."""
+    queue = await asyncpg.connect(uri)
+    await queue.execute("insert into agent.kind select unnest(array['job', 'parked', 'unhandled', 'crowd'])")
+    await queue.execute(FILL.replace("$1", str(events // 6)))
+    await queue.execute(CROWD.replace("$1", str(events // 3)))
+    await queue.execute("select agent.pause_kind('parked')")
+    await queue.execute("load 'auto_explain'")
+    await queue.execute(
+        "set auto_explain.log_nested_statements = on; set auto_explain.log_analyze = on;"
+        " set auto_explain.log_timing = off; set auto_explain.log_format = json; set auto_explain.log_min_duration = -1"
+    )
+    return queue
+
+
+@pytest.fixture(scope="module")
+async def backlog(server: Server, template: str) -> AsyncIterator[Backlog]:
+    async with server.fresh(template) as short, server.fresh(template) as long:
+        admin = server.admin.rpartition("/")[0]
+        both = Backlog(await filled(f"{admin}/{short}", SMALL), await filled(f"{admin}/{long}", LARGE))
+        yield both
+        await both.short.close()
+        await both.long.close()
+
+
+async def pages_read(queue: Connection, statement: str) -> int:
+    """How many pages a statement looks at, once its plans are made; undone afterwards."""
+    for _ in range(2):
+        async with undone(queue):
+            plan = await queue.fetchval(f"explain (analyze, buffers, timing off, format json) {statement}")
+    top = json.loads(plan)[0]["Plan"]
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
+class undone:  # noqa: N801 - reads as a statement
+    """A transaction that is rolled back."""
+
+    def __init__(self, queue: Connection) -> None:
+        self._transaction = queue.transaction()
+
+    async def __aenter__(self) -> None:
+        await self._transaction.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._transaction.rollback()
+
+
+async def plans_of(queue: Connection, statement: str) -> list[dict[str, Any]]:
+    """The plans of a statement and of all that the functions in it execute."""
+    logged: list[str] = []
+    listener = lambda _, message: logged.append(message.message)  # noqa: E731
+    queue.add_log_listener(listener)
+    try:
+        async with undone(queue):
+            await queue.execute(
+                "set local client_min_messages = log; set local auto_explain.log_min_duration = 0"
+            )
+            await queue.execute(statement)
+            await queue.execute("set local auto_explain.log_min_duration = -1")
+    finally:
+        queue.remove_log_listener(listener)
+    return [json.loads(text[text.index("{") :]) for text in logged if "plan:" in text]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A plan's nodes."""
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+@statements
+async def test_what_a_call_reads_does_not_grow_with_the_queue(backlog: Backlog, statement: str) -> None:
+    short, long = await pages_read(backlog.short, statement), await pages_read(backlog.long, statement)
+    assert long <= 2 * short + 150, f"{short} pages at {SMALL} events, {long} at {LARGE}"
+
+
+@statements
+async def test_no_call_scans_or_sorts_the_queue(backlog: Backlog, statement: str) -> None:
+    plans = await plans_of(backlog.long, statement)
+    assert plans
+    for plan in plans:
+        for node in nodes(plan["Plan"]):
+            text = plan["Query Text"]
+            assert (node["Node Type"], node.get("Relation Name")) != ("Seq Scan", "event"), text
+            assert node["Node Type"] != "Bitmap Heap Scan" or node["Actual Rows"] < SMALL, text
+            assert node["Node Type"] != "Sort" or node["Actual Rows"] < SMALL, text
+            assert node.get("Rows Removed by Filter", 0) < SMALL, text
+        assert "JIT" not in plan, plan["Query Text"]
+
+
+async def test_exhausted_events_ahead_cost_a_bounded_sweep(backlog: Backlog) -> None:
+    """However many lie before the first event that can be claimed, a claim has at most 1,000 of them swept."""
+    exhausted = (
+        "update agent.event set attempts = 3, claimed_by = 'w', claimed = array[now()] where id in"
+        " (select id from agent.event where kind = 'job' and vt <= now() order by vt limit {})"
+    )
+    costs = []
+    for count in (5_000, 20_000):
+        async with undone(backlog.long):
+            await backlog.long.execute(exhausted.format(count))
+            await backlog.long.fetch("select * from agent.claim_events(array['job'], 10)")
+            before = await backlog.long.fetchval("select count(*) from agent.event_hist")
+            plan = await backlog.long.fetchval(
+                "explain (analyze, buffers, format json) select * from agent.claim_events(array['job'], 10)"
+            )
+            swept = await backlog.long.fetchval("select count(*) from agent.event_hist") - before
+            assert swept <= 1_000
+            costs.append(json.loads(plan)[0]["Plan"]["Shared Hit Blocks"])
+    assert costs[1] <= 1.5 * costs[0]
