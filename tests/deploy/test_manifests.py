@@ -221,7 +221,7 @@ def test_traffic_is_denied_unless_named(manifests: tuple[Manifest, ...]) -> None
 def test_only_slack_and_webhooks_are_let_in_from_outside() -> None:
     (ingress,) = of_kind(rendered(PRODUCTION), "Ingress")
     (rule,) = ingress["spec"]["rules"]
-    assert {path["path"] for path in rule["http"]["paths"]} == {"/slack", "/v1/triggers"}
+    assert {path["path"] for path in rule["http"]["paths"]} == {"/slack", "/v1/triggers", "/v1/dispatch"}
     assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
 
 
