@@ -6,6 +6,7 @@ from surelane.events import Settled
 from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
 from surelane.queue import Queue
+from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
     claim,
@@ -63,3 +64,13 @@ async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Conn
     answered = await ended(queue, dispatched["id"])
     assert answered is not None
     assert answered["result"] == "1"
+
+
+async def test_a_handler_may_answer_what_awaits_it(queue: Connection, connect: Connect) -> None:
+    """As an approval by a button does: one event's handler ends another event."""
+    await enqueue(queue, "approval")
+    (row,) = await claim(queue, "approval")
+    worker = Queue(await connect("surelane_worker"))
+    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
+    assert await worker.await_event(*pair(row), deadline) is Settled.DONE
+    assert await worker.answer_event(row["id"], '"approved"') == "done"
