@@ -9,5 +9,12 @@ begin
 end
 $$;
 
-create or replace trigger event_deleted after delete on agent.event
-for each row when (old.head and old.group_key is not null) execute function agent.event_deleted();
+-- Created once: doing it again would keep inserts waiting until the migration ends.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_deleted') then
+        create trigger event_deleted after delete on agent.event
+        for each row when (old.head and old.group_key is not null) execute function agent.event_deleted();
+    end if;
+end
+$$;

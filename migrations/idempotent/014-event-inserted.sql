@@ -9,9 +9,6 @@ begin
 end
 $$;
 
-create or replace trigger event_inserted after insert on agent.event
-for each statement execute function agent.event_inserted();
-
 -- A new member becomes the head of its group where the present head yields to it.
 create or replace function agent.member_inserted() returns trigger
 language plpgsql security definer
@@ -37,5 +34,14 @@ begin
 end
 $$;
 
-create or replace trigger member_inserted after insert on agent.event
-for each row when (not new.head) execute function agent.member_inserted();
+-- Created once: doing it again would keep inserts waiting until the migration ends.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_inserted') then
+        create trigger event_inserted after insert on agent.event for each statement execute function agent.event_inserted();
+    end if;
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_inserted') then
+        create trigger member_inserted after insert on agent.event for each row when (not new.head) execute function agent.member_inserted();
+    end if;
+end
+$$;

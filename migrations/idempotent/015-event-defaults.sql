@@ -23,5 +23,12 @@ begin
 end
 $$;
 
-create or replace trigger event_defaults before insert on agent.event
-for each row when (new.kind is null or new.lane is null or new.head is null) execute function agent.event_defaults();
+-- Created once: doing it again would keep inserts waiting until the migration ends.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_defaults') then
+        create trigger event_defaults before insert on agent.event
+        for each row when (new.kind is null or new.lane is null or new.head is null) execute function agent.event_defaults();
+    end if;
+end
+$$;

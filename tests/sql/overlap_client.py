@@ -7,9 +7,12 @@ see ``test_migration_overlap.py``.
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
+
+import asyncpg
 
 from surelane.events import Completion, Failure, Settled
 from surelane.pool import RETRYABLE, close_pool, create_pool
@@ -24,16 +27,23 @@ async def main() -> None:
     """Runs rounds as the two services' roles, on pools whose connections outlive the migration."""
     ingest = await create_pool(os.environ["INGEST_URL"], service="overlap-ingest", max_size=2)
     worker = await create_pool(os.environ["WORKER_URL"], service="overlap-worker", max_size=2)
-    stop = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    stop = threading.Event()
+    # A daemon: an error must end the process although nobody has closed its input.
+    threading.Thread(target=_heed_end_of_input, args=(stop,), daemon=True).start()
     number = 0
     try:
-        while not stop.done():
+        while not stop.is_set():
             await round_of_work(Queue(ingest), Queue(worker), number)
             print(f"round {number}", flush=True)  # noqa: T201
             number += 1
     finally:
         await close_pool(ingest)
         await close_pool(worker)
+
+
+def _heed_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
 
 
 async def round_of_work(ingest: Queue, worker: Queue, number: int) -> None:
@@ -68,7 +78,7 @@ async def retried(call: Callable[[], Awaitable[Result]]) -> Result:
     for _ in range(20):
         try:
             return await call()
-        except RETRYABLE:
+        except (*RETRYABLE, asyncpg.LockNotAvailableError):
             await asyncio.sleep(0.05)
     return await call()
 
