@@ -5,6 +5,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared services/ingest services/worker migrations
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
 TESTS ?= tests
+# Tests wait more than they compute: more of them at once than there are cores.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help up test fuzz check format bench images lock clean
@@ -16,7 +18,7 @@ up: .venv/up.stamp ## the whole system on this machine: embedded PostgreSQL, mig
 	@exec $(BIN)/python -m dev.up
 
 test: .venv/test.stamp ## the whole suite: unit, SQL and system
-	@$(BIN)/python -m pytest -m "not container and not browser and not chaos and not cluster and not soak and not fuzz" $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not container and not browser and not chaos and not cluster and not soak and not fuzz" $(TESTS)
 
 fuzz: .venv/fuzz.stamp ## the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
