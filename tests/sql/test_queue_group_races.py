@@ -175,20 +175,23 @@ async def test_a_newcomer_takes_over_from_one_that_has_just_taken_over(
     assert await ids(queue) == [now]
 
 
-async def test_a_removal_that_waited_for_another_head_finds_the_new_one(
+async def test_a_removal_that_waited_for_a_head_that_stepped_down_locks_the_new_one(
     queue: Connection, connect: Connect
 ) -> None:
-    """Else a member could be deleted in the moment in which it is made the head, and the group would have none."""
+    """A group changes in one transaction at a time, also where its head has changed while that one waited."""
     future = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await enqueue(queue, group_key="g", run_at=future)
     other = await connect()
-    async with under_way(other):
-        newcomer = await member(other)
-        removal = asyncio.create_task(delete(queue, head))
-        await waits_for_lock(other, queue)
-    await removal
+    async with under_way(queue):
+        async with under_way(other):
+            newcomer = await member(other)
+            removal = asyncio.create_task(delete(queue, head))
+            await waits_for_lock(other, queue)
+        await removal
+        assert await ids(other) == [], "the group is changing"
     assert await live(queue, head) is None
     assert await heads(queue, "g") == [newcomer]
+    assert await ids(other) == [newcomer]
 
 
 async def test_a_member_deleted_by_hand_while_it_is_promoted_leaves_a_head(
