@@ -146,8 +146,11 @@ async def test_a_message_that_is_delivered_twice_is_one_turn_and_turns_keep_thei
     assert [json.loads(row["result"])["answer"][:11] for row in rows] == [
         f"You said {number} " for number in (1, 2, 3)
     ]
-    assert sorted(rows, key=lambda row: row["finished_at"]) == rows
     assert await system.result("embed-memories", turns[0])
+    handled = await system.connection.fetch(
+        "select item_key from agent.job where kind = 'analytics-write' order by id"
+    )
+    assert [row["item_key"] for row in handled] == [f"analytics:{turn}" for turn in turns[::2]]
 
 
 async def test_a_gateways_rollback_takes_the_turn_with_it(system: System) -> None:
