@@ -1,0 +1,59 @@
+"""Workers killed at random while the server crashes and comes back: every acknowledged event ends in history, once."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.system.restartable import Restartable, restartable
+from tests.system.test_worker_outage import all_end, load
+from tests.system.worker import worker
+
+ROUNDS = 3
+
+
+@pytest.fixture(scope="module")
+async def server() -> AsyncIterator[Restartable]:
+    async with restartable() as started:
+        yield started
+
+
+async def replica(server: Restartable, kills: asyncio.Queue[None], stop: asyncio.Event) -> None:
+    """A worker that is started again, as a deployment does, whenever it was killed."""
+    while not stop.is_set():
+        async with worker(server.uri(), ready="", SURELANE_LEASE="3s", SURELANE_MAX_ATTEMPTS="20") as running:
+            waits = [asyncio.create_task(kills.get()), asyncio.create_task(stop.wait())]
+            done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+            if waits[0] in done:
+                running.process.send_signal(signal.SIGKILL)
+                await running.child.wait()
+
+
+async def test_killed_workers_and_a_crashing_server_lose_nothing_and_double_nothing(
+    server: Restartable,
+) -> None:
+    stop_loading, stop_working = asyncio.Event(), asyncio.Event()
+    kills: list[asyncio.Queue[None]] = [asyncio.Queue(), asyncio.Queue()]
+    replicas = [asyncio.create_task(replica(server, queue, stop_working)) for queue in kills]
+    loading = asyncio.create_task(load(server, stop_loading))
+    chance = random.Random(7)
+    for _ in range(ROUNDS):
+        await asyncio.sleep(2 + chance.random())
+        kills[chance.randrange(2)].put_nowait(None)
+        await asyncio.sleep(chance.random())
+        await server.restart(signal.SIGQUIT)
+    await asyncio.sleep(1)
+    stop_loading.set()
+    stored = await loading
+
+    await all_end(server, stored)
+    async with server.connected() as connection:
+        doubled = await connection.fetchval("select count(*) - count(distinct id) from agent.event_hist")
+    stop_working.set()
+    await asyncio.gather(*replicas)
+    assert len(stored) > 100
+    assert doubled == 0
