@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from surelane.compatibility import unfit
 from surelane.errors import SettingsError
 from surelane.settings import DEMO_SIGNING_SECRET, load_settings
 from surelane_ingest.installation import Installation, installation
-from surelane_ingest.readiness import unfit
 from surelane_ingest.settings import IngestSettings
 
 

@@ -1,11 +1,11 @@
 """Whether ingest can take requests now: what ``/readyz`` answers."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from datetime import timedelta
 
-from surelane import Queue, __version__
+from surelane import Queue
+from surelane.compatibility import unfit
 from surelane.pool import UNAVAILABLE
 from surelane_ingest.connections import Connections
 
@@ -30,21 +30,3 @@ class Readiness:
         except Exception as error:  # noqa: BLE001 - a probe answers, whatever is wrong with the schema
             return f"the schema cannot be used: {type(error).__name__}"
         return unfit(version, min_compatible)
-
-
-def unfit(version: str, min_compatible: str, ours: str = __version__) -> str | None:
-    """Why a database of ``version`` does not serve services of version ``ours``, or ``None`` where it does.
-
-    A newer database does, so that old replicas restart during a rollout, unless it says that it is too new
-    for them.
-    """
-    if _release(version) < _release(ours):
-        return f"the schema is of version {version}, older than {ours}: run the migrations"
-    if _release(min_compatible) > _release(ours):
-        return f"the schema serves version {min_compatible} and newer, not {ours}"
-    return None
-
-
-def _release(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(?:\.\d+)*", version, re.ASCII)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
