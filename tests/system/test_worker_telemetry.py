@@ -6,8 +6,10 @@ from collections.abc import Mapping
 import aiohttp
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from surelane.operations import Operations
 from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane.story import trace_of
 from surelane.telemetry import trace_id_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
@@ -62,6 +64,27 @@ async def test_handling_and_its_slack_calls_belong_to_the_events_trace(
     assert receive.links == {SEND}
     assert b"hello" not in bytes(receiver.bytes)
     assert b"xoxb" not in bytes(receiver.bytes)
+
+
+async def test_a_workflow_is_one_trace_that_its_first_events_id_names(
+    database: str, connection: Connection
+) -> None:
+    async with receiving() as receiver, worker(database, **tracing(receiver)):
+        identity = await enqueue(connection, "plan", {"parts": 2})
+        await ended(connection, identity)
+        then = await connection.fetchval("select max(id) from agent.job where kind = 'synthesize'")
+        await ended(connection, then)
+        job = await Operations(connection).get(then)
+        assert job is not None
+        assert trace_of(job) == f"{trace_id_of(str(identity)):032x}"
+    processed = named(receiver.trace(trace_of(job)), "process plan") + [
+        span
+        for kind in ("subtask", "synthesize")
+        for span in named(receiver.trace(trace_of(job)), f"process {kind}")
+    ]
+    (plan, *rest) = processed
+    assert len(rest) == 3
+    assert {span.span.parent_span_id for span in rest} == {plan.span.span_id}
 
 
 async def test_later_attempt_links_to_the_one_before(database: str, connection: Connection) -> None:

@@ -24,7 +24,10 @@ def story_of(job: Mapping[str, Any]) -> list[Step]:
 
 
 def trace_of(job: Mapping[str, Any]) -> str:
-    """The id of an event's trace, 32 hexadecimal digits."""
+    """The id of an event's trace, 32 hexadecimal digits: that of whoever stored it, else the one its key names."""
+    stored = str(job.get("traceparent") or "").split("-")
+    if len(stored) == 4 and len(stored[1]) == 32:
+        return stored[1]
     return f"{trace_id_of(job['item_key'] or str(job['id'])):032x}"
 
 

@@ -119,7 +119,7 @@ def _otlp_metrics() -> MetricExporter:
     return Http()
 
 
-def _root_context(key: str) -> context.Context:
+def root_context(key: str) -> context.Context:
     """A remote, non-recording parent that carries the trace id derived from ``key``.
 
     A parent decides sampling for its children, so the configured sampler is asked first, as for a root span.
@@ -147,7 +147,7 @@ def send_span(key: str, destination: str, attributes: dict[str, AttributeValue])
     links = [Link(current)] if current.is_valid else []
     with tracer("surelane").start_as_current_span(
         f"send {destination}",
-        context=_root_context(key),
+        context=root_context(key),
         kind=SpanKind.PRODUCER,
         links=links,
         attributes={**operation("send", "send", destination), "messaging.message.id": key, **attributes},

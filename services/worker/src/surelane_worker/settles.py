@@ -1,13 +1,17 @@
 """The sorts of settles, and the call that sends each."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from opentelemetry.context import attach, detach, get_current
 
 from surelane.events import Completion, Failure, Settled
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
+from surelane.telemetry import context_of
 from surelane_worker.claims import Claim
 
 
@@ -69,11 +73,22 @@ async def _send_one(queue: Queue, claim: Claim, settle: Settle) -> Settled:
         case Awaiting(deadline):
             return await queue.await_event(*claim.fence, deadline)
         case Continued():
-            return await queue.continue_event(
-                *claim.fence, settle.children, settle.continuation, settle.result
-            )
+            with _within(claim.traceparent):
+                return await queue.continue_event(
+                    *claim.fence, settle.children, settle.continuation, settle.result
+                )
         case _:
             raise TypeError(f"{type(settle).__name__} is sent in batches")
+
+
+@contextmanager
+def _within(traceparent: str | None) -> Iterator[None]:
+    """What is enqueued in the block belongs to the span of the attempt that asked for it."""
+    token = attach(context_of(traceparent) or get_current())
+    try:
+        yield
+    finally:
+        detach(token)
 
 
 def without_what_was_refused(settle: Settle, error: Exception) -> Settle | None:

@@ -10,7 +10,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from surelane.events import Event, Settled
-from surelane.telemetry import context_of, link_to, operation, traceparent_of, tracer
+from surelane.telemetry import context_of, link_to, operation, root_context, traceparent_of, tracer
 
 MOST_LINKS = 128
 
@@ -42,12 +42,17 @@ class Tracing:
 
     @contextmanager
     def process(self, events: Sequence[Event]) -> Iterator[Span]:
-        """The span around a handler: child of the span that stored the event; of a group, linked to each event's."""
+        """The span around a handler: child of the span that stored the event; of a group, linked to each event's.
+
+        What was stored without a span begins the trace that its key names.
+        """
         first = events[0]
         alone = len(events) == 1
         links = _links(events) if self._linked or not alone else []
         links += [link for event in events[:MOST_LINKS] if (link := _earlier(event)) is not None]
-        parent = None if self._linked or not alone else context_of(first.traceparent)
+        parent = None
+        if alone and not self._linked:
+            parent = context_of(first.traceparent) or root_context(first.key)
         with self._tracer.start_as_current_span(
             f"process {first.kind}",
             context=parent or otel_context.Context(),
