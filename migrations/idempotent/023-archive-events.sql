@@ -5,6 +5,7 @@ create or replace function agent.archive_events
 ) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     _continuations int8[];

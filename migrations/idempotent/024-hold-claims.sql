@@ -3,6 +3,7 @@
 create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
@@ -16,9 +17,12 @@ begin
         from (select group_key from agent.event where group_key = any(_groups) and head order by group_key for update skip locked) as locked;
     end if;
     return array(
-        select e.id from (select id, max(claim) as claim from unnest(_ids, _claims) as given (id, claim) group by id) as item join agent.event as e on e.id = item.id
-        where e.claimed_by is not null and cardinality(e.claimed) = item.claim
-        and (e.group_key is null or e.group_key = any(_groups))
-        order by e.id for update of e skip locked);
+        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the table was last seen empty.
+        select e.id from (select id, max(claim) as claim from unnest(_ids, _claims) as given (id, claim) group by id order by id) as item
+        cross join lateral (
+            select id from agent.event where id = item.id and claimed_by is not null and cardinality(claimed) = item.claim
+            and (group_key is null or group_key = any(_groups))
+            for update skip locked
+        ) as e);
 end
 $$;

@@ -4,6 +4,7 @@ create or replace function agent.settle_answers(_ids int8[], _claims int4[], _he
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$

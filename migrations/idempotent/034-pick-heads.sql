@@ -7,6 +7,7 @@ create or replace function agent.pick_heads
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     _first int4 := floor(random() * 16);

@@ -10,6 +10,7 @@ create or replace function agent.claim_events
 , group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
@@ -32,9 +33,8 @@ begin
     update agent.event as e
     set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed = e.claimed || _now, claimed_by = _claimed_by, heartbeat_at = _now
     , retrying = false
-    from unnest(_ids) with ordinality as mine (id, nth) left join unnest(_picked.ids, _picked.vts) as picked (id, vt) on picked.id = mine.id
-    where e.id = mine.id
-    returning e.id, e.kind, e.lane, e.event_ts, e.attempts, cardinality(e.claimed), e.vt, picked.vt, e.event, e.item_key, e.group_key
-    , e.max_attempts, e.enqueued_at, e.errors, e.notes, e.traceparent;
+    where e.id = any(_ids)
+    returning e.id, e.kind, e.lane, e.event_ts, e.attempts, cardinality(e.claimed), e.vt, _picked.vts[array_position(_picked.ids, e.id)]
+    , e.event, e.item_key, e.group_key, e.max_attempts, e.enqueued_at, e.errors, e.notes, e.traceparent;
 end
 $$;

@@ -5,6 +5,7 @@ create or replace function agent.pick_members
 ) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     _ids int8[];

@@ -98,10 +98,10 @@ class Queue(Jobs, Schedules):
         )
         return [_event(row) for row in rows]
 
-    async def next_visible(self, kinds: Sequence[str]) -> float | None:
-        """Seconds until the next event of ``kinds`` that is not visible yet will be; ``None`` when there is none."""
+    async def next_visible(self, kinds: Sequence[str], within: timedelta = timedelta(days=1)) -> float | None:
+        """Seconds until the next event of ``kinds`` is visible that is not yet; ``None``: none will be ``within``."""
         seconds = await self._database.fetchval(
-            "select extract(epoch from agent.next_visible($1) - agent.clock())::float8", kinds
+            "select extract(epoch from agent.next_visible($1, $2) - agent.clock())::float8", kinds, within
         )
         return None if seconds is None else float(seconds)
 

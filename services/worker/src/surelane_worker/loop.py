@@ -199,7 +199,7 @@ class Loop:
         kinds = [kind for line in self._dispatch.lines for kind in line.kinds]
         try:
             connection, _ = await self._listener.connection()
-            self._wakeup.looked_ahead(now, await Queue(connection).next_visible(kinds))
+            self._wakeup.looked_ahead(now, await Queue(connection).next_visible(kinds, self._wakeup.horizon))
         except (*UNAVAILABLE, DatabaseError) as error:
             await self._recover(error)
 

@@ -7,12 +7,17 @@ from surelane_worker.retry import jittered
 
 LOOK_AHEAD_PAUSE = 0.25
 """Looking for the next due event follows activity, but not more often than this, in seconds."""
+HORIZON = 12
+"""How far it looks ahead, in poll intervals. Farther away lie the index entries of leases, dead and alive."""
+LOOK_AGAIN = 10
+"""After so many poll intervals it looks ahead again, whatever happened: before what was seen comes to its end."""
 
 
 class Wakeup:
     """Coalesces reasons to look at the queue: any number of notifications before a claim are answered by that claim."""
 
     def __init__(self, poll_interval: timedelta) -> None:
+        self.horizon = HORIZON * poll_interval
         self._poll_interval = poll_interval
         self._reason = asyncio.Event()
         self._active = True
@@ -34,14 +39,17 @@ class Wakeup:
         self._active = True
 
     def should_look_ahead(self, now: float) -> bool:
-        """Whether something happened since the next due event was last looked for.
+        """Whether something happened since the next due event was last looked for, or that is long ago.
 
         An idle worker sends one statement a poll interval, its claim, so it does not look ahead at each of them.
         """
-        return self._active and now - self._looked_ahead >= LOOK_AHEAD_PAUSE
+        since = now - self._looked_ahead
+        if self._active:
+            return since >= LOOK_AHEAD_PAUSE
+        return since >= LOOK_AGAIN * self._poll_interval.total_seconds()
 
     def looked_ahead(self, now: float, due_in: float | None) -> None:
-        """Notes when the next event is due, in seconds from ``now``; ``None`` where none is scheduled."""
+        """Notes when the next event is due, in seconds from ``now``; ``None``: not within the horizon."""
         self._active = False
         self._looked_ahead = now
         self._due = None if due_in is None else now + due_in
