@@ -239,3 +239,22 @@ async def test_a_database_that_is_away_or_has_no_schema_is_said(
         assert (done.code, message in done.err, done.err.count("\n")) == (4, True, 1), done.err
     assert (await surelane.process("stats", DATABASE_URL="")).code == 2, "no database is named"
     assert (await surelane.process("stats", "--json")).json["workers"] == []
+
+
+async def test_a_person_enqueues_once_and_finds_the_job_by_its_key(surelane: Command) -> None:
+    first = await surelane("enqueue", "agent-turn", "--payload", '{"n": 1}', "--key", "greeting:ada")
+    again = await surelane("enqueue", "agent-turn", "--key", "greeting:ada")
+    found = await surelane("jobs", "show", "greeting:ada")
+
+    assert first.code == again.code == 0
+    assert first.out == again.out
+    assert (found.json["id"], found.json["payload"]) == (int(first.out), {"n": 1})
+    assert (await surelane("enqueue", "agent-turn", "--payload", "{")).code == 2
+
+
+async def test_a_person_starts_an_orchestration(surelane: Command) -> None:
+    started = await surelane("orchestrate", "a report", "--subtask", "read", "--subtask", "write")
+    found = await surelane("jobs", "show", started.out.strip())
+
+    assert found.json["kind"] == "orchestrator-plan"
+    assert found.json["payload"] == {"goal": "a report", "subtasks": ["read", "write"]}

@@ -11,6 +11,7 @@ import typer
 
 from surelane import __version__
 from surelane.cli import cron, kinds
+from surelane.cli.enqueue import enqueue, orchestrate
 from surelane.cli.output import show_json, show_table
 from surelane.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, failed, run
 from surelane.operations import STATUSES, Filter, Operations
@@ -25,6 +26,8 @@ app.add_typer(jobs, name="jobs")
 app.add_typer(events, name="events")
 app.add_typer(kinds.app, name="kinds")
 app.add_typer(cron.app, name="cron")
+app.command()(enqueue)
+app.command()(orchestrate)
 
 Database = Annotated[
     str,
