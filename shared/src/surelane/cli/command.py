@@ -13,7 +13,7 @@ from surelane import __version__
 from surelane.cli import cron, kinds
 from surelane.cli.enqueue import enqueue, orchestrate
 from surelane.cli.output import show_json, show_table
-from surelane.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, failed, run
+from surelane.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
 from surelane.operations import STATUSES, Filter, Operations
 from surelane.pool import Connection
 from surelane.story import story_of, trace_of
@@ -29,14 +29,6 @@ app.add_typer(cron.app, name="cron")
 app.command()(enqueue)
 app.command()(orchestrate)
 
-Database = Annotated[
-    str,
-    typer.Option(
-        envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"],
-        help="A libpq URI, as a member of agent_operator.",
-        show_envvar=True,
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 Key = Annotated[
     str, typer.Argument(help="An event's id, or its natural key: Slack's event_id, a schedule's key.")

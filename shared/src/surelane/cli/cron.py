@@ -7,14 +7,10 @@ from typing import Annotated, Any, cast
 import typer
 
 from surelane.cli.output import show_json, show_table
-from surelane.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, failed, run
+from surelane.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
 from surelane.cron import CatchUp, Cron
 
 app = typer.Typer(help="Named schedules.", no_args_is_help=True)
-
-Database = Annotated[
-    str, typer.Option(envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"], show_envvar=True)
-]
 
 
 @app.command("list")

@@ -6,14 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from surelane.cli.session import EXIT_USAGE, failed, run
+from surelane.cli.session import EXIT_USAGE, Database, failed, run
 from surelane.operations import Operations
 from surelane.pool import Connection
 from surelane.queue import Queue
 
-Database = Annotated[
-    str, typer.Option(envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"], show_envvar=True)
-]
 DedupeKey = Annotated[str | None, typer.Option(help="While a job under it is pending, no other is added.")]
 
 

@@ -4,13 +4,10 @@ from typing import Annotated
 
 import typer
 
-from surelane.cli.session import run
+from surelane.cli.session import Database, run
 
 app = typer.Typer(help="Pause and resume kinds.", no_args_is_help=True)
 
-Database = Annotated[
-    str, typer.Option(envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"], show_envvar=True)
-]
 Kind = Annotated[str, typer.Argument(help="Such as slack.app_mention.")]
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import asyncpg
 import typer
@@ -16,6 +16,16 @@ EXIT_NOT_FOUND = 3
 EXIT_DATABASE = 4
 
 Result = TypeVar("Result")
+
+Database = Annotated[
+    str,
+    typer.Option(
+        envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"],
+        help="A libpq URI, as a member of agent_operator.",
+        show_envvar=True,
+    ),
+]
+"""The option every command has that asks the database."""
 
 
 def run(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -> Result:
