@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from types import ModuleType
 
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 import surelane_ingest.settings
@@ -15,10 +16,14 @@ LIBPQ = {"PGPASSWORD"}
 """What the database driver reads by itself."""
 
 
-def _aliases(module: ModuleType) -> Iterator[str]:
+def _fields(module: ModuleType) -> Iterator[FieldInfo]:
     for kind in vars(module).values():
         if isinstance(kind, type) and issubclass(kind, BaseSettings):
-            yield from (str(field.validation_alias) for field in kind.model_fields.values())
+            yield from kind.model_fields.values()
+
+
+def _aliases(module: ModuleType) -> Iterator[str]:
+    return (str(field.validation_alias) for field in _fields(module))
 
 
 READ = {
@@ -27,6 +32,15 @@ READ = {
     "migrations": set(_aliases(surelane_migrations.settings)),
 }
 """The variables of each image's program."""
+
+OPERATORS = {"SURELANE_API_TOKEN", "SURELANE_OPERATOR_DATABASE_URL"}
+"""What ingest's image reads for the operator's API alone, a deployment of its own."""
+
+SECRET = {
+    image: {str(field.validation_alias) for field in _fields(module) if "Secret" in str(field.annotation)}
+    for image, module in (("ingest", surelane_ingest.settings), ("worker", surelane_worker.settings))
+}
+"""Those of them that are secrets, by their types."""
 
 
 def is_read(image: str, variable: str) -> bool:

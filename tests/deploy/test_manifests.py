@@ -22,7 +22,7 @@ from tests.deploy.manifests import (
     rendered,
     workloads,
 )
-from tests.deploy.settings import default_ports, is_read
+from tests.deploy.settings import OPERATORS, SECRET, default_ports, is_read
 
 POD_LABEL = "app.kubernetes.io/name"
 PATHS = {"/livez", "/readyz"}
@@ -39,6 +39,15 @@ def image_of(container: Manifest) -> str | None:
     """Which of our images a container runs: ``ingest``, ``worker``, ``migrations``, ``simulator``."""
     name = str(container["image"]).rpartition("/")[2].partition(":")[0]
     return name.removeprefix(OURS) if name.startswith(OURS) else None
+
+
+def secrets_of(container: Manifest) -> dict[str, Manifest]:
+    """Which key of which Secret a container's variables come from."""
+    return {
+        variable["name"]: variable["valueFrom"]["secretKeyRef"]
+        for variable in container.get("env", [])
+        if "secretKeyRef" in variable.get("valueFrom", {})
+    }
 
 
 def test_every_pod_is_hardened(manifests: tuple[Manifest, ...]) -> None:
@@ -169,13 +178,23 @@ def test_every_variable_is_read_by_the_code(manifests: tuple[Manifest, ...]) -> 
                     assert is_read(image, variable), f"{image} does not read {variable}"
 
 
-def test_every_secret_named_is_there_with_its_key() -> None:
+def test_every_secret_that_is_demanded_is_there_with_its_key() -> None:
     manifests = rendered(DEMONSTRATION)
     for workload in workloads(manifests):
         for container in containers(workload):
-            for variable in container.get("env", []):
-                if reference := variable.get("valueFrom", {}).get("secretKeyRef"):
+            for reference in secrets_of(container).values():
+                if not reference.get("optional"):
                     assert reference["key"] in named(manifests, "Secret", reference["name"])["data"]
+
+
+def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, ...]) -> None:
+    for name in ("ingest", "worker"):
+        (container,) = pod(named(manifests, "Deployment", name))["containers"]
+        references = secrets_of(container)
+        assert set(references) == SECRET[name] - OPERATORS
+        assert all(variable == reference["key"] for variable, reference in references.items())
+        optional = {variable for variable, reference in references.items() if reference.get("optional")}
+        assert optional == set(references) & {"SURELANE_TRIGGER_SECRETS", "SURELANE_DISPATCH_SECRETS"}
 
 
 def test_services_wait_for_the_schema(manifests: tuple[Manifest, ...]) -> None:
