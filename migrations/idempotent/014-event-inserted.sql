@@ -22,7 +22,7 @@ begin
         return null;
     end if;
     loop
-        perform from agent.event where group_key = new.group_key and head for no key update;
+        perform from agent.event where group_key = new.group_key and head for update;
         -- Not found, though there is one: another newcomer took over while we waited; the next statement sees it.
         exit when found or not exists (select from agent.event where group_key = new.group_key and head);
     end loop;

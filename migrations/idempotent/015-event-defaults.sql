@@ -11,8 +11,7 @@ begin
     end if;
     new.lane := coalesce(new.lane, agent.lane(new.group_key));
     if new.group_key is not null then
-        perform from agent.event where group_key = new.group_key and head for key share;
-        new.head := not found;
+        new.head := not agent.enter_group(new.group_key, new.kind, new.vt);
     else
         new.head := true;
     end if;

@@ -23,3 +23,24 @@ begin
     return not _head.retrying and _head.vt > _vt;
 end
 $$;
+
+-- Locks the head of a group that a row is about to enter, so that it cannot leave before the row is committed and seen by the
+-- election; false: there is none. For key share, with which any number of rows enter at once; for update where the head will
+-- step down for the row: raising the lock only then could deadlock with another newcomer. Whoever changes a head locks it for
+-- update, nothing weaker: an update that has to move a row to another page, or its values out of line, forgets the key share
+-- locks taken meanwhile (PostgreSQL 17 and 18 at least).
+create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    if agent.head_yields(_group_key, _kind, _vt) then
+        perform from agent.event where group_key = _group_key and head for update;
+    else
+        perform from agent.event where group_key = _group_key and head for key share;
+    end if;
+    return found;
+end
+$$;

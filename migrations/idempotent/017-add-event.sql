@@ -1,6 +1,5 @@
 -- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
--- Every insert of ours ends here. Groups are entered by locking the head for key share, so that it
--- cannot vanish before we commit; where it should yield to the newcomer, the insert trigger sees to that.
+-- Every insert of ours ends here. Where the head of the row's group should yield to it, the insert trigger sees to that.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -10,7 +9,7 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-    _head_id int8;
+    _joins boolean := false;
 begin
     -- The second look below is sound only where each statement sees what has been committed before it.
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -23,12 +22,12 @@ begin
     duplicate := false;
     loop
         if _new.group_key is not null then
-            select e.id into _head_id from agent.event as e where e.group_key = _new.group_key and e.head for key share;
+            _joins := agent.enter_group(_new.group_key, _new.kind, _new.vt);
         end if;
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
             , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
         values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
-            , _new.item_key, _new.dedupe_key, _new.group_key, _new.group_key is null or _head_id is null, agent.lane(_new.group_key)
+            , _new.item_key, _new.dedupe_key, _new.group_key, not _joins, agent.lane(_new.group_key)
             , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
             , coalesce(_new.errors, '[]'), _new.traceparent, _new.continuation_id, _new.waits_for
             , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'))

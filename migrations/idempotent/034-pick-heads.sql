@@ -31,7 +31,7 @@ begin
             ) as probe
             cross join lateral (
                 select * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
-                order by vt limit _limit for no key update skip locked
+                order by vt limit _limit for update skip locked
             ) as e
             limit _limit
         ) as h;

@@ -12,7 +12,7 @@ declare
 begin
     update agent.event set vt = _now
     where id in (select id from agent.event where attempts > 0 and vt > _now and claimed_by is not null and heartbeat_at < _now - _dead_for
-                 order by id for no key update skip locked);
+                 order by id for update skip locked);
     get diagnostics _rescued = row_count;
     if _rescued > 0 then
         perform pg_notify('agent_event', '');
