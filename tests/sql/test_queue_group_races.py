@@ -127,7 +127,7 @@ async def test_a_first_event_that_is_rolled_back_leaves_the_head_to_the_next(
 async def test_a_claim_leaves_a_group_alone_while_an_event_enters_it(
     queue: Connection, connect: Connect
 ) -> None:
-    """An update of the head may forget the lock by which the newcomer keeps it, so that only the settle would be left to see it."""
+    """Its update of the head could forget the lock by which the newcomer keeps the head in place."""
     head = await member(queue)
     other = await connect()
     async with under_way(other):
