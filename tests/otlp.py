@@ -1,19 +1,30 @@
-"""A receiver of OTLP over HTTP that parses the real protocol and keeps the spans."""
+"""A receiver of OTLP, over HTTP and over gRPC, that parses the real protocol and keeps what arrives."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import grpc
 from aiohttp import web
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_rpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as traces_rpc
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+HTTP, GRPC = "http/protobuf", "grpc"
+PROTOCOLS = (HTTP, GRPC)
+PROTOBUF = "application/x-protobuf"
 
 
 @dataclass(frozen=True)
 class Received:
-    """A span as it arrived, with the service that sent it."""
+    """A span as it arrived, with the service that sent it and the schema its names follow."""
 
     service: str
+    schema: str
     span: Span
 
     @property
@@ -21,57 +32,157 @@ class Received:
         return self.span.name
 
     @property
+    def kind(self) -> str:
+        """``producer``, ``consumer``, ``client``, ..."""
+        name: str = Span.SpanKind.Name(self.span.kind)
+        return name.removeprefix("SPAN_KIND_").lower()
+
+    @property
     def trace_id(self) -> str:
         return self.span.trace_id.hex()
 
     @property
-    def attributes(self) -> dict[str, str]:
-        """Its string attributes."""
-        return {item.key: item.value.string_value for item in self.span.attributes}
+    def id(self) -> str:
+        return self.span.span_id.hex()
+
+    @property
+    def parent(self) -> str:
+        """The id of its parent; empty: it has none."""
+        return self.span.parent_span_id.hex()
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return _values(self.span.attributes)
 
     @property
     def links(self) -> set[str]:
         """The ids of the spans it links to."""
         return {link.span_id.hex() for link in self.span.links}
 
+    @property
+    def failed(self) -> bool:
+        """Whether its status is an error."""
+        return self.span.status.code == Status.STATUS_CODE_ERROR
+
+
+def _values(items: Sequence[KeyValue]) -> dict[str, Any]:
+    return {item.key: getattr(item.value, item.value.WhichOneof("value") or "string_value") for item in items}
+
 
 @dataclass
 class Receiver:
     """What has arrived so far."""
 
-    endpoint: str
+    protocol: str
+    endpoint: str = ""
     spans: list[Received] = field(default_factory=list)
-    bytes: bytearray = field(default_factory=bytearray)
+    exported: bytearray = field(default_factory=bytearray)
+    """Everything as it was sent: spans and metrics."""
+    requests: list[str] = field(default_factory=list)
+    """The sort of each export: ``traces`` or ``metrics``."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The standard variables that make a service export to it, soon."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
 
     def trace(self, trace_id: str) -> list[Received]:
         """The spans of one trace, in the order they began."""
         found = [received for received in self.spans if received.trace_id == trace_id]
         return sorted(found, key=lambda received: received.span.start_time_unix_nano)
 
-    async def traces(self, request: web.Request) -> web.Response:
-        """The handler of ``/v1/traces``."""
-        body = await request.read()
-        self.bytes += body
-        for resource in service.ExportTraceServiceRequest.FromString(body).resource_spans:
-            names = {item.key: item.value.string_value for item in resource.resource.attributes}
-            for scope in resource.scope_spans:
-                self.spans += [Received(names["service.name"], span) for span in scope.spans]
-        answer = service.ExportTraceServiceResponse().SerializeToString()
-        return web.Response(body=answer, content_type="application/x-protobuf")
+    def named(self, name: str) -> list[Received]:
+        """The spans of a name, in the order they began."""
+        found = [received for received in self.spans if received.name == name]
+        return sorted(found, key=lambda received: received.span.start_time_unix_nano)
+
+    def take_traces(self, body: bytes) -> None:
+        """Keeps an export of spans."""
+        self.requests.append("traces")
+        self.exported += body
+        self.spans += _spans(traces.ExportTraceServiceRequest.FromString(body))
+
+    def take_metrics(self, body: bytes) -> None:
+        """Keeps an export of metrics, once it was found to be one."""
+        metrics.ExportMetricsServiceRequest.FromString(body)
+        self.requests.append("metrics")
+        self.exported += body
+
+
+def _spans(request: traces.ExportTraceServiceRequest) -> Iterator[Received]:
+    for resource in request.resource_spans:
+        service = _values(resource.resource.attributes)["service.name"]
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield Received(service, scope.schema_url, span)
 
 
 @asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
+async def receiving(protocol: str = HTTP) -> AsyncIterator[Receiver]:
     """Runs a receiver on a free port of 127.0.0.1."""
-    receiver = Receiver("")
+    receiver = Receiver(protocol)
+    async with _over_grpc(receiver) if protocol == GRPC else _over_http(receiver):
+        yield receiver
+
+
+@asynccontextmanager
+async def _over_http(receiver: Receiver) -> AsyncIterator[None]:
+    async def take_traces(request: web.Request) -> web.Response:
+        receiver.take_traces(await request.read())
+        answer = traces.ExportTraceServiceResponse()
+        return web.Response(body=answer.SerializeToString(), content_type=PROTOBUF)
+
+    async def take_metrics(request: web.Request) -> web.Response:
+        receiver.take_metrics(await request.read())
+        answer = metrics.ExportMetricsServiceResponse()
+        return web.Response(body=answer.SerializeToString(), content_type=PROTOBUF)
+
     app = web.Application()
-    app.router.add_post("/v1/traces", receiver.traces)
+    app.add_routes([web.post("/v1/traces", take_traces), web.post("/v1/metrics", take_metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     receiver.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        yield receiver
+        yield
     finally:
         await runner.cleanup()
+
+
+class _Traces(traces_rpc.TraceServiceServicer):
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    async def Export(  # noqa: N802 - the service's
+        self, request: traces.ExportTraceServiceRequest, _: object
+    ) -> traces.ExportTraceServiceResponse:
+        self._receiver.take_traces(request.SerializeToString())
+        return traces.ExportTraceServiceResponse()
+
+
+class _Metrics(metrics_rpc.MetricsServiceServicer):
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    async def Export(  # noqa: N802 - the service's
+        self, request: metrics.ExportMetricsServiceRequest, _: object
+    ) -> metrics.ExportMetricsServiceResponse:
+        self._receiver.take_metrics(request.SerializeToString())
+        return metrics.ExportMetricsServiceResponse()
+
+
+@asynccontextmanager
+async def _over_grpc(receiver: Receiver) -> AsyncIterator[None]:
+    server = grpc.aio.server()
+    traces_rpc.add_TraceServiceServicer_to_server(_Traces(receiver), server)  # type: ignore[no-untyped-call]
+    metrics_rpc.add_MetricsServiceServicer_to_server(_Metrics(receiver), server)  # type: ignore[no-untyped-call]
+    receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(grace=None)

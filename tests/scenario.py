@@ -89,14 +89,15 @@ async def new_mention(system: System) -> Mention:
     return Mention(event_id, thread_ts, text, json.dumps(envelope).encode())
 
 
-async def send(system: System, mention: Mention) -> int:
-    """Posts a mention as Slack does; answers the status."""
+async def send(system: System, mention: Mention, *, retry: int | None = None) -> int:
+    """Posts a mention as Slack does, or its ``retry``; answers the status."""
     timestamp, verifier = str(int(time.time())), SignatureVerifier(system.signing_secret)
     signature = verifier.generate_signature(timestamp=timestamp, body=mention.body)
     headers = {
         "Content-Type": "application/json",
         "X-Slack-Request-Timestamp": timestamp,
         "X-Slack-Signature": str(signature),
+        **({} if retry is None else {"X-Slack-Retry-Num": str(retry)}),
     }
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,

@@ -85,7 +85,7 @@ async def test_no_text_of_a_message_and_no_secret_is_exported_or_logged(database
         [*running.ingest.output, *(line for worker in running.workers for line in worker.output)]
     )
     for marked in (mention.text, running.system.signing_secret, running.system.bot_token):
-        assert marked.encode() not in receiver.bytes
+        assert marked.encode() not in receiver.exported
         assert marked not in logs
 
 

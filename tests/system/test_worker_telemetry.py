@@ -62,8 +62,8 @@ async def test_handling_and_its_slack_calls_belong_to_the_events_trace(
     assert settle.span.parent_span_id == call.span.parent_span_id == process.span.span_id
     (receive,) = named(receiver.spans, "receive slack.app_mention")
     assert receive.links == {SEND}
-    assert b"hello" not in bytes(receiver.bytes)
-    assert b"xoxb" not in bytes(receiver.bytes)
+    assert b"hello" not in bytes(receiver.exported)
+    assert b"xoxb" not in bytes(receiver.exported)
 
 
 async def test_a_workflow_is_one_trace_that_its_first_events_id_names(
@@ -97,7 +97,7 @@ async def test_later_attempt_links_to_the_one_before(database: str, connection: 
     assert first.attributes["error.type"] == "RuntimeError"
     assert first.span.status.code == first.span.status.STATUS_CODE_ERROR
     assert second.links == {first.span.span_id.hex()}
-    assert b"the first time" not in bytes(receiver.bytes)
+    assert b"the first time" not in bytes(receiver.exported)
 
 
 async def test_group_has_one_span_linked_to_all_its_events(database: str, connection: Connection) -> None:
@@ -136,8 +136,8 @@ async def test_response_url_stays_out_of_spans(database: str, connection: Connec
             row = await ended(connection, await Queue(connection).insert_event(json.dumps(command)))
         assert row["reason"] == "response_refused"
         assert named(receiver.spans, "process slack.command.hello")
-    assert b"secret-path" not in bytes(receiver.bytes)
-    assert b"secret-query" not in bytes(receiver.bytes)
+    assert b"secret-path" not in bytes(receiver.exported)
+    assert b"secret-query" not in bytes(receiver.exported)
 
 
 async def test_metrics_count_by_kind(database: str, connection: Connection) -> None:

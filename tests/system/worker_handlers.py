@@ -125,6 +125,8 @@ async def ordered(event: Event, ctx: Context) -> float:
 async def mentioned(event: Event, ctx: Context) -> object:
     """Answers as the message asks; the first claim dies where the message says so, as by ``kill -9``."""
     words = event.slack["text"].split()
+    if "fail-first" in words and ctx.attempt == 1:
+        raise RuntimeError(event.slack["text"])
     if "react" in words:
         await ctx.slack.react(event, "eyes")
         await ctx.slack.react(event, ":eyes:")
@@ -137,6 +139,12 @@ async def mentioned(event: Event, ctx: Context) -> object:
     second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
     _die_if(event, words, "die-at-the-end")
     return [first, second]
+
+
+@handlers.on_group("slack.message.im")
+async def conversation(events: list[Event], ctx: Context) -> list[str]:
+    """Answers which messages it got together."""
+    return [event.slack["text"] for event in events]
 
 
 async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:

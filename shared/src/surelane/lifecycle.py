@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import uvloop
 
@@ -37,12 +38,16 @@ def run(main: Main) -> int:
     except SurelaneError as error:
         get_logger("surelane.lifecycle").error("service failed", reason=str(error))
         return EXIT_FAILED
+    except Exception:  # noqa: BLE001 - a crash is a line among the others, and says as little of the data
+        get_logger("surelane.lifecycle").error("service crashed", exc_info=True)
+        return EXIT_FAILED
     return EXIT_OK
 
 
 async def _with_signals(main: Main) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_report)
 
     def on_signal(name: str) -> None:
         if stop.is_set():
@@ -53,6 +58,15 @@ async def _with_signals(main: Main) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     await main(stop)
+
+
+def _report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Says what nobody caught, such as in a task that a handler left behind; asyncio would quote its message."""
+    get_logger("surelane.lifecycle").error(
+        "exception in the event loop",
+        what=context["message"].partition("(")[0],
+        error=type(context.get("exception")).__name__,
+    )
 
 
 async def sleep_unless(stop: asyncio.Event, pause: timedelta) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -10,10 +11,11 @@ from opentelemetry import trace
 
 Logger = structlog.stdlib.BoundLogger
 
+EXPORT_PAUSE = 60.0
+"""Seconds between lines of one of OpenTelemetry's loggers."""
+
 # Without local variables: they hold secrets and people's messages.
-_TRACEBACKS = structlog.processors.ExceptionRenderer(
-    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-)
+_traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 def configure_logs(service: str, level: str = "info") -> None:
@@ -34,7 +36,11 @@ def configure_logs(service: str, level: str = "info") -> None:
     if sys.stdout.isatty():
         renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
-        renderers = [_add_service(service), _TRACEBACKS, structlog.processors.JSONRenderer()]
+        renderers = [
+            _add_service(service),
+            structlog.processors.ExceptionRenderer(_types_only),
+            structlog.processors.JSONRenderer(),
+        ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
@@ -48,6 +54,7 @@ def configure_logs(service: str, level: str = "info") -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
+    handler.addFilter(_Seldom("opentelemetry", EXPORT_PAUSE))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -59,6 +66,34 @@ def get_logger(name: str) -> Logger:
     """A logger whose lines carry ``name`` and whatever is bound to it."""
     logger: Logger = structlog.stdlib.get_logger(name)
     return logger
+
+
+class _Seldom(logging.Filter):
+    """Lets a line a pause through of each logger below ``name``: a collector that is away fails every export anew."""
+
+    def __init__(self, name: str, pause: float) -> None:
+        super().__init__(name)
+        self._pause = pause
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if not super().filter(record):
+            return True
+        if now < self._next.get(record.name, now):
+            return False
+        self._next[record.name] = now + self._pause
+        return True
+
+
+def _types_only(exc_info: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - structlog's ExcInfo
+    """A stack trace without what the exceptions say: messages quote what people wrote."""
+    return [_type_only(stack) for stack in _traceback(exc_info)]
+
+
+def _type_only(stack: dict[str, Any]) -> dict[str, Any]:
+    nested = [[_type_only(inner) for inner in group] for group in stack.get("exceptions", ())]
+    return {**stack, "exc_value": "", "exc_notes": [], "syntax_error": None, "exceptions": nested}
 
 
 def _add_trace(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

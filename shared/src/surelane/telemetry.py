@@ -6,23 +6,39 @@ costs nothing measurable. Conventions: OpenTelemetry messaging semantic conventi
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from opentelemetry import context, metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
-from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, ParentBased
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from surelane.exporters import metric_exporter, span_exporter
+
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+FLUSH = 5.0
+"""Seconds for which a service that ends waits for a collector to take what it has not sent yet."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -40,8 +56,14 @@ class Telemetry:
     pushes_metrics: bool = False
     """Whether metrics also go out by OTLP, so that they must pass through the SDK."""
 
-    def shutdown(self) -> None:
-        """Flushes what is buffered and stops the exporters."""
+    def shutdown(self, within: float = FLUSH) -> None:
+        """Flushes what is buffered and stops the exporters; gives up after ``within`` seconds."""
+        # The SDK would wait half a minute for each; a thread that outlives the process keeps nobody waiting.
+        stopping = threading.Thread(target=self._shutdown, name="telemetry-shutdown", daemon=True)
+        stopping.start()
+        stopping.join(within)
+
+    def _shutdown(self) -> None:
         if self.traces is not None:
             self.traces.shutdown()
         self.metrics.shutdown()
@@ -58,65 +80,33 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
         {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
     )
     readers: list[MetricReader] = [PrometheusMetricReader()]
-    if _exporter("metrics") == "otlp":
-        readers.append(PeriodicExportingMetricReader(_otlp_metrics()))
-    meter_provider = MeterProvider(metric_readers=readers, resource=resource)
+    if (pushed := metric_exporter()) is not None:
+        readers.append(PeriodicExportingMetricReader(pushed))
+    # The HTTP instrumentations count by the Host header, of which whoever calls can send any number.
+    views = [View(instrument_name="http.*", aggregation=DropAggregation())]
+    meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
     metrics.set_meter_provider(meter_provider)
-    pushes = len(readers) > 1
-    exporter = _span_exporter()
+    exporter = span_exporter()
     if exporter is None:
-        return Telemetry(None, meter_provider, pushes)
+        return Telemetry(None, meter_provider, pushed is not None)
+    processor = BatchSpanProcessor(exporter)
     tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
+    tracer_provider.add_span_processor(processor)
     trace.set_tracer_provider(tracer_provider)
-    return Telemetry(tracer_provider, meter_provider, pushes)
+    _trace_statements(resource, processor)
+    return Telemetry(tracer_provider, meter_provider, pushed is not None)
+
+
+def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
+    """Gives a span to each statement that belongs to one: a poll's or a batch's would be a trace of its own."""
+    provider = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
 
 
 def tracer(name: str) -> trace.Tracer:
     """The tracer of a module, with the conventions' schema pinned."""
     return trace.get_tracer(name, schema_url=SCHEMA_URL)
-
-
-def _exporter(signal: str) -> str:
-    """Which exporter a signal uses: by name, or OTLP where an endpoint is given, else none."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return "none"
-    named = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER")
-    if named:
-        return named.strip().lower()
-    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
-    return "otlp" if any(os.environ.get(name) for name in endpoints) else "none"
-
-
-def _protocol(signal: str) -> str:
-    specific = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
-    return specific or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
-
-
-def _span_exporter() -> SpanExporter | None:
-    match _exporter("traces"):
-        case "otlp" if _protocol("traces") == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc  # noqa: PLC0415 - grpc is slow to import and rarely used
-
-            return Grpc()
-        case "otlp":
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http  # noqa: PLC0415
-
-            return Http()
-        case "console":
-            return ConsoleSpanExporter()
-        case _:
-            return None
-
-
-def _otlp_metrics() -> MetricExporter:
-    if _protocol("metrics") == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc  # noqa: PLC0415
-
-        return Grpc()
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http  # noqa: PLC0415
-
-    return Http()
 
 
 def root_context(key: str) -> context.Context:
@@ -137,22 +127,35 @@ def root_context(key: str) -> context.Context:
 
 
 @contextmanager
-def send_span(key: str, destination: str, attributes: dict[str, AttributeValue]) -> Iterator[str | None]:
+def send_span(key: str, destination: str) -> Iterator[trace.Span]:
     """The ``send`` span of an event: the root of its trace, linked to the current span (the HTTP request's).
 
-    Yields:
-        The span's ``traceparent``, to be stored on the row; ``None`` while tracing is off.
+    Its :func:`traceparent_of` is to be stored on the row. While tracing is off, it is a span that records nothing.
     """
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        yield INVALID_SPAN
+        return
     current = trace.get_current_span().get_span_context()
-    links = [Link(current)] if current.is_valid else []
     with tracer("surelane").start_as_current_span(
         f"send {destination}",
         context=root_context(key),
         kind=SpanKind.PRODUCER,
-        links=links,
-        attributes={**operation("send", "send", destination), "messaging.message.id": key, **attributes},
+        links=[Link(current)] if current.is_valid else [],
+        attributes={**operation("send", "send", destination), "messaging.message.id": key},
+        record_exception=False,
+        set_status_on_exception=False,
     ) as span:
-        yield traceparent_of(span) if isinstance(trace.get_tracer_provider(), TracerProvider) else None
+        try:
+            yield span
+        except Exception as error:
+            failed(span, type(error).__name__)
+            raise
+
+
+def failed(span: trace.Span, error: str) -> None:
+    """Marks a span as failed. ``error`` is a type or a short word: messages may quote what people wrote."""
+    span.set_attribute("error.type", error)
+    span.set_status(Status(StatusCode.ERROR))
 
 
 def operation(name: str, kind: str, destination: str) -> dict[str, AttributeValue]:
@@ -165,10 +168,12 @@ def operation(name: str, kind: str, destination: str) -> dict[str, AttributeValu
     }
 
 
-def traceparent_of(span: trace.Span) -> str | None:
+def traceparent_of(span: trace.Span | SpanContext | None) -> str | None:
     """The W3C ``traceparent`` of a span, or ``None`` where it has no valid context."""
     carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span))
+    if span is not None:
+        named = NonRecordingSpan(span) if isinstance(span, SpanContext) else span
+        _PROPAGATOR.inject(carrier, trace.set_span_in_context(named))
     return carrier.get("traceparent")
 
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from surelane.events import Inserted
 from surelane.logs import get_logger
-from surelane.telemetry import send_span
+from surelane.telemetry import send_span, traceparent_of
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.envelope import (
     Challenge,
@@ -32,6 +32,7 @@ from surelane_ingest.envelope import (
 from surelane_ingest.lane import NotStored
 from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
+from surelane_ingest.tracing import RETRY, answered, delivered
 from surelane_ingest.writer import Writer
 
 JSON = "application/json"
@@ -147,7 +148,7 @@ class SlackApp:
                 assert_never(envelope)
 
     async def _store(self, request: web.Request, event: Take) -> web.Response:
-        answer = await self._insert(event)
+        answer = await self._insert(request, event)
         if isinstance(answer, NotStored):
             self._metrics.sent[event.kind, answer.name.lower()] += 1
             if answer is NotStored.UNSTORABLE:
@@ -167,11 +168,14 @@ class SlackApp:
         )
         return web.Response()
 
-    async def _insert(self, event: Take) -> Inserted | NotStored:
+    async def _insert(self, request: web.Request, event: Take) -> Inserted | NotStored:
         if not self._tracing:
             return await self._writer.store(event.body, event.key)
-        with send_span(event.key, event.kind, {}) as traceparent:
-            return await self._writer.store(event.body, event.key, traceparent)
+        with send_span(event.key, event.kind) as span:
+            delivered(span, request.headers.get(RETRY))
+            answer = await self._writer.store(event.body, event.key, traceparent_of(span))
+            answered(span, answer)
+            return answer
 
     async def _method_not_allowed(self, _: web.Request) -> web.Response:
         self._metrics.answers["other", 405] += 1

@@ -1,28 +1,16 @@
-"""Spans of the HTTP requests themselves, by the official instrumentation, less what must not be recorded."""
+"""Spans of the HTTP requests, by the official instrumentation, and what a ``send`` span says of its event."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opentelemetry.context import Context
 from opentelemetry.instrumentation.aiohttp_server import AioHttpServerInstrumentor
-from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Span
 
-_URLS = ("http.url", "http.target", "url.full")
+from surelane.telemetry import failed
+from surelane_ingest.lane import Answer, NotStored
 
-
-class _StripQueries(SpanProcessor):
-    """Cuts the query off every URL a span starts with: queries carry OAuth codes and whatever else callers
-    put there.
-    """
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's signature
-        attributes = span.attributes or {}
-        for name in _URLS:
-            url = attributes.get(name)
-            if isinstance(url, str) and "?" in url:
-                span.set_attribute(name, url.partition("?")[0])
-        if attributes.get("url.query"):
-            span.set_attribute("url.query", "")
+RETRY = "X-Slack-Retry-Num"
 
 
 @contextmanager
@@ -34,10 +22,23 @@ def instrumented(traces: TracerProvider | None) -> Iterator[None]:
     if traces is None:
         yield
         return
-    traces.add_span_processor(_StripQueries())
     instrumentor = AioHttpServerInstrumentor()
     instrumentor.instrument(tracer_provider=traces)
     try:
         yield
     finally:
         instrumentor.uninstrument()
+
+
+def delivered(span: Span, retry: str | None) -> None:
+    """Notes the number of Slack's retry, as Slack's header gives it."""
+    if retry is not None and retry.isascii() and retry.isdigit():
+        span.set_attribute("surelane.slack.retry_num", int(retry[:9]))
+
+
+def answered(span: Span, answer: Answer) -> None:
+    """Notes on a ``send`` span what became of its event."""
+    if isinstance(answer, NotStored):
+        failed(span, answer.name.lower())
+    else:
+        span.set_attribute("surelane.duplicate", answer.duplicate)

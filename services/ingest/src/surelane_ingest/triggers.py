@@ -17,13 +17,14 @@ from surelane import Queue
 from surelane.events import Inserted
 from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.telemetry import send_span
+from surelane.telemetry import send_span, traceparent_of
 from surelane.webhooks import keys_of, verified
 from surelane_ingest.app import JSON, RETRY_AFTER, Drain
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.connections import Connections
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
+from surelane_ingest.tracing import answered
 
 CONNECTIONS = 2
 """Webhooks and answers in the database at once; further ones wait for their turn."""
@@ -123,10 +124,12 @@ class TriggersApp:
         if webhook_id is None:
             raise Refused(401, "the signature is missing, wrong or stale")
         payload = _json(body)
-        with send_span(f"webhook:{name}:{webhook_id}", KIND, {}) as traceparent:
+        with send_span(f"webhook:{name}:{webhook_id}", KIND) as span:
+            traceparent = traceparent_of(span)
             inserted = await self._stored(
                 lambda queue: queue.fire_trigger(name, webhook_id, payload.text, traceparent)
             )
+            answered(span, inserted)
         self._count(inserted, payload)
         _logger.debug("webhook stored", trigger=name, id=inserted.id, duplicate=inserted.duplicate)
         return web.json_response({"id": inserted.id, "duplicate": inserted.duplicate})

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
+from opentelemetry.trace import SpanContext
+
 from surelane.events import Event
 from surelane_worker.handler import Handler
 
@@ -14,7 +16,7 @@ DRAINED = "worker stopping"
 class Claim:
     """One event in this worker's hands, from its claim until the database has answered to its settle."""
 
-    __slots__ = ("event", "lease_ends", "settling", "settling_since", "traceparent", "work")
+    __slots__ = ("event", "lease_ends", "settling", "settling_since", "span", "work")
 
     def __init__(self, event: Event, work: "Work", lease_ends: float) -> None:
         self.event = event
@@ -25,7 +27,7 @@ class Claim:
         """Whether its outcome is on its way to the database, so that heartbeats no longer matter to it."""
         self.settling_since = 0
         """Since when, in nanoseconds since 1970; kept while tracing is on."""
-        self.traceparent: str | None = None
+        self.span: SpanContext | None = None
         """The span of its attempt, while tracing is on."""
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from surelane.events import Completion, Event, Failure
+from surelane.telemetry import failed, traceparent_of
 from surelane_worker.claims import LOST, Claim, Work, runs_of
 from surelane_worker.context import Context, Services
 from surelane_worker.handler import Handler
@@ -16,7 +17,7 @@ from surelane_worker.records import ResultError, error_text, result_text, where
 from surelane_worker.retry import Backoff
 from surelane_worker.settle import Settler
 from surelane_worker.settles import Awaiting, Continued, Released, Snoozed
-from surelane_worker.tracing import Tracing, fail, traceparent
+from surelane_worker.tracing import Tracing
 
 FinalReason = Callable[[BaseException], str | None]
 """Says why no further attempt can mend an error; ``None`` where one may."""
@@ -121,11 +122,14 @@ class Executor:
         self, tracing: Tracing, handler: Handler, work: Work, context: Context, claims: Sequence[Claim]
     ) -> Ending:
         with tracing.process([claim.event for claim in claims]) as span:
-            ending = await self._run(handler, work, context, [claim.event for claim in claims])
-            if isinstance(ending, Raised):
-                fail(span, type(ending.error).__name__)
             for claim in claims:
-                claim.traceparent = traceparent(span)
+                claim.span = span.get_span_context()
+            ending = await self._run(handler, work, context, [claim.event for claim in claims])
+            span.set_attribute("surelane.outcome", type(ending).__name__.lower())
+            if isinstance(ending, Raised):
+                failed(span, type(ending.error).__name__)
+            elif work.stopped == LOST:
+                failed(span, "lease_lost")
         return ending
 
     def _count(self, events: Sequence[Event], began: float) -> None:
@@ -195,7 +199,7 @@ class Executor:
         return ended
 
     def _failure(self, claim: Claim, ending: Discard | Retry | Raised, pause: float) -> Failure:
-        event, span = claim.event, claim.traceparent
+        event, span = claim.event, traceparent_of(claim.span)
         match ending:
             case Discard(reason):
                 error = error_text(

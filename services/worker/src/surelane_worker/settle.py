@@ -143,18 +143,21 @@ class Settler:
                 again.append(one)
                 continue
             settled.append(one[0])
-            if self._tracing is not None:
-                self._trace(self._tracing, one, answer)
             if answer is Settled.STALE:
                 self._stale(one[0])
+        if self._tracing is not None:
+            self._trace(self._tracing, batch, answers)
         self.forget(settled)
         return again
 
     @staticmethod
-    def _trace(tracing: Tracing, one: Settlement, answer: Settled) -> None:
-        claim, settle = one
-        sort = type(settle).__name__.lower()
-        tracing.settled(claim.event, claim.traceparent, claim.settling_since, sort, answer)
+    def _trace(tracing: Tracing, batch: Sequence[Settlement], answers: Sequence[Settled]) -> None:
+        sort = type(batch[0][1]).__name__.lower()
+        for answer in (Settled.DONE, Settled.STALE):
+            claims = [claim for (claim, _), given in zip(batch, answers, strict=True) if given is answer]
+            if claims:
+                since = min(claim.settling_since for claim in claims)
+                tracing.settled([(claim.event, claim.span) for claim in claims], since, sort, answer)
 
     def _stale(self, claim: Claim) -> None:
         if claim in self._resent:  # it may have been settled by the try whose answer was lost

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from opentelemetry.context import attach, detach, get_current
+from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from surelane.events import Completion, Failure, Settled
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from surelane.telemetry import context_of
 from surelane_worker.claims import Claim
 
 
@@ -73,7 +73,7 @@ async def _send_one(queue: Queue, claim: Claim, settle: Settle) -> Settled:
         case Awaiting(deadline):
             return await queue.await_event(*claim.fence, deadline)
         case Continued():
-            with _within(claim.traceparent):
+            with _within(claim.span):
                 return await queue.continue_event(
                     *claim.fence, settle.children, settle.continuation, settle.result
                 )
@@ -82,9 +82,10 @@ async def _send_one(queue: Queue, claim: Claim, settle: Settle) -> Settled:
 
 
 @contextmanager
-def _within(traceparent: str | None) -> Iterator[None]:
+def _within(span: SpanContext | None) -> Iterator[None]:
     """What is enqueued in the block belongs to the span of the attempt that asked for it."""
-    token = attach(context_of(traceparent) or get_current())
+    current = get_current()
+    token = attach(current if span is None else set_span_in_context(NonRecordingSpan(span), current))
     try:
         yield
     finally:

@@ -1,4 +1,7 @@
-"""The worker's spans: receive, process and settle, by the messaging conventions. Used only while tracing is on."""
+"""The worker's spans: receive, process and settle, by the messaging conventions. Used only while tracing is on.
+
+Receive and settle are round trips to the queue: one span each, however many events share the trip.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -6,13 +9,20 @@ from contextlib import contextmanager
 from json import loads
 
 from opentelemetry import context as otel_context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from surelane.events import Event, Settled
-from surelane.telemetry import context_of, link_to, operation, root_context, traceparent_of, tracer
+from surelane.telemetry import context_of, link_to, operation, root_context, tracer
 
 MOST_LINKS = 128
+"""As many as the SDK keeps."""
+MOST_OF_A_TRIP = 32
+"""Links of a round trip at most: under load one carries hundreds of events, and a link is as dear as handling one."""
+MIXED = "events"
+"""The destination of a round trip for events of several kinds."""
+
+Attributes = dict[str, AttributeValue]
 
 
 class Tracing:
@@ -24,21 +34,14 @@ class Tracing:
         self._tracer = tracer("surelane_worker")
 
     def received(self, events: Sequence[Event], began: int) -> None:
-        """One receive span for a claim that brought events. ``began``: nanoseconds since 1970."""
-        kinds = {event.kind for event in events}
-        destination = kinds.pop() if len(kinds) == 1 else "events"
-        span = self._tracer.start_span(
-            f"receive {destination}",
-            context=otel_context.Context(),
-            kind=SpanKind.CLIENT,
-            start_time=began,
-            links=_links(events),
-            attributes={
-                **operation("receive", "receive", destination),
-                "messaging.batch.message_count": len(events),
-            },
-        )
-        span.end()
+        """One receive span for a claim that brought events, linked to those that stored them.
+
+        Args:
+            events: what was claimed.
+            began: nanoseconds since 1970.
+        """
+        links = _links(events, MOST_OF_A_TRIP)
+        self._round_trip("receive", events, otel_context.Context(), links, began)
 
     @contextmanager
     def process(self, events: Sequence[Event]) -> Iterator[Span]:
@@ -46,50 +49,60 @@ class Tracing:
 
         What was stored without a span begins the trace that its key names.
         """
-        first = events[0]
-        alone = len(events) == 1
+        first, alone = events[0], len(events) == 1
         links = _links(events) if self._linked or not alone else []
         links += [link for event in events[:MOST_LINKS] if (link := _earlier(event)) is not None]
-        parent = None
+        parent = otel_context.Context()
         if alone and not self._linked:
             parent = context_of(first.traceparent) or root_context(first.key)
-        with self._tracer.start_as_current_span(
-            f"process {first.kind}",
-            context=parent or otel_context.Context(),
-            kind=SpanKind.CONSUMER,
-            links=links,
-            attributes=_process_attributes(events),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            yield span
-
-    def settled(self, event: Event, traceparent: str | None, began: int, sort: str, answer: Settled) -> None:
-        """One settle span for an event whose outcome the database took. ``began``: nanoseconds since 1970."""
         span = self._tracer.start_span(
-            f"settle {event.kind}",
-            context=context_of(traceparent) or context_of(event.traceparent) or otel_context.Context(),
-            kind=SpanKind.CLIENT,
-            start_time=began,
-            attributes={
-                **operation("settle", "settle", event.kind),
-                "messaging.message.id": event.key,
-                "surelane.settle": sort,
-                "surelane.answer": answer.value,
-            },
+            f"process {first.kind}", parent, SpanKind.CONSUMER, _process_attributes(events), links
         )
-        span.end()
+        token = otel_context.attach(set_span_in_context(span, parent))
+        try:
+            yield span
+        finally:
+            otel_context.detach(token)
+            span.end()
 
+    def settled(
+        self, settles: Sequence[tuple[Event, SpanContext | None]], began: int, sort: str, answer: Settled
+    ) -> None:
+        """One settle span for outcomes of one sort that the database answered alike: child of the attempt they came
+        from, or, where there are several, linked to them. Attempts that are not sampled have none.
 
-def fail(span: Span, error: str) -> None:
-    """Marks a span as failed. ``error`` is a type or a short word: messages may quote what people wrote."""
-    span.set_attribute("error.type", error)
-    span.set_status(Status(StatusCode.ERROR))
+        Args:
+            settles: each event, and the span of its attempt; ``None`` where none was made.
+            began: nanoseconds since 1970.
+            sort: what was settled: ``completion``, ``failure``, ...
+            answer: what the database said.
+        """
+        sampled = [span for _, span in settles if span is not None and span.trace_flags.sampled]
+        attempts = list({span.span_id: span for span in sampled}.values())
+        if not attempts:
+            return
+        parent, links = otel_context.Context(), [Link(span) for span in attempts[:MOST_OF_A_TRIP]]
+        if len(attempts) == 1:
+            parent, links = set_span_in_context(NonRecordingSpan(attempts[0]), parent), []
+        events = [event for event, _ in settles]
+        said: Attributes = {"surelane.settle": sort, "surelane.answer": answer.value}
+        self._round_trip("settle", events, parent, links, began, said)
 
-
-def traceparent(span: Span) -> str | None:
-    """What a later attempt links to."""
-    return traceparent_of(span)
+    def _round_trip(
+        self,
+        name: str,
+        events: Sequence[Event],
+        parent: otel_context.Context,
+        links: Sequence[Link],
+        began: int,
+        said: Attributes | None = None,
+    ) -> None:
+        kinds = {event.kind for event in events}
+        destination = kinds.pop() if len(kinds) == 1 else MIXED
+        attributes = {**operation(name, name, destination), **_which(events), **(said or {})}
+        self._tracer.start_span(
+            f"{name} {destination}", parent, SpanKind.CLIENT, attributes, links, start_time=began
+        ).end()
 
 
 def now() -> int:
@@ -97,26 +110,31 @@ def now() -> int:
     return time.time_ns()
 
 
-def _process_attributes(events: Sequence[Event]) -> dict[str, AttributeValue]:
+def _process_attributes(events: Sequence[Event]) -> Attributes:
     first = events[0]
-    attributes = {**operation("process", "process", first.kind), "surelane.attempt": first.attempts}
-    if len(events) == 1:
-        attributes["messaging.message.id"] = first.key
-    else:
-        attributes["messaging.batch.message_count"] = len(events)
+    attributes = operation("process", "process", first.kind) | _which(events)
+    attributes["surelane.attempt"] = first.attempts
     if first.group_key is not None:
         attributes["messaging.message.conversation_id"] = first.group_key
     return attributes
 
 
-def _links(events: Sequence[Event]) -> list[Link]:
-    return [link for event in events[:MOST_LINKS] if (link := link_to(event.traceparent)) is not None]
+def _which(events: Sequence[Event]) -> Attributes:
+    if len(events) == 1:
+        return {"messaging.message.id": events[0].key}
+    return {"messaging.batch.message_count": len(events)}
+
+
+def _links(events: Sequence[Event], most: int = MOST_LINKS) -> list[Link]:
+    return [link for event in events[:most] if (link := link_to(event.traceparent)) is not None]
 
 
 def _earlier(event: Event) -> Link | None:
-    """A link to the attempt before, whose span the error record of a failed attempt names."""
-    if event.attempts <= 1:
+    """A link to the attempt before, whose span the error record of a failed attempt names.
+
+    An attempt that ended with its worker left neither a record nor a span.
+    """
+    if event.errors == "[]":
         return None
-    errors = loads(event.errors)
-    latest = errors[-1] if errors else None
+    latest = loads(event.errors)[-1]
     return link_to(latest.get("traceparent")) if isinstance(latest, dict) else None

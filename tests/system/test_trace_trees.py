@@ -1,0 +1,255 @@
+"""The whole tree of an event's spans, whatever becomes of it, over both of OTLP's protocols.
+
+Ingest and two workers run as processes and export to one receiver.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from surelane.queue import Queue
+from surelane.telemetry import SCHEMA_URL
+from tests.databases import Server
+from tests.otlp import HTTP, PROTOCOLS, Received
+from tests.processes import until
+from tests.scenario import new_mention, send
+from tests.system.traced import INGEST, WORKER, Traced, direct_message, named, traced
+
+DUE = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
+"""When the schedule's one job was due: before the workers started, so that they fire it at once."""
+CRON_KEY = f"cron:nightly:{DUE:%Y-%m-%dT%H:%M:%SZ}"
+
+
+@pytest.fixture(scope="module", params=PROTOCOLS)
+async def system(request: pytest.FixtureRequest, server: Server, template: str) -> AsyncIterator[Traced]:
+    async with server.fresh(template) as name:
+        connection = await asyncpg.connect(server.uri(name))
+        await Queue(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
+        await connection.close()
+        async with traced(server.uri(name), request.param) as running:
+            yield running
+
+
+def about(span: Received, *names: str) -> dict[str, object]:
+    """Some of a span's attributes."""
+    return {name: span.attributes.get(name) for name in names}
+
+
+def assert_messaging(span: Received, operation: str, destination: str) -> None:
+    assert span.name == f"{operation} {destination}"
+    assert span.schema == SCHEMA_URL
+    assert about(
+        span,
+        "messaging.system",
+        "messaging.operation.name",
+        "messaging.operation.type",
+        "messaging.destination.name",
+    ) == {
+        "messaging.system": "surelane",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": destination,
+    }
+
+
+async def test_first_try(system: Traced) -> None:
+    mention = await system.handled()
+    spans = await system.spans(mention.event_id, send=1, process=1, settle=1)
+
+    (sent,), (processed,), (settled,) = (named(spans, name) for name in ("send", "process", "settle"))
+    (call,) = [span for span in spans if span not in (sent, processed, settled)]
+    for span, operation, kind, service in (
+        (sent, "send", "producer", INGEST),
+        (processed, "process", "consumer", WORKER),
+        (settled, "settle", "client", WORKER),
+    ):
+        assert_messaging(span, operation, "slack.app_mention")
+        assert (span.kind, span.service) == (kind, service)
+        assert span.attributes["messaging.message.id"] == mention.event_id
+        assert not span.failed
+    stored = await system.query(
+        f"select traceparent from agent.event_hist where item_key = '{mention.event_id}'"
+    )
+    assert stored == f"00-{sent.trace_id}-{sent.id}-01", "sampled, and the trace id is not a random one"
+    assert processed.parent == sent.id
+    assert settled.parent == processed.id
+    assert (call.kind, call.service, call.parent, call.name) == ("client", WORKER, processed.id, "POST")
+    assert call.attributes["http.url"].endswith("/api/chat.postMessage")
+    assert about(processed, "surelane.attempt", "surelane.outcome") == {
+        "surelane.attempt": 1,
+        "surelane.outcome": "done",
+    }
+    group_key = f"T0SURELANE:C0GENERAL1:{mention.thread_ts}"
+    assert processed.attributes["messaging.message.conversation_id"] == group_key
+    assert about(settled, "surelane.settle", "surelane.answer") == {
+        "surelane.settle": "completion",
+        "surelane.answer": "done",
+    }
+
+
+async def test_the_request_has_its_own_trace_and_the_claim_too_both_linked(system: Traced) -> None:
+    mention = await system.handled()
+    (sent,) = named(await system.spans(mention.event_id, send=1, settle=1), "send")
+    (link,) = sent.links
+    await until(lambda: any(span.id == link for span in system.receiver.spans), what="the request's span")
+    (request,) = [span for span in system.receiver.spans if span.id == link]
+    assert (request.name, request.service) == ("POST /slack/events", INGEST)
+    assert (request.parent, request.trace_id == sent.trace_id) == ("", False)
+
+    def claims() -> list[Received]:
+        return [span for span in named(system.receiver.spans, "receive") if sent.id in span.links]
+
+    await until(claims, what="the receive span")
+    (received,) = claims()
+    assert_messaging(received, "receive", "slack.app_mention")
+    assert (received.kind, received.service, received.parent) == ("client", WORKER, "")
+
+
+async def test_statements_of_an_attempt_are_in_its_trace_and_those_of_polls_in_none(system: Traced) -> None:
+    key = await system.query("""select agent.enqueue('plan', '{"parts": 1}')""")
+    spans = await system.spans(key, process=3, settle=3)
+    parents = {span.name: span.id for span in spans if span.name.startswith("process")}
+    await until(
+        lambda: len([span for span in system.of(key) if span.name == "select"]) == 2, what="statements"
+    )
+    statements = {span.attributes["db.statement"]: span for span in system.of(key) if span.name == "select"}
+    assert {statement: span.parent for statement, span in statements.items()} == {
+        "select agent.continue_event($1, $2, $3, $4, $5)": parents["process plan"],
+        "select * from agent.children($1)": parents["process synthesize"],
+    }
+    traces = {span.trace_id for span in system.receiver.spans if span.name != "select"}
+    assert {span.trace_id for span in system.receiver.named("select")} <= traces
+
+
+async def test_retry_after_a_failure_is_a_span_linked_to_the_one_before(system: Traced) -> None:
+    mention = await system.handled("fail-first")
+    spans = await system.spans(mention.event_id, send=1, process=2, settle=2)
+    (sent,), (first, second) = named(spans, "send"), named(spans, "process")
+    failure, completion = named(spans, "settle")
+    assert first.parent == second.parent == sent.id
+    assert (first.links, second.links) == (set(), {first.id})
+    assert first.failed
+    assert about(first, "error.type", "surelane.outcome") == {
+        "error.type": "RuntimeError",
+        "surelane.outcome": "raised",
+    }
+    assert not second.failed
+    assert [span.attributes["surelane.attempt"] for span in (first, second)] == [1, 2]
+    assert [span.attributes["surelane.settle"] for span in (failure, completion)] == ["failure", "completion"]
+    assert [failure.parent, completion.parent] == [first.id, second.id]
+
+
+async def test_group_of_three_is_one_span_linked_to_each_send(system: Traced) -> None:
+    messages = [direct_message(f"part {number}", "D0TOGETHER") for number in range(3)]
+    await system.query("select agent.pause_kind('slack.message.im')")
+    for message in messages:
+        assert await send(system.running.system, message) == 200
+    await system.query("select agent.resume_kind('slack.message.im')")
+    await system.ended(*messages)
+    sends = [(await system.spans(message.event_id, send=1))[0] for message in messages]
+    await until(
+        lambda: (
+            system.receiver.named("settle slack.message.im")
+            and system.receiver.named("process slack.message.im")
+        ),
+        what="the group's spans",
+    )
+    (processed,) = system.receiver.named("process slack.message.im")
+    (settled,) = system.receiver.named("settle slack.message.im")
+    assert_messaging(processed, "process", "slack.message.im")
+    assert (processed.parent, processed.links) == ("", {span.id for span in sends})
+    assert about(processed, "messaging.batch.message_count", "messaging.message.conversation_id") == {
+        "messaging.batch.message_count": 3,
+        "messaging.message.conversation_id": "T0SURELANE:D0TOGETHER",
+    }
+    assert settled.parent == processed.id
+    assert settled.attributes["messaging.batch.message_count"] == 3
+
+
+async def test_workflow_is_one_trace_of_parents_and_children(system: Traced) -> None:
+    key = await system.query("""select agent.enqueue('plan', '{"parts": 2}')""")
+    spans = await system.spans(key, process=4)
+    (plan,) = [span for span in spans if span.name == "process plan"]
+    parts = [span for span in spans if span.name == "process subtask"]
+    (synthesis,) = [span for span in spans if span.name == "process synthesize"]
+    assert len(parts) == 2
+    assert {span.parent for span in (*parts, synthesis)} == {plan.id}
+    assert all(span.kind == "consumer" for span in (plan, *parts, synthesis))
+    assert plan.attributes["surelane.outcome"] == "fanout"
+
+
+async def test_scheduled_event_is_in_the_trace_that_its_key_names(system: Traced) -> None:
+    spans = await system.spans(CRON_KEY, process=1, settle=1)
+    (processed,), (settled,) = named(spans, "process"), named(spans, "settle")
+    assert_messaging(processed, "process", "echo")
+    assert processed.attributes["messaging.message.id"] == CRON_KEY
+    assert settled.parent == processed.id
+
+
+async def test_requeued_event_goes_on_in_its_trace_linked_to_the_attempt_before(system: Traced) -> None:
+    identity = await system.query("select agent.enqueue('raise', '{}', _max_attempts => 1)")
+    await system.spans(identity, process=1, settle=1)
+    await system.query(f"select agent.requeue_events(array[{identity}])")
+    spans = await system.spans(identity, process=2, settle=2)
+    first, second = named(spans, "process")
+    assert first.parent == second.parent
+    assert second.links == {first.id}
+
+
+async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> None:
+    mention = await system.handled()
+    assert await send(system.running.system, mention, retry=1) == 200
+    spans = await system.spans(mention.event_id, send=2, process=1)
+    first, second = named(spans, "send")
+    (processed,) = named(spans, "process")
+    names = ("surelane.duplicate", "surelane.slack.retry_num")
+    assert list(about(first, *names).values()) == [False, None]
+    assert list(about(second, *names).values()) == [True, 1]
+    assert processed.parent == first.id
+
+
+async def test_event_of_a_killed_worker_goes_on_in_its_trace(database: str) -> None:
+    """The attempt that died with its worker left no span, and nothing links to it."""
+    async with traced(database, HTTP, SURELANE_LEASE="1s") as system:
+        mention = await system.handled("die-after-first")
+        spans = await system.spans(mention.event_id, send=1, process=1, settle=1)
+    assert [worker.child.exit_code is None for worker in system.running.workers].count(False) >= 1
+    (sent,), (processed,) = named(spans, "send"), named(spans, "process")
+    assert (processed.parent, processed.links) == (sent.id, set())
+    assert processed.attributes["surelane.attempt"] == 2
+
+
+async def test_attempt_whose_lease_is_lost_fails(database: str) -> None:
+    async with traced(database, HTTP, workers=1, SURELANE_LEASE="1s") as system:
+        identity = await system.query("""select agent.enqueue('sleep', '{"seconds": 60}')""")
+        await asyncio.wait_for(_claimed(system, identity), 10)
+        await system.query(
+            "update agent.event set claimed = claimed || now(), claimed_by = 'another', vt = now() + interval '1h'"
+            " returning id"
+        )
+        (processed,) = await system.spans(identity, process=1)
+    assert processed.failed
+    assert about(processed, "error.type", "surelane.outcome") == {
+        "error.type": "lease_lost",
+        "surelane.outcome": "stopped",
+    }
+
+
+async def _claimed(system: Traced, identity: str) -> None:
+    while await system.query(f"select claimed_by from agent.event where id = {identity}") == "None":  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+async def test_event_that_is_not_stored_is_a_send_that_failed(database: str, connection: Connection) -> None:
+    async with traced(database, HTTP, workers=0) as system:
+        mention = await new_mention(system.running.system)
+        async with connection.transaction():
+            await connection.execute("lock table agent.event in access exclusive mode")
+            assert await send(system.running.system, mention) == 503
+        (sent,) = await system.spans(mention.event_id, send=1)
+    assert sent.failed
+    assert sent.attributes["error.type"] == "blocked"

@@ -1,0 +1,107 @@
+"""What the tests of traces share: a system that exports, events sent to it, and their spans."""
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from surelane.telemetry import trace_id_of
+from tests.otlp import Received, Receiver, receiving
+from tests.processes import until
+from tests.scenario import BOT, PERSON, Mention, eventually, new_mention, outcomes, send
+from tests.system.whole import Whole, whole
+from tests.system.worker import HANDLERS
+
+INGEST, WORKER = "surelane-ingest", "surelane-worker"
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A running system and the receiver it exports to."""
+
+    running: Whole
+    receiver: Receiver
+
+    def of(self, key: str) -> list[Received]:
+        """The spans of the trace that a key names, in the order they began."""
+        return self.receiver.trace(f"{trace_id_of(key):032x}")
+
+    async def spans(self, key: str, **counts: int) -> list[Received]:
+        """The spans of a key's trace, statements left out, once there are so many of each operation named."""
+
+        def found() -> list[Received]:
+            return [span for span in self.of(key) if span.name != "select"]
+
+        def complete() -> bool:
+            spans = found()
+            return all(len(named(spans, operation)) >= count for operation, count in counts.items())
+
+        await until(complete, within=20, what=f"{counts} in the trace of {key}")
+        return found()
+
+    async def ended(self, *mentions: Mention, within: float = 30) -> None:
+        """Waits until mentions are handled."""
+        expected = {mention.event_id: "completed" for mention in mentions}
+        await eventually(lambda: outcomes(self.running.system, list(mentions)), expected, within=within)
+
+    async def handled(self, words: str = "", *, within: float = 30) -> Mention:
+        """Sends a mention with these words and waits until it is handled."""
+        mention = said(await new_mention(self.running.system), words)
+        assert await send(self.running.system, mention) == 200
+        await self.ended(mention, within=within)
+        return mention
+
+    async def query(self, statement: str) -> str:
+        """Runs a query as the owner."""
+        return await self.running.system.query(statement)
+
+
+@asynccontextmanager
+async def traced(
+    database: str, protocol: str, *, workers: int = 2, env: dict[str, str] | None = None, **worker_env: str
+) -> AsyncIterator[Traced]:
+    """The whole system with the tests' handlers, every part exporting to a receiver."""
+    async with receiving(protocol) as receiver:
+        handlers = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_BACKOFF_BASE": "50ms", **worker_env}
+        exporting = {**receiver.env, **(env or {})}
+        async with whole(database, workers=workers, env=exporting, worker_env=handlers) as running:
+            yield Traced(running, receiver)
+
+
+def said(mention: Mention, words: str) -> Mention:
+    """The mention with further words."""
+    if not words:
+        return mention
+    envelope = json.loads(mention.body)
+    envelope["event"]["text"] += f" {words}"
+    return Mention(mention.event_id, mention.thread_ts, mention.text, json.dumps(envelope).encode())
+
+
+def direct_message(text: str, channel: str) -> Mention:
+    """A direct message to the bot."""
+    event_id, ts = f"Ev{secrets.token_hex(6).upper()}", f"{time.time():.6f}"
+    event = {
+        "type": "message",
+        "channel_type": "im",
+        "channel": channel,
+        "user": PERSON,
+        "text": text,
+        "ts": ts,
+    }
+    envelope: dict[str, Any] = {
+        "type": "event_callback",
+        "team_id": "T0SURELANE",
+        "event_id": event_id,
+        "event_time": int(time.time()),
+        "event": event,
+        "authorizations": [{"team_id": "T0SURELANE", "user_id": BOT, "is_bot": True}],
+    }
+    return Mention(event_id, ts, text, json.dumps(envelope).encode())
+
+
+def named(spans: list[Received], operation: str) -> list[Received]:
+    """The spans of an operation: ``send``, ``process``, ..."""
+    return [span for span in spans if span.name.partition(" ")[0] == operation]
