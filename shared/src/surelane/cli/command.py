@@ -6,8 +6,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-import click
 import typer
+from rich.console import Console
 
 from surelane import __version__
 from surelane.cli import cron, kinds
@@ -193,7 +193,7 @@ def _show(show: Callable[[], None], *, watch: bool) -> None:
     show()
     while watch:
         time.sleep(2)
-        click.clear()
+        Console().clear()
         show()
 
 
