@@ -14,6 +14,8 @@ Manifest = dict[str, Any]
 
 DEMONSTRATION = ROOT / "k8s"
 PRODUCTION = ROOT / "k8s/overlays/production"
+OBSERVED = ROOT / "tests/deploy/observed"
+"""The demonstration with the observability component."""
 
 
 @cache

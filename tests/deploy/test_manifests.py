@@ -10,6 +10,7 @@ from surelane.settings import DEMO_SIGNING_SECRET
 from tests.deploy.commands import ROOT, version
 from tests.deploy.manifests import (
     DEMONSTRATION,
+    OBSERVED,
     PRODUCTION,
     Manifest,
     containers,
@@ -27,9 +28,17 @@ from tests.deploy.settings import OPERATORS, SECRET, default_ports, is_read
 POD_LABEL = "app.kubernetes.io/name"
 PATHS = {"/livez", "/readyz"}
 OURS = "surelane-"
+TAGS = {
+    "grafana/grafana": "12.1.1",
+    "jaegertracing/jaeger": "2.11.0",
+    "otel/opentelemetry-collector": "0.131.1",
+    "prom/prometheus": "v3.5.0",
+    "timescale/timescaledb": "2.19.3-pg17",
+}
+"""Of the images that are not ours."""
 
 
-@pytest.fixture(params=[DEMONSTRATION, PRODUCTION], ids=["demonstration", "production"])
+@pytest.fixture(params=[OBSERVED, PRODUCTION], ids=["demonstration", "production"])
 def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
     directory: Path = request.param
     return rendered(directory)
@@ -88,13 +97,14 @@ def test_every_container_asks_for_what_it_needs_and_has_a_memory_limit(
 def test_every_image_is_of_this_version(manifests: tuple[Manifest, ...]) -> None:
     for workload in workloads(manifests):
         for container in containers(workload):
-            tag = container["image"].rpartition(":")[2]
-            assert tag == (version() if image_of(container) else "2.19.3-pg17"), container["image"]
+            name, _, tag = container["image"].rpartition(":")
+            assert tag == (version() if image_of(container) else TAGS[name]), container["image"]
 
 
-def test_the_database_is_the_one_that_compose_and_the_tests_run() -> None:
-    (database,) = containers(named(rendered(DEMONSTRATION), "StatefulSet", "timescaledb"))
-    assert f"image: {database['image']}" in (ROOT / "compose.yaml").read_text()
+def test_images_that_are_not_ours_are_the_ones_that_compose_runs() -> None:
+    compose = (ROOT / "compose.yaml").read_text()
+    for name, tag in TAGS.items():
+        assert f"    image: {name}:{tag}\n" in compose
 
 
 def test_the_jobs_name_carries_the_images_tag(manifests: tuple[Manifest, ...]) -> None:
@@ -120,7 +130,8 @@ def test_selectors_select_the_pods_they_are_meant_for(manifests: tuple[Manifest,
     for workload in of_kind(manifests, "Deployment", "StatefulSet"):
         assert workload["spec"]["selector"]["matchLabels"].items() <= labels(workload).items()
     for service in of_kind(manifests, "Service"):
-        assert service["spec"]["selector"].items() <= pods[service["metadata"]["name"]].items()
+        workload = service["metadata"]["name"].removesuffix("-private")
+        assert service["spec"]["selector"].items() <= pods[workload].items()
     for budget in of_kind(manifests, "PodDisruptionBudget"):
         selector = budget["spec"]["selector"]["matchLabels"]
         assert selector.items() <= pods[budget["metadata"]["name"]].items()
@@ -148,7 +159,7 @@ def test_services_name_ports_that_their_pods_have(manifests: tuple[Manifest, ...
         (workload,) = (
             workload
             for workload in workloads(manifests)
-            if workload["metadata"]["name"] == service["metadata"]["name"]
+            if workload["metadata"]["name"] == service["metadata"]["name"].removesuffix("-private")
         )
         there = {port["name"] for container in containers(workload) for port in container.get("ports", [])}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= there
@@ -157,6 +168,12 @@ def test_services_name_ports_that_their_pods_have(manifests: tuple[Manifest, ...
 def test_the_public_service_has_the_public_port_alone(manifests: tuple[Manifest, ...]) -> None:
     (port,) = named(manifests, "Service", "ingest")["spec"]["ports"]
     assert port["targetPort"] == "public"
+
+
+def test_what_is_scraped_is_found_by_name_ready_or_not(manifests: tuple[Manifest, ...]) -> None:
+    for name in ("ingest-private", "worker"):
+        service = named(manifests, "Service", name)["spec"]
+        assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 
 
 def test_each_service_has_all_three_probes(manifests: tuple[Manifest, ...]) -> None:

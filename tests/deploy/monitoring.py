@@ -1,0 +1,52 @@
+"""What watches a running system: alert rules, dashboard, the metrics they may use, and the runbook."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from tests.deploy.commands import ROOT
+
+OBSERVABILITY = ROOT / "observability"
+ALERTS = OBSERVABILITY / "prometheus/alerts.yaml"
+DASHBOARD = OBSERVABILITY / "grafana/surelane.json"
+RUNBOOK = ROOT / "docs/runbook.md"
+
+_ROW = re.compile(r"^\| `(\w+)` \| (\w+)[^|]*\|([^|]*)\|", re.MULTILINE)
+_SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
+_BY_PROMETHEUS = {
+    "up": set(),
+    "ALERTS": {"alertname", "alertstate", "severity"},
+    "process_resident_memory_bytes": set(),
+}
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Every alert rule."""
+    read = yaml.safe_load(ALERTS.read_text())
+    return [rule for group in read["groups"] for rule in group["rules"]]
+
+
+def dashboard_queries() -> list[str]:
+    """The dashboard's queries, Grafana's variables filled in."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    queries = (target["expr"] for panel in panels for target in panel["targets"])
+    return [query.replace("$kind", ".*").replace("$__rate_interval", "1m") for query in queries]
+
+
+def queries() -> Iterator[str]:
+    """Every PromQL expression there is."""
+    yield from (alert["expr"] for alert in alerts())
+    yield from dashboard_queries()
+
+
+def documented() -> dict[str, set[str]]:
+    """The labels of each series that the services export, by docs/metrics.md, and of Prometheus' own."""
+    found: dict[str, set[str]] = {name: set(labels) for name, labels in _BY_PROMETHEUS.items()}
+    for name, kind, labels in _ROW.findall((ROOT / "docs/metrics.md").read_text()):
+        has = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", labels)))
+        for suffix in _SUFFIXES.get(kind, ("",)):
+            found[name + suffix] = has | ({"le"} if suffix == "_bucket" else set())
+    return found

@@ -1,0 +1,142 @@
+"""Alert rules, dashboard and collector: valid, of metrics that are there, and each alert answered by the runbook."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.commands import ROOT, run
+from tests.deploy.compose import config
+from tests.deploy.manifests import OBSERVED, named, rendered
+from tests.deploy.monitoring import (
+    ALERTS,
+    OBSERVABILITY,
+    RUNBOOK,
+    alerts,
+    dashboard_queries,
+    documented,
+    queries,
+)
+from tests.needs import program
+
+WORDS = {
+    *(
+        "abs",
+        "absent",
+        "and",
+        "by",
+        "count",
+        "deriv",
+        "histogram_quantile",
+        "increase",
+        "max",
+        "min",
+        "offset",
+    ),
+    *("on", "or", "rate", "sum", "time", "unless", "vector"),
+}
+"""PromQL's, as far as they are used."""
+BY_TARGET = {"instance", "job"}
+PUBLISHED = {"grafana": 3000, "jaeger": 16686, "prometheus": 9090}
+
+
+def test_alert_rules_and_scraping_are_valid() -> None:
+    run(program("promtool"), "check", "config", ALERTS.with_name("prometheus.yaml"))
+
+
+def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    cases = ROOT / "tests/deploy/alerts.yaml"
+    run(program("promtool"), "test", "rules", cases)
+    tested = {
+        name
+        for case in yaml.safe_load(cases.read_text())["tests"]
+        for name in re.findall(r"\w+", case["name"])
+    }
+    assert {alert["alert"] for alert in alerts()} <= tested
+
+
+def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
+    rules = [{"record": f"query{number}", "expr": query} for number, query in enumerate(dashboard_queries())]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    run(program("promtool"), "check", "rules", file)
+
+
+@pytest.mark.parametrize("query", list(queries()))
+def test_every_metric_and_label_is_exported(query: str) -> None:
+    series = documented()
+    for name, labels in re.findall(r"(\w+)\{([^}]*)\}", query):
+        assert set(re.findall(r"(\w+) *[=!]", re.sub(r'"[^"]*"', "", labels))) <= series[name] | BY_TARGET
+    known = WORDS | BY_TARGET | set(series) | {label for labels in series.values() for label in labels}
+    words = re.sub(r'"[^"]*"|\[[^]]*\]|\b\d[\w.]*', "", query)
+    assert {word for word in re.findall(r"\w+", words) if word not in known} == set(), "nothing exports them"
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_every_alert_says_how_bad_it_is_and_where_its_answer_stands(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in {"critical", "warning"}
+    assert alert["annotations"]["summary"].endswith((".", "}}."))
+    assert alert["annotations"]["runbook"] == f"docs/runbook.md#{alert['alert'].lower()}"
+    assert f"\n### {alert['alert']}\n" in RUNBOOK.read_text()
+
+
+def test_the_runbook_answers_no_alert_that_is_gone() -> None:
+    answered = re.findall(r"^### (Surelane\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert answered == [alert["alert"] for alert in alerts()]
+
+
+def observed() -> dict[str, Any]:
+    services: dict[str, Any] = config(env={"COMPOSE_PROFILES": "observability"})["services"]
+    return services
+
+
+@pytest.mark.parametrize("name", ["collector", *PUBLISHED])
+def test_compose_runs_it_hardened_and_reads_the_files_that_kubernetes_does(name: str) -> None:
+    service = observed()[name]
+    assert name not in config()["services"], "only with the profile"
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert service["user"].partition(":")[0] not in {"", "0"}
+    assert int(service["deploy"]["resources"]["limits"]["memory"]) > 0
+    for port in service.get("ports", []):
+        assert (port["host_ip"], port["target"]) == ("127.0.0.1", PUBLISHED[name])
+    mounted = [Path(volume["source"]) for volume in service["volumes"] if volume["type"] == "bind"]
+    assert mounted
+    assert all(file.exists() and file.is_relative_to(OBSERVABILITY) for file in mounted)
+
+
+def test_services_export_to_the_collector_only_while_there_is_one() -> None:
+    for name in ("ingest", "worker"):
+        with_profile, without = observed()[name]["environment"], config()["services"][name]["environment"]
+        assert with_profile["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
+        assert with_profile["OTEL_METRICS_EXPORTER"] == "none", "Prometheus scrapes them"
+        assert not without["OTEL_EXPORTER_OTLP_ENDPOINT"]
+        assert not without["OTEL_METRICS_EXPORTER"]
+    data = next(
+        manifest["data"]
+        for manifest in rendered(OBSERVED)
+        if manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"].startswith("surelane-")
+    )
+    assert data["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
+
+
+@pytest.mark.parametrize("name", ["collector", "jaeger"])
+def test_pipelines_are_made_of_components_that_are_defined(name: str) -> None:
+    read = yaml.safe_load((OBSERVABILITY / f"{name}.yaml").read_text())
+    assert set(read["service"]["extensions"]) == set(read["extensions"])
+    for part in ("receivers", "processors", "exporters"):
+        used = {
+            component for pipeline in read["service"]["pipelines"].values() for component in pipeline[part]
+        }
+        assert used == set(read[part])
+
+
+def test_what_scrapes_and_what_exports_may() -> None:
+    policy = named(rendered(OBSERVED), "NetworkPolicy", "allow-observability")["spec"]
+    ours = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}
+    assert ours in policy["ingress"][0]["from"]
+    assert policy["ingress"][0]["ports"] == [{"protocol": "TCP", "port": "private"}]
+    collector = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "collector"}}}
+    assert collector in policy["egress"][0]["to"]
+    assert {"protocol": "TCP", "port": 4318} in policy["egress"][0]["ports"]
