@@ -32,6 +32,7 @@ async def create_roles(admin: Connection) -> None:
     for group in GROUPS:
         await _create_role(admin, group, "nologin")
         await admin.execute(f"grant {group} to {OWNER} with admin option")
+    await admin.execute(f"grant pg_read_all_stats to {OWNER}")  # to name what holds back vacuum
     for login, groups in LOGINS.items():
         await _create_role(admin, login, f"login password '{PASSWORD}'")
         for group in groups:

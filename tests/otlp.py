@@ -1,5 +1,6 @@
 """A receiver of OTLP, over HTTP and over gRPC, that parses the real protocol and keeps what arrives."""
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class Receiver:
     spans: list[Received] = field(default_factory=list)
     exported: bytearray = field(default_factory=bytearray)
     """Everything as it was sent: spans and metrics."""
+    metrics: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The names of the metrics of each service."""
     requests: list[str] = field(default_factory=list)
     """The sort of each export: ``traces`` or ``metrics``."""
 
@@ -107,8 +110,11 @@ class Receiver:
         self.spans += _spans(traces.ExportTraceServiceRequest.FromString(body))
 
     def take_metrics(self, body: bytes) -> None:
-        """Keeps an export of metrics, once it was found to be one."""
-        metrics.ExportMetricsServiceRequest.FromString(body)
+        """Keeps an export of metrics."""
+        for resource in metrics.ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            service = _values(resource.resource.attributes)["service.name"]
+            for scope in resource.scope_metrics:
+                self.metrics[service].update(metric.name for metric in scope.metrics)
         self.requests.append("metrics")
         self.exported += body
 

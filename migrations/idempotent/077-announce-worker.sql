@@ -1,14 +1,15 @@
 -- A worker says that it is alive and what it handles; groups that waited behind kinds which nobody handled, or behind
--- one that it handles, get their heads accordingly. One that has been silent for a day is forgotten.
-create or replace function agent.announce_worker(_name text, _kinds text[], _version text) returns void
+-- one that it handles, get their heads accordingly. One that has been silent for a day is forgotten. _clock_offset: its clock less ours.
+create or replace function agent.announce_worker(_name text, _kinds text[], _version text, _clock_offset interval default null) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     _known boolean := exists (select from agent.worker where name = _name and kinds = _kinds);
 begin
-    insert into agent.worker as w (name, kinds, version, started_at, seen_at) values (_name, _kinds, _version, agent.clock(), agent.clock())
-    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, seen_at = agent.clock();
+    insert into agent.worker as w (name, kinds, version, clock_offset, started_at, seen_at)
+    values (_name, _kinds, _version, _clock_offset, agent.clock(), agent.clock())
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, clock_offset = excluded.clock_offset, seen_at = agent.clock();
     delete from agent.worker where seen_at < agent.clock() - interval '1 day';
     if not _known then
         perform agent.sweep_groups();

@@ -21,7 +21,14 @@ READABLE = """
 select c.oid::regclass::text from pg_class c where relnamespace = 'agent'::regnamespace and relkind in ('r', 'v')
 and has_any_column_privilege(current_user, c.oid, 'select, insert, update, references') order by 1
 """
-INGEST = ["answer_dispatch", "fire_trigger", "insert_event", "insert_events", "schema_version"]
+INGEST = [
+    "answer_dispatch",
+    "fire_trigger",
+    "insert_event",
+    "insert_events",
+    "measure_queue",
+    "schema_version",
+]
 
 
 @pytest.fixture

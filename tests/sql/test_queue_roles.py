@@ -7,7 +7,14 @@ from surelane.pool import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, pair
 
-INGEST_MAY = {"insert_event", "insert_events", "fire_trigger", "answer_dispatch", "schema_version"}
+INGEST_MAY = {
+    "insert_event",
+    "insert_events",
+    "fire_trigger",
+    "answer_dispatch",
+    "measure_queue",
+    "schema_version",
+}
 
 
 async def callable_by(queue: Connection, role: str) -> set[str]:
@@ -20,7 +27,7 @@ async def callable_by(queue: Connection, role: str) -> set[str]:
     return {row["proname"] for row in rows}
 
 
-async def test_ingest_stores_events_and_reads_the_version_and_nothing_else(
+async def test_ingest_stores_events_and_reads_version_and_figures_and_nothing_else(
     queue: Connection, connect: Connect
 ) -> None:
     assert await callable_by(queue, "surelane_ingest") == INGEST_MAY

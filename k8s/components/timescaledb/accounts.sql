@@ -11,6 +11,8 @@ create role agent_ingest nologin;
 create role agent_worker nologin;
 create role agent_operator nologin;
 grant agent_ingest, agent_worker, agent_operator to surelane with admin option;
+-- What holds back vacuum can then be named with its state and since when, by functions that tell no more than that.
+grant pg_read_all_stats to surelane;
 
 create role surelane_ingest login password :'ingest_password';
 create role surelane_worker login password :'worker_password';

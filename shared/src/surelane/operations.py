@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from surelane.figures import Measured
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
 
@@ -40,7 +41,7 @@ class Cursor:
     finished_at: datetime | None = None
 
 
-class Operations(Schedules):
+class Operations(Schedules, Measured):
     """The operator's queries, each one call of a SQL function. For connections of role ``agent_operator``."""
 
     def __init__(self, database: Pool | Connection) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from surelane.events import Completion, Event, Failure, Inserted, Settled
+from surelane.figures import Measured
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
@@ -16,7 +17,7 @@ from surelane.schedules import Schedules
 Row = asyncpg.Record
 
 
-class Queue(Jobs, Schedules):
+class Queue(Jobs, Schedules, Measured):
     """The queue behind a connection or a pool.
 
     On the caller's own connection, calls join the caller's transaction; on a pool, each call is its own.
@@ -201,9 +202,13 @@ class Queue(Jobs, Schedules):
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
 
-    async def announce_worker(self, name: str, kinds: Sequence[str], version: str) -> None:
-        """A worker says that it is alive, and what it handles."""
-        await self._database.execute("select agent.announce_worker($1, $2, $3)", name, kinds, version)
+    async def announce_worker(
+        self, name: str, kinds: Sequence[str], version: str, clock_offset: timedelta | None = None
+    ) -> None:
+        """A worker says that it is alive, what it handles, and how far its clock is ahead of the database's."""
+        await self._database.execute(
+            "select agent.announce_worker($1, $2, $3, $4)", name, kinds, version, clock_offset
+        )
 
     async def retire_worker(self, name: str) -> None:
         """A worker that ends says so."""

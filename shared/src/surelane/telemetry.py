@@ -79,7 +79,7 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
     resource = Resource.create(
         {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
     )
-    readers: list[MetricReader] = [PrometheusMetricReader()]
+    readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
     if (pushed := metric_exporter()) is not None:
         readers.append(PeriodicExportingMetricReader(pushed))
     # The HTTP instrumentations count by the Host header, of which whoever calls can send any number.

@@ -150,14 +150,14 @@ class SlackApp:
     async def _store(self, request: web.Request, event: Take) -> web.Response:
         answer = await self._insert(request, event)
         if isinstance(answer, NotStored):
-            self._metrics.sent[event.kind, answer.name.lower()] += 1
+            self._metrics.sent(event.kind, answer.name.lower())
             if answer is NotStored.UNSTORABLE:
                 return _useless(request, answer.value, event)
             return _refused(request, Refusal(503, answer.value), event)
         if answer.duplicate:
             self._metrics.duplicates += 1
         else:
-            self._metrics.sent[event.kind, ""] += 1
+            self._metrics.sent(event.kind)
         if event.altered:
             self._metrics.altered += 1
             self._logger.warning(

@@ -7,6 +7,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
+from surelane.figures import MOST_KINDS, Bounded
 from surelane.telemetry import SCHEMA_URL, operation
 
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
@@ -20,7 +21,6 @@ class Metrics:
     Attributes:
         answers: by route and status.
         ignored: sound requests that were not taken, by reason.
-        sent: events stored, by kind and error type (empty: none); duplicates are not among them.
         duplicates: events that were there already.
         altered: events in which something PostgreSQL cannot hold was replaced.
         rate_limited: times Slack said that it drops a workspace's events.
@@ -30,7 +30,8 @@ class Metrics:
         """``waiting`` answers how many events wait for the database now."""
         self.answers: Counter[tuple[str, int]] = Counter()
         self.ignored: Counter[str] = Counter()
-        self.sent: Counter[tuple[str, str]] = Counter()
+        self._sent: Counter[tuple[str, str]] = Counter()
+        self._kinds = Bounded(MOST_KINDS)
         self.duplicates = self.altered = self.rate_limited = 0
         meter = metrics.get_meter("surelane_ingest", schema_url=SCHEMA_URL)
         self._duration = meter.create_histogram(
@@ -70,6 +71,10 @@ class Metrics:
             "surelane.ingest.waiting", [_single(waiting)], "{event}", "Events waiting for the database."
         )
 
+    def sent(self, kind: str, error: str = "") -> None:
+        """Counts an event that was stored or, with ``error``, was not. Duplicates are not among them."""
+        self._sent[self._kinds(kind), error] += 1
+
     def inserted(self, seconds: float, error: str = "") -> None:
         """Records one insert of a batch."""
         attributes: dict[str, AttributeValue] = {
@@ -82,7 +87,7 @@ class Metrics:
         self._duration.record(seconds, attributes)
 
     def _observe_sent(self, _: CallbackOptions) -> Iterable[Observation]:
-        for (kind, error), number in self.sent.items():
+        for (kind, error), number in self._sent.items():
             attributes = operation("send", "send", kind)
             yield Observation(number, {**attributes, "error.type": error} if error else attributes)
 

@@ -169,7 +169,7 @@ class TriggersApp:
         if inserted.duplicate:
             self._metrics.duplicates += 1
             return
-        self._metrics.sent[KIND, ""] += 1
+        self._metrics.sent(KIND)
         self._metrics.altered += payload.altered
 
     async def _method_not_allowed(self, _: web.Request) -> web.Response:

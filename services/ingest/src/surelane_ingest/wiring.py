@@ -13,8 +13,10 @@ from surelane import __version__
 from surelane.logs import configure_logs, get_logger
 from surelane.pool import close_pool, create_pool
 from surelane.private import private_app, serving
+from surelane.queue import Queue
 from surelane.settings import load_settings
 from surelane.telemetry import configure_telemetry
+from surelane.watch import Watch
 from surelane_ingest.app import Drain, SlackApp
 from surelane_ingest.body import Bodies
 from surelane_ingest.connections import Connections
@@ -74,6 +76,7 @@ async def running(settings: IngestSettings, traces: TracerProvider | None = None
     async with (
         _connections(settings) as connections,
         _operator_routes(settings) as operator_routes,
+        _watching(settings),
         _serving_private(settings, connections, drain, operator_routes) as private_port,
         Writer(connections, budget=settings.database_budget, buffer=settings.buffer) as writer,
         _serving_public(settings, bodies, connections, writer, drain, traces) as port,
@@ -114,6 +117,26 @@ async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.A
     try:
         yield OperatorApi(pool, settings.api_token.get_secret_value()).routes()
     finally:
+        await close_pool(pool)
+
+
+@asynccontextmanager
+async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
+    """Shows the queue's figures; on a connection of its own, as measuring may take longer than Slack can wait."""
+    pool = await create_pool(
+        settings.database_url.get_secret_value(),
+        service=SERVICE,
+        max_size=1,
+        statement_timeout=timedelta(seconds=30),
+    )
+    watch = Watch(Queue(pool))
+    watch.publish()
+    running = asyncio.create_task(watch.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
         await close_pool(pool)
 
 

@@ -62,6 +62,8 @@ class Loop:
         self._outage = Outage(log, "claims")
         self._failures = 0
         self._claiming_since: float | None = None
+        self._slept: float | None = None
+        """For how long, where a notice has just ended it."""
         self._room = room
         self.stopping = False
 
@@ -155,6 +157,9 @@ class Loop:
 
     def _accept(self, events: Sequence[Event], began: float, began_at: int) -> None:
         self._metrics.claimed(events)
+        if self._slept is not None:
+            self._metrics.woken(events, self._settings.lease, self._slept)
+            self._slept = None
         if self._tracing is not None:
             self._tracing.received(events, began_at)
         works = works_of(events, self._handlers, self._leases.ends(began), asyncio.get_running_loop().time())
@@ -193,7 +198,9 @@ class Loop:
         now = asyncio.get_running_loop().time()
         if self._wakeup.should_look_ahead(now):
             await self._look_ahead(now)
-        await self._wakeup.sleep(self._wakeup.pause(now))
+        began = asyncio.get_running_loop().time()
+        woken = await self._wakeup.sleep(self._wakeup.pause(now))
+        self._slept = asyncio.get_running_loop().time() - began if woken else None
 
     async def _look_ahead(self, now: float) -> None:
         kinds = [kind for line in self._dispatch.lines for kind in line.kinds]

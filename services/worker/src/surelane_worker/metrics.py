@@ -7,6 +7,7 @@ distributions as a Prometheus collector.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -14,7 +15,11 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
-from surelane_worker.distribution import KIND, Distribution
+from surelane.telemetry import SCHEMA_URL
+from surelane_worker.distribution import KIND, SHORT, Distribution
+
+COMMIT = 1.0
+"""Seconds by which an event may be visible, as its row says, before its commit notifies anybody."""
 
 
 class Metrics(Collector):
@@ -37,10 +42,15 @@ class Metrics(Collector):
         self.until_finished = Distribution(
             "surelane.event.finish.latency", "From the event (by Slack's clock) until its handler finished."
         )
+        self.notification_lag = Distribution(
+            "surelane.notification.lag",
+            "From an event's visibility until its notice had it claimed.",
+            bounds=SHORT,
+        )
 
-    def publish(self, *, pushed: bool = False) -> None:
-        """Makes these the process's metrics. ``pushed``: they also go out by OTLP."""
-        meter = metrics.get_meter("surelane_worker")
+    def publish(self, kinds: Sequence[str], *, pushed: bool = False) -> None:
+        """Makes these the process's metrics; counts of ``kinds`` begin at 0. ``pushed``: they also go out by OTLP."""
+        meter = metrics.get_meter("surelane_worker", schema_url=SCHEMA_URL)
         for name, description, counted in (
             ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
             ("surelane.event.retries", "Attempts that will be followed by another.", self._retries),
@@ -48,6 +58,7 @@ class Metrics(Collector):
             ("surelane.lease.losses", "Claims lost while their handler ran.", self._lease_losses),
             ("surelane.settle.stale", "Settles that came after the claim was lost.", self._stale),
         ):
+            counted.update(dict.fromkeys(kinds, 0))
             meter.create_observable_counter(name, [_observing(counted)], description=description)
         meter.create_observable_counter(
             "surelane.event.expired", [self._observe_expired], description="Events swept."
@@ -64,7 +75,7 @@ class Metrics(Collector):
             yield distribution.family()
 
     def _distributions(self) -> tuple[Distribution, ...]:
-        return (self.operation, self.process, self.until_started, self.until_finished)
+        return (self.operation, self.process, self.until_started, self.until_finished, self.notification_lag)
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
         """Names alone, so that registering collects nothing."""
@@ -73,6 +84,14 @@ class Metrics(Collector):
     def claimed(self, events: Sequence[Event]) -> None:
         """Counts a batch of claimed events."""
         self._consumed.update([event.kind for event in events])
+
+    def woken(self, events: Sequence[Event], lease: timedelta, slept: float) -> None:
+        """Counts how late the claim was that ended a sleep of ``slept`` seconds, for what arrived in that time."""
+        for event in events:
+            if event.attempts == 1 and event.prior_vt is not None:
+                lag = (event.vt - lease - event.prior_vt).total_seconds()
+                if lag <= slept + COMMIT:
+                    self.notification_lag.add(event.kind, max(lag, 0.0))
 
     def failed(self, kind: str, *, retried: bool) -> None:
         """Counts an attempt that failed."""

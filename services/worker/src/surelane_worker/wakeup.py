@@ -61,13 +61,14 @@ class Wakeup:
             pause = min(pause, self._due - now)
         return min(pause, LOOK_AHEAD_PAUSE) if self._active else pause
 
-    async def sleep(self, pause: float) -> None:
-        """Waits until woken, at most ``pause`` seconds."""
+    async def sleep(self, pause: float) -> bool:
+        """Waits until woken, at most ``pause`` seconds; answers whether it was."""
         try:
             async with asyncio.timeout(pause):
                 await self._reason.wait()
         except TimeoutError:
-            return
+            return False
+        return True
 
 
 class Room:

@@ -17,9 +17,11 @@ from surelane.private import private_app, serving
 from surelane.queue import Queue
 from surelane.settings import load_settings
 from surelane.telemetry import configure_telemetry
+from surelane.watch import Watch
 from surelane_worker.context import Services
 from surelane_worker.dispatch import Dispatch
 from surelane_worker.execute import Executor
+from surelane_worker.handler import Handler
 from surelane_worker.handlers.load import load_handlers
 from surelane_worker.handlers.registry import Handlers
 from surelane_worker.lease import Leases
@@ -51,7 +53,7 @@ async def main(stop: asyncio.Event) -> None:
     handlers = _handlers(settings)
     telemetry = configure_telemetry(SERVICE, __version__)
     metrics = Metrics()
-    metrics.publish(pushed=telemetry.pushes_metrics)
+    metrics.publish(sorted(_kinds(handlers)), pushed=telemetry.pushes_metrics)
     tracing = None if telemetry.traces is None else Tracing(linked=settings.process_span == "linked")
     pool = await create_pool(
         settings.database_url.get_secret_value(),
@@ -83,6 +85,10 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     return loaded
 
 
+def _kinds(registered: Handlers) -> dict[str, Handler]:
+    return {kind: handler for handler in registered.all() for kind in handler.kinds}
+
+
 async def _serve(
     stop: asyncio.Event,
     settings: WorkerSettings,
@@ -94,6 +100,7 @@ async def _serve(
 ) -> None:
     queue = Queue(pool)
     worker = assemble(settings, handlers, queue, slack, metrics, tracing)
+    worker.watch.publish()
     readiness = Readiness(queue, stop.is_set, lambda: worker.loop.claiming_for > 0)
     app = private_app(readiness.unready)
     async with serving(
@@ -119,6 +126,7 @@ class Worker:
     leases: Leases
     sweep: Sweep
     cron: CronDuty
+    watch: Watch
     queue: Queue
     name: str
     kinds: list[str]
@@ -131,7 +139,8 @@ class Worker:
             self.sweep.run(),
             self.cron.run(),
             rescue(self.queue),
-            announce(self.queue, self.name, self.kinds),
+            self.watch.run(),
+            announce(self.queue, self.name, self.kinds, self.watch.clock_offset),
         ]
 
 
@@ -144,7 +153,7 @@ def assemble(
     tracing: Tracing | None,
 ) -> Worker:
     """Puts the parts together. Nothing runs yet."""
-    handlers = {kind: handler for handler in registered.all() for kind in handler.kinds}
+    handlers = _kinds(registered)
     wakeup = Wakeup(settings.poll_interval)
     room = Room(wakeup)
     leases = Leases(queue, settings.lease, metrics)
@@ -177,7 +186,8 @@ def assemble(
         claiming_for=lambda: loop.claiming_for,
     )
     cron = CronDuty(queue, registered.schedules())
-    return Worker(loop, listener, settler, leases, sweep, cron, queue, settings.name, sorted(handlers))
+    watch = Watch(queue)
+    return Worker(loop, listener, settler, leases, sweep, cron, watch, queue, settings.name, sorted(handlers))
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Announcements: a worker says that it is alive and what it handles, so the queue knows what somebody will claim."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from surelane import __version__
@@ -19,13 +19,18 @@ FAREWELL = 2.0
 log = get_logger("surelane_worker.maintenance.announce")
 
 
-async def announce(queue: Queue, name: str, kinds: Sequence[str]) -> None:
-    """Announces at once and every minute, until cancelled; then retires."""
+async def announce(
+    queue: Queue, name: str, kinds: Sequence[str], clock_offset: Callable[[], Awaitable[timedelta | None]]
+) -> None:
+    """Announces at once and every minute, until cancelled; then retires.
+
+    ``clock_offset`` says how far this worker's clock is ahead of the database's, once it is known.
+    """
     try:
         while True:
             pause = EVERY
             try:
-                await queue.announce_worker(name, kinds, __version__)
+                await queue.announce_worker(name, kinds, __version__, await clock_offset())
             except (*UNAVAILABLE, *RETRYABLE):
                 pause = RETRY  # what claims says so
             except DatabaseError as error:

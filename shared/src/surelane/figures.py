@@ -1,0 +1,145 @@
+"""What operators watch of the queue: measured in the database, once for all who ask."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from surelane.pool import Connection, Pool
+
+MOST_KINDS = 100
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class KindFigures:
+    """One kind's events. A group counts once as pending and scheduled, by its head.
+
+    Attributes:
+        oldest_pending_age: seconds for which the oldest pending one has been visible; 0 without any.
+    """
+
+    kind: str
+    paused: bool
+    pending: int
+    scheduled: int
+    running: int
+    oldest_pending_age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What holds back vacuum the longest.
+
+    Attributes:
+        holder: ``session``, ``prepared`` or ``slot``.
+        application: the session's ``application_name``, or the name of the prepared transaction or slot.
+        state: the session's; ``hidden`` where the schema's owner may not see it.
+        since: seconds since 1970; where it is hidden, since when it has been seen.
+        age: seconds, when it was measured.
+    """
+
+    holder: str
+    pid: int | None
+    application: str
+    state: str
+    since: float
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures, as they were last measured.
+
+    Attributes:
+        group_waiting: events behind the head of their group, up to 100,000.
+        workers: those that announced themselves lately.
+        dead_rows: of the live queue, waiting to be vacuumed.
+        fresh: whether this call measured them.
+        clock_offset: this process's clock less the database's.
+    """
+
+    kinds: Sequence[KindFigures]
+    group_waiting: int
+    workers: int
+    dead_rows: int
+    holder: Holder | None
+    fresh: bool
+    clock_offset: timedelta
+
+
+class Measured:
+    """The part of :class:`surelane.Queue` and of the operator's queries that reads the figures."""
+
+    _database: Pool | Connection
+
+    async def figures(self) -> Figures:
+        """The figures; measured again if it is time."""
+        sent = time.time()
+        text = await self._database.fetchval("select agent.measure_queue()")
+        return _figures(text, sent, time.time())
+
+
+class Bounded:
+    """Tells so many names apart and calls all further ones ``other``: nobody makes time series without end."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        """The name, or ``other``."""
+        if name not in self._names:
+            if len(self._names) >= self._most:
+                return OTHER
+            self._names.add(name)
+        return name
+
+
+def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFigures]:
+    """At most ``most`` kinds, the largest; all further ones as one, named ``other``."""
+    if len(kinds) <= most:
+        return list(kinds)
+    ordered = sorted(kinds, key=lambda each: each.pending + each.scheduled + each.running, reverse=True)
+    kept, rest = ordered[: most - 1], ordered[most - 1 :]
+    return [
+        *kept,
+        KindFigures(
+            OTHER,
+            paused=False,
+            pending=sum(each.pending for each in rest),
+            scheduled=sum(each.scheduled for each in rest),
+            running=sum(each.running for each in rest),
+            oldest_pending_age=max(each.oldest_pending_age for each in rest),
+        ),
+    ]
+
+
+def _figures(text: str, sent: float, received: float) -> Figures:
+    values = json.loads(text)
+    # As NTP does it: the way there and the way back are taken to be equally long.
+    offset = ((sent - values["began"]) + (received - values["ended"])) / 2
+    return Figures(
+        kinds=[KindFigures(**kind) for kind in values["kinds"]],
+        group_waiting=values["group_waiting"],
+        workers=values["workers"],
+        dead_rows=values["dead_rows"],
+        holder=_holder(values["holder"], values["measured_at"]),
+        fresh=values["fresh"],
+        clock_offset=timedelta(seconds=offset),
+    )
+
+
+def _holder(values: dict[str, object] | None, measured_at: float) -> Holder | None:
+    if values is None:
+        return None
+    since = float(str(values["since"]))
+    return Holder(
+        holder=str(values["holder"]),
+        pid=None if values["pid"] is None else int(str(values["pid"])),
+        application=str(values["application"] or ""),
+        state=str(values["state"] or "hidden"),
+        since=since,
+        age=max(measured_at - since, 0.0),
+    )

@@ -1,0 +1,45 @@
+"""Metrics as documented, and as a service shows them."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+PAGE = Path(__file__).parent.parent / "docs/metrics.md"
+OURS = ("surelane_", "messaging_")
+
+
+def documented(*sections: str) -> dict[str, str]:
+    """The metrics that the page lists in some of its sections, all by default: type by name."""
+    found: dict[str, str] = {}
+    for part in PAGE.read_text().split("\n## ")[1:]:
+        title, _, body = part.partition("\n")
+        if not sections or title in sections:
+            found.update(re.findall(r"^\| `(\w+)` \| (\w+)", body, re.MULTILINE))
+    return found
+
+
+async def exported(private_url: str) -> dict[str, Metric]:
+    """What a service shows, by name; a counter's with its ``_total``."""
+    async with aiohttp.ClientSession() as session, session.get(f"{private_url}/metrics") as response:
+        families = text_string_to_metric_families(await response.text())
+        return {family.name + ("_total" if family.type == "counter" else ""): family for family in families}
+
+
+def ours(families: Mapping[str, Metric]) -> dict[str, str]:
+    """Of the metrics shown those that are not the runtime's: type by name."""
+    return {name: family.type for name, family in families.items() if name.startswith(OURS)}
+
+
+def value(families: Mapping[str, Metric], name: str, **labels: str) -> float | None:
+    """The value of one series; ``None`` where there is none."""
+    found = [
+        sample.value
+        for sample in families[name].samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+    assert len(found) <= 1, f"{name} has {len(found)} series with {labels}"
+    return found[0] if found else None

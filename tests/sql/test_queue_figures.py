@@ -1,0 +1,179 @@
+"""The figures that operators watch: what they count, that they are measured once for all, and what measuring costs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.databases import Server
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import claim, enqueue
+
+
+@pytest.fixture(autouse=True)
+async def unmeasured(queue: Connection) -> None:
+    await queue.execute("update agent.measurement set due = '-infinity', measured_at = null, figures = '{}'")
+
+
+async def measure(connection: Connection) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads(await connection.fetchval("select agent.measure_queue()"))
+    return figures
+
+
+async def pass_time(queue: Connection, time: str) -> None:
+    await queue.execute("update agent.test_clock set shift = shift + $1::text::interval", time)
+
+
+def states(figures: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
+    return {kind["kind"]: (kind["pending"], kind["scheduled"], kind["running"]) for kind in figures["kinds"]}
+
+
+async def test_events_are_counted_by_kind_and_state(queue: Connection) -> None:
+    for _ in range(3):
+        await enqueue(queue, "mail")
+    await claim(queue, "mail", limit=1)
+    await enqueue(queue, "mail", run_at=datetime.now(UTC) + timedelta(hours=1))
+    await enqueue(queue, "note")
+    await queue.execute("select agent.pause_kind('note')")
+    await pass_time(queue, "5 minutes")
+    figures = await measure(queue)
+    assert states(figures) == {"mail": (2, 1, 1), "note": (1, 0, 0)}
+    assert [kind["paused"] for kind in figures["kinds"]] == [False, True]
+    assert [300 <= kind["oldest_pending_age"] < 330 for kind in figures["kinds"]] == [True, True]
+    exact = await queue.fetch("select kind, pending, scheduled, running from agent.queue_stats()")
+    assert {row[0]: tuple(row)[1:] for row in exact} == states(figures)
+
+
+async def test_a_group_counts_once_until_it_runs(queue: Connection) -> None:
+    for _ in range(4):
+        await enqueue(queue, "mail", group_key="ada")
+    waiting = await measure(queue)
+    assert (states(waiting), waiting["group_waiting"]) == ({"mail": (1, 0, 0)}, 3)
+    await claim(queue, "mail")
+    await pass_time(queue, "16 seconds")
+    running = await measure(queue)
+    assert (states(running), running["group_waiting"]) == ({"mail": (0, 0, 4)}, 0)
+
+
+async def test_an_empty_queue_has_figures(queue: Connection) -> None:
+    figures = await measure(queue)
+    assert (figures["kinds"], figures["group_waiting"], figures["workers"]) == ([], 0, 0)
+
+
+async def test_workers_count_for_three_minutes(queue: Connection) -> None:
+    await queue.execute("select agent.announce_worker('w', '{mail}', '0.1.0', interval '1 second')")
+    assert (await measure(queue))["workers"] == 1
+    await pass_time(queue, "4 minutes")
+    assert (await measure(queue))["workers"] == 0
+
+
+async def test_figures_are_measured_once_for_all_who_ask(queue: Connection, connect: Connect) -> None:
+    first = await measure(queue)
+    await enqueue(queue, "mail")
+    for role in ("surelane_ingest", "surelane_worker"):
+        later = await measure(await connect(role))
+        assert (later["fresh"], later["measured_at"], later["kinds"]) == (False, first["measured_at"], [])
+    await pass_time(queue, "16 seconds")
+    again = await measure(await connect("surelane_ingest"))
+    assert (again["fresh"], states(again)) == (True, {"mail": (1, 0, 0)})
+
+
+async def test_nobody_waits_for_who_measures(queue: Connection, connect: Connect) -> None:
+    before = await measure(queue)
+    await pass_time(queue, "16 seconds")
+    measuring = await connect()
+    async with measuring.transaction():
+        assert (await measure(measuring))["fresh"]
+        meanwhile = await measure(queue)
+        assert (meanwhile["fresh"], meanwhile["measured_at"]) == (False, before["measured_at"])
+
+
+async def test_measuring_that_takes_long_is_done_less_often(queue: Connection) -> None:
+    await measure(queue)
+    pause = "select extract(epoch from due - measured_at)::float8 from agent.measurement"
+    assert await queue.fetchval(pause) < 60
+    await pass_time(queue, "60 seconds")
+    async with Slow(queue):
+        await measure(queue)
+    assert await queue.fetchval(pause) > 100
+
+
+class Slow:
+    """While it lasts, measuring takes more than a second."""
+
+    def __init__(self, queue: Connection) -> None:
+        self._transaction = queue.transaction()
+        self._queue = queue
+
+    async def __aenter__(self) -> None:
+        await self._transaction.start()
+        await self._queue.execute(
+            "create or replace function agent.vacuum_holder()"
+            " returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)"
+            " language sql as $$ select null, null::int4, null, null, null::timestamptz, null from pg_sleep(1.1) $$"
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        pause = await self._queue.fetchval("select due from agent.measurement")
+        await self._transaction.rollback()
+        await self._queue.execute("update agent.measurement set due = $1", pause)
+
+
+@pytest.mark.parametrize("function", ["queue_figures(null)", "vacuum_holder()", "count_heads('mail', now())"])
+@pytest.mark.parametrize("role", ["surelane_ingest", "surelane_worker"])
+async def test_services_read_figures_and_cannot_have_them_measured_more_often(
+    queue: Connection, connect: Connect, function: str, role: str
+) -> None:
+    await measure(queue)
+    connection = await connect(role)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await connection.execute(f"select agent.{function}")
+
+
+MANY = 200_000
+
+
+async def vacuumed(connection: Connection) -> None:
+    """Vacuums until every page is known to be visible to all: an automatic analyze may hold that up for a moment."""
+    async with asyncio.timeout(30):
+        while await connection.fetchval(
+            "select relallvisible < relpages or relpages = 0 from pg_class where oid = 'agent.event'::regclass"
+        ):
+            await connection.execute("vacuum analyze agent.event")
+
+
+@pytest.fixture(scope="module")
+async def backlog(server: Server, template: str) -> AsyncIterator[Connection]:
+    """A backlog of one kind, and 30 events of another."""
+    async with server.fresh(template) as name:
+        connection = await asyncpg.connect(server.uri(name))
+        await connection.execute("insert into agent.kind values ('mail'), ('note')")
+        await connection.execute(
+            "insert into agent.event (event_ts, vt, kind, event, head, lane)"
+            " select now(), now() - interval '1 hour', case when n % $1 < 30 then 'note' else 'mail' end,"
+            " jsonb_build_object('text', repeat('word ', 100)), true, floor(random() * 16)"
+            " from generate_series(0, $1 - 1) as n",
+            MANY,
+        )
+        await vacuumed(connection)
+        yield connection
+        await connection.close()
+
+
+async def test_a_large_backlog_is_estimated_and_a_small_one_beside_it_counted(backlog: Connection) -> None:
+    mail, note = json.loads(await backlog.fetchval("select agent.queue_figures(null)"))["kinds"]
+    assert mail["pending"] == pytest.approx(MANY - 30, rel=0.05)
+    assert note["pending"] == 30
+
+
+async def test_measuring_reads_a_small_part_of_a_large_queue(backlog: Connection) -> None:
+    explain = "explain (analyze, buffers, timing off, format json) select agent.queue_figures(null)"
+    (top,) = json.loads(await backlog.fetchval(explain))
+    read = top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
+    pages = await backlog.fetchval("select pg_relation_size('agent.event') / 8192")
+    assert read < pages / 10, f"{read} pages of {pages}"

@@ -1,0 +1,97 @@
+"""Who holds back vacuum: found and named, also where the owner of the schema may not look at other roles' sessions."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.databases import Server
+from tests.sql.conftest import Connect
+
+READ_STATS = "pg_read_all_stats"
+
+
+@asynccontextmanager
+async def owner_sees_sessions(server: Server, *, may: bool) -> AsyncIterator[None]:
+    """For the length of the block the owner is a member of pg_read_all_stats, or is not."""
+    grant, revoke = f"grant {READ_STATS} to surelane", f"revoke {READ_STATS} from surelane"
+    admin = await asyncpg.connect(server.admin)
+    try:
+        before = await admin.fetchval(f"select pg_has_role('surelane', '{READ_STATS}', 'member')")
+        await admin.execute(grant if may else revoke)
+        yield
+        await admin.execute(grant if before else revoke)
+    finally:
+        await admin.close()
+
+
+@asynccontextmanager
+async def snapshot_held(connection: Connection, name: str = "a report") -> AsyncIterator[int]:
+    """A transaction that reads and stays open; yields its pid."""
+    await connection.execute(f"set application_name = '{name}'")
+    async with connection.transaction(isolation="repeatable_read"):
+        yield await connection.fetchval("select pg_backend_pid()")
+
+
+async def holder(queue: Connection, pid: int) -> dict[str, Any]:
+    """What holds back vacuum, once it is this session: an automatic analyze may for a moment."""
+    async with asyncio.timeout(10):
+        while True:
+            await queue.execute("update agent.measurement set due = '-infinity'")
+            found = json.loads(await queue.fetchval("select agent.measure_queue()"))["holder"]
+            if found is not None and found["pid"] == pid:
+                return dict(found)
+            await asyncio.sleep(0.1)
+
+
+async def test_a_session_that_holds_back_vacuum_is_named(
+    server: Server, queue: Connection, connect: Connect
+) -> None:
+    async with owner_sees_sessions(server, may=True), snapshot_held(await connect("surelane_ingest")) as pid:
+        began = await queue.fetchval("select extract(epoch from now())::float8")
+        found = await holder(queue, pid)
+    assert (found["holder"], found["application"], found["state"]) == (
+        "session",
+        "a report",
+        "idle in transaction",
+    )
+    assert found["since"] == pytest.approx(began, abs=5)
+
+
+async def test_where_sessions_are_hidden_its_age_is_since_it_was_seen(
+    server: Server, queue: Connection, connect: Connect
+) -> None:
+    async with owner_sees_sessions(server, may=False), snapshot_held(await connect("surelane_ingest")) as pid:
+        first = await holder(queue, pid)
+        assert (first["application"], first["state"]) == ("a report", None)
+        await queue.execute("update agent.test_clock set shift = '1 hour'")
+        later = await holder(queue, pid)
+    assert later["since"] == first["since"]
+
+
+async def test_a_transaction_of_another_database_counts_once_it_has_written(
+    server: Server, queue: Connection, connect: Connect
+) -> None:
+    async with owner_sees_sessions(server, may=True), server.fresh() as other:
+        elsewhere = await asyncpg.connect(server.uri(other))
+        async with snapshot_held(elsewhere) as pid, elsewhere.transaction():
+            async with snapshot_held(await connect(), "here") as here:
+                await holder(queue, here)
+            await elsewhere.execute("create table written ()")
+            assert (await holder(queue, pid))["application"] == "a report"
+        await elsewhere.close()
+
+
+async def test_what_only_waits_between_statements_holds_nothing(queue: Connection, connect: Connect) -> None:
+    idle = await connect("surelane_ingest")
+    pid = await idle.fetchval("select pg_backend_pid()")
+    async with idle.transaction():
+        await idle.execute("select 1")
+        await queue.execute("update agent.measurement set due = '-infinity'")
+        found = json.loads(await queue.fetchval("select agent.measure_queue()"))["holder"]
+    assert found is None or found["pid"] != pid

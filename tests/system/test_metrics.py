@@ -1,0 +1,148 @@
+"""The metrics of the services: all that are documented and no others, by both ways; the queue's among them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import aiohttp
+
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.metrics import documented, exported, ours, value
+from tests.otlp import receiving
+from tests.processes import Service, service
+from tests.system.ingest_client import Slack, mention, settings
+from tests.system.worker import ended, enqueue, worker
+
+HELD = """
+update agent.measurement
+set due = 'infinity', measured_at = now(), figures = jsonb_set(agent.queue_figures(null), '{holder}',
+ '{"holder": "session", "pid": 1, "application": "a report", "state": "active", "anchor": "1", "since": 1000000000}')
+"""
+"""Figures that are not measured again, with vacuum held back for long."""
+
+
+@asynccontextmanager
+async def both(database: str, **env: str) -> AsyncIterator[tuple[Service, Service]]:
+    """Ingest and a worker, as processes."""
+    async with (
+        service("surelane_ingest", settings(database, **env)) as ingest,
+        worker(database, **env) as working,
+    ):
+        yield ingest, working
+
+
+async def use(connection: Connection, ingest: Service) -> None:
+    """Has both do something of every sort that they count."""
+    async with aiohttp.ClientSession() as session:
+        slack = Slack(session, ingest.url)
+        await slack.event(mention())
+        await slack.event(mention(bot_id="B1"))
+    await ended(connection, await enqueue(connection, "echo"))
+    await ended(connection, await enqueue(connection, "raise"))
+
+
+async def test_what_is_documented_is_shown_and_what_is_shown_is_documented(
+    database: str, connection: Connection
+) -> None:
+    await Queue(connection).enqueue("unhandled")
+    await connection.execute(HELD)
+    async with both(database) as (ingest, working):
+        await use(connection, ingest)
+        from_ingest, from_worker = await exported(ingest.private_url), await exported(working.private_url)
+    assert ours(from_ingest) == documented("Ingest", "Both")
+    assert ours(from_worker) == documented("Worker", "Both")
+
+
+async def test_the_same_goes_out_by_otlp(database: str, connection: Connection) -> None:
+    await Queue(connection).enqueue("unhandled")
+    await connection.execute(HELD)
+    async with receiving() as receiver:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "60000"}
+        async with both(database, **env) as (ingest, working):
+            await use(connection, ingest)
+            assert ours(await exported(working.private_url)) == documented("Worker", "Both")
+    for name, section in (("surelane-ingest", "Ingest"), ("surelane-worker", "Worker")):
+        expected = {pushed_name(each) for each in documented(section, "Both")}
+        assert receiver.metrics[name] >= expected
+        assert {
+            each for each in receiver.metrics[name] if each.startswith(("surelane.", "messaging."))
+        } == expected
+
+
+def pushed_name(name: str) -> str:
+    """A metric's name by OTLP, as the page describes it; our words have underscores only where Prometheus' have."""
+    plain = name.removesuffix("_total").removesuffix("_seconds").replace("_", ".")
+    for word in ("rate_limited", "oldest_pending", "group_waiting", "dead_rows"):
+        plain = plain.replace(word.replace("_", "."), word)
+    return plain
+
+
+async def test_counts_of_a_handled_kind_begin_at_zero(database: str) -> None:
+    async with worker(database) as working:
+        shown = await exported(working.private_url)
+    for name in ("messaging_client_consumed_messages_total", "surelane_event_failures_total"):
+        assert value(shown, name, messaging_destination_name="echo") == 0
+
+
+async def test_every_replica_shows_the_queue(database: str, connection: Connection) -> None:
+    queue = Queue(connection)
+    await queue.enqueue("unhandled")
+    await queue.enqueue("unhandled", run_at=await connection.fetchval("select now() + interval '1 day'"))
+    await queue.enqueue("parked")
+    await connection.execute("select agent.pause_kind('parked')")
+    async with both(database) as replicas:
+        for replica in replicas:
+            shown = await exported(replica.private_url)
+            depths = {
+                state: value(
+                    shown, "surelane_queue_depth", messaging_destination_name="unhandled", state=state
+                )
+                for state in ("pending", "scheduled", "running")
+            }
+            assert depths == {"pending": 1, "scheduled": 1, "running": 0}
+            assert value(shown, "surelane_queue_paused", messaging_destination_name="parked") == 1
+            age = value(
+                shown, "surelane_queue_oldest_pending_age_seconds", messaging_destination_name="unhandled"
+            )
+            assert age is not None
+            assert 0 <= age < 60
+
+
+async def test_replicas_have_the_queue_measured_once(database: str, connection: Connection) -> None:
+    async with both(database), both(database):
+        measured = await connection.fetchval("select measured_at from agent.measurement")
+    assert measured is not None
+    assert await connection.fetchval("select measured_at = $1 from agent.measurement", measured)
+
+
+async def test_a_replica_without_database_shows_no_stale_figures(database: str) -> None:
+    nowhere = database.replace("surelane_test_", "surelane_gone_")
+    async with service("surelane_ingest", settings(nowhere), ready="/livez") as ingest:
+        shown = await exported(ingest.private_url)
+    assert "surelane_queue_workers" not in shown
+
+
+async def test_how_late_a_notice_has_an_event_claimed_is_measured(
+    database: str, connection: Connection
+) -> None:
+    async with worker(database, SURELANE_POLL_INTERVAL="10s") as working:
+        for _ in range(5):
+            await ended(connection, await enqueue(connection, "echo"))
+        shown = await exported(working.private_url)
+    lag = shown["surelane_notification_lag_seconds"]
+    (count,) = [sample.value for sample in lag.samples if sample.name.endswith("_count")]
+    (total,) = [sample.value for sample in lag.samples if sample.name.endswith("_sum")]
+    assert count >= 1
+    assert 0 < total / count < 1
+
+
+async def test_workers_tell_how_far_their_clock_is_off(database: str, connection: Connection) -> None:
+    async with worker(database):
+        offset: timedelta | None = None
+        async with asyncio.timeout(30):
+            while offset is None:
+                offset = await connection.fetchval("select clock_offset from agent.worker")
+                await asyncio.sleep(0.1)
+    assert abs(offset) < timedelta(seconds=1)

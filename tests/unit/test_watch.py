@@ -1,0 +1,72 @@
+"""The watch over the queue's figures: how few names it shows, and how seldom it warns."""
+
+from datetime import timedelta
+
+import pytest
+import structlog
+
+from surelane.figures import Bounded, Figures, Holder, KindFigures, Measured, bounded
+from surelane.watch import WARNED_AFTER, Watch
+
+
+class Told(Measured):
+    """Figures that a test makes up."""
+
+    def __init__(self, figures: Figures) -> None:
+        self.told = figures
+
+    async def figures(self) -> Figures:
+        return self.told
+
+
+def kind(name: str, pending: int = 0, age: float = 0.0) -> KindFigures:
+    return KindFigures(name, paused=False, pending=pending, scheduled=0, running=0, oldest_pending_age=age)
+
+
+def held(pid: int = 7, age: float = WARNED_AFTER, *, fresh: bool = True) -> Figures:
+    holder = Holder("session", pid, "a report", "idle in transaction", since=1000.0 + pid, age=age)
+    return Figures([], 0, 0, 0, holder, fresh, timedelta(0))
+
+
+def test_the_largest_kinds_keep_their_names_and_the_others_share_one() -> None:
+    kinds = [kind(f"k{number}", number, age=float(number)) for number in range(10)]
+    shown = bounded(kinds, most=3)
+    assert [(each.kind, each.pending, each.oldest_pending_age) for each in shown] == [
+        ("k9", 9, 9.0),
+        ("k8", 8, 8.0),
+        ("other", 28, 7.0),
+    ]
+    assert bounded(kinds[:3], most=3) == kinds[:3]
+
+
+def test_names_from_outside_are_bounded() -> None:
+    names = Bounded(2)
+    assert [names(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", "other", "a", "other"]
+
+
+async def warnings(watch: Watch) -> list[object]:
+    with structlog.testing.capture_logs() as logs:
+        await watch.read()
+    return [line["pid"] for line in logs if line["event"] == "vacuum is held back"]
+
+
+async def test_what_holds_back_vacuum_is_named_once_until_it_changes() -> None:
+    told = Told(held())
+    watch = Watch(told)
+    assert [await warnings(watch), await warnings(watch)] == [[7], []]
+    told.told = held(pid=8)
+    assert await warnings(watch) == [8]
+
+
+async def test_it_is_named_again_every_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(Told(held()))
+    assert await warnings(watch) == [7]
+    monkeypatch.setattr("surelane.watch.WARNED_EVERY", 0.0)
+    assert await warnings(watch) == [7]
+
+
+@pytest.mark.parametrize("figures", [held(age=WARNED_AFTER - 1), held(fresh=False)])
+async def test_a_short_transaction_and_what_another_replica_measured_are_not_warned_of(
+    figures: Figures,
+) -> None:
+    assert await warnings(Watch(Told(figures))) == []
