@@ -109,6 +109,11 @@ class Operations(Schedules, Measured):
         """The workers, as they last announced themselves."""
         return [dict(row) for row in await self._database.fetch("select * from agent.worker order by name")]
 
+    async def clock(self) -> datetime:
+        """The database's time."""
+        now: datetime = await self._database.fetchval("select agent.clock()")
+        return now
+
     async def list_cron(self) -> list[dict[str, Any]]:
         """The named schedules."""
         return [_job(row) for row in await self._database.fetch("select * from agent.read_cron()")]

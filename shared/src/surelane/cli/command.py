@@ -11,6 +11,7 @@ from rich.console import Console
 
 from surelane import __version__
 from surelane.cli import cron, kinds
+from surelane.cli.doctor import doctor
 from surelane.cli.enqueue import enqueue, orchestrate
 from surelane.cli.output import show_json, show_table
 from surelane.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
@@ -28,6 +29,7 @@ app.add_typer(kinds.app, name="kinds")
 app.add_typer(cron.app, name="cron")
 app.command()(enqueue)
 app.command()(orchestrate)
+app.command()(doctor)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 Key = Annotated[

@@ -47,7 +47,12 @@ def run(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -
 
 async def _connected(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -> Result:
     async with asyncio.timeout(30):
-        connection = await asyncpg.connect(dsn, server_settings={"application_name": "surelane"}, timeout=10)
+        connection = await asyncpg.connect(
+            dsn,
+            server_settings={"application_name": "surelane"},
+            timeout=10,
+            statement_cache_size=0,  # each is sent once, and a transaction pooler would lose them
+        )
         try:
             return await work(Operations(connection), connection)
         finally:

@@ -1,0 +1,224 @@
+"""``surelane doctor``: each thing that is wrong is found, with what to do, and a role that may see less is told so."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+import pytest
+
+from surelane.doctor import Finding, Level, examine
+from surelane.doctor.finding import span
+from surelane.doctor.server import clock_finding
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.databases import Server, as_role
+from tests.processes import clean_environment, free_port
+from tests.system.pooler import pooled
+
+Examine = Callable[..., Awaitable[list[Finding]]]
+
+
+@pytest.fixture
+def findings(database: str) -> Examine:
+    """What the doctor finds, as one of the services' roles: all of it, or of one check."""
+
+    async def found(check: str | None = None, role: str = "surelane_worker") -> list[Finding]:
+        uri = as_role(database, role)
+        connection = await asyncpg.connect(uri)
+        try:
+            everything = await examine(uri, connection)
+        finally:
+            await connection.close()
+        return [finding for finding in everything if check is None or finding.check == check]
+
+    return found
+
+
+async def doctor(database: str, *arguments: str) -> tuple[int, str, str]:
+    """The command, as a process."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "surelane.cli", "doctor", *arguments),
+        env={**clean_environment(), "COLUMNS": "200", "DATABASE_URL": database},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+def levels(findings: list[Finding]) -> set[str]:
+    return {finding.level.value for finding in findings}
+
+
+async def hold_vacuum(connection: Connection, **holder: object) -> None:
+    """Has the figures say that something holds back vacuum since long ago."""
+    values = {"pid": None, "application": "x", "state": "active", "anchor": "1", "since": 1e9, **holder}
+    await connection.execute(
+        "update agent.measurement set due = 'infinity', measured_at = now()"
+        ", figures = jsonb_set(agent.queue_figures(null), '{holder}', $1)",
+        json.dumps(values),
+    )
+
+
+async def test_where_all_is_well_it_says_so(database: str, connection: Connection) -> None:
+    await Queue(connection).announce_worker("w1", ["mail"], "0.1.0")
+    code, out, _ = await doctor(as_role(database, "surelane_worker"))
+    lines = out.splitlines()
+    assert code == 0
+    assert {line.split()[0] for line in lines} == {"ok"}, out
+    for check in (
+        "schema",
+        "roles",
+        "notifications",
+        "clock",
+        "dead rows",
+        "indexes",
+        "vacuum",
+        "workers",
+        "queue",
+    ):
+        assert any(line.split(maxsplit=1)[1].startswith(f"{check}: ") for line in lines), check
+
+
+async def test_a_problem_is_an_exit_code_and_advice(empty_database: str) -> None:
+    code, out, _ = await doctor(empty_database, "--json")
+    said = json.loads(out)
+    (problem,) = [finding for finding in said["findings"] if finding["level"] == "problem"]
+    assert (code, said["healthy"], problem["check"]) == (1, False, "schema")
+    assert "surelane_migrations apply" in problem["advice"]
+    code, out, _ = await doctor(empty_database)
+    assert (code, "-> run: python -m surelane_migrations apply" in out) == (1, True)
+
+
+async def test_a_database_that_is_away_is_said_in_one_line() -> None:
+    code, _, err = await doctor(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
+    assert (code, err.count("\n")) == (4, 1)
+    code, out, _ = await doctor("", "--help")
+    assert (code, "exits with 1 on a problem" in " ".join(out.split())) == (0, True)
+
+
+async def test_a_schema_that_is_too_old_is_a_problem(connection: Connection, findings: Examine) -> None:
+    await connection.execute("update agent.version set version = '0.0.1', min_compatible = '0.0.1'")
+    (finding,) = await findings("schema")
+    assert (finding.level, "older than" in finding.found) == (Level.PROBLEM, True)
+
+
+async def test_a_role_that_may_see_less_is_told_what_it_cannot_see(findings: Examine) -> None:
+    found = await findings(role="surelane_ingest")
+    (unseen,) = [finding for finding in found if finding.level is Level.UNKNOWN]
+    assert (unseen.check, "agent_operator" in (unseen.advice or "")) == ("workers", True)
+    assert levels(found) == {"ok", "unknown"}
+
+
+async def test_rights_that_are_missing_or_too_many_are_found(
+    connection: Connection, findings: Examine
+) -> None:
+    await connection.execute("revoke execute on all functions in schema agent from agent_worker")
+    await connection.execute("grant execute on function agent.requeue_events(int8[]) to public")
+    missing, open_to_all = await findings("roles", role="surelane")
+    assert (missing.level, "agent_worker" in missing.found) == (Level.PROBLEM, True)
+    assert (open_to_all.level, "requeue_events" in open_to_all.found) == (Level.WARNING, True)
+    assert missing.advice == open_to_all.advice == "run: python -m surelane_migrations apply --again"
+
+
+async def test_clocks_that_differ_are_found(connection: Connection, findings: Examine) -> None:
+    await connection.execute("select agent.announce_worker('fast', '{}', '0.1.0', '3 s')")
+    await connection.execute("select agent.announce_worker('slow', '{}', '0.1.0', '-1 min')")
+    ours, fast, slow = await findings("clock")
+    assert [finding.level for finding in (ours, fast, slow)] == [Level.OK, Level.WARNING, Level.PROBLEM]
+    assert "fast is 3 s ahead of" in fast.found
+    assert clock_finding("ours", -60.0).found == "ours is 60 s behind the database's"
+
+
+async def test_notices_that_a_pooler_swallows_are_a_problem(database: str) -> None:
+    async with pooled(as_role(database, "surelane_worker")) as through:
+        code, out, _ = await doctor(through, "--json")
+    (problem,) = [each for each in json.loads(out)["findings"] if each["level"] == "problem"]
+    assert (code, problem["check"]) == (1, "notifications")
+    assert "SURELANE_NOTIFICATIONS=off" in problem["advice"]
+
+
+async def test_vacuum_that_is_off_is_a_problem(connection: Connection, findings: Examine) -> None:
+    await connection.execute("alter table agent.event set (autovacuum_enabled = off)")
+    assert [finding.level for finding in await findings("dead rows")].count(Level.PROBLEM) == 1
+
+
+async def test_an_invalid_index_is_a_problem(database: str, server: Server, findings: Examine) -> None:
+    admin = await asyncpg.connect(server.admin, database=database.partition("?")[0].rpartition("/")[2])
+    await admin.execute(
+        "update pg_index set indisvalid = false where indexrelid = 'agent.event_claim'::regclass"
+    )
+    await admin.close()
+    (finding,) = await findings("indexes")
+    assert (finding.level, finding.advice) == (
+        Level.PROBLEM,
+        "reindex index concurrently agent.event_claim",
+    )
+
+
+@pytest.mark.parametrize(
+    ("holder", "found", "advice"),
+    [
+        (
+            {"holder": "session", "pid": 7},
+            "session 'x', pid 7, active, since 2001-09-09",
+            "pg_terminate_backend(7)",
+        ),
+        ({"holder": "session", "pid": 7, "state": None}, "hidden", "grant pg_read_all_stats"),
+        ({"holder": "prepared", "application": "two phase"}, "'two phase'", "rollback prepared 'two phase'"),
+        ({"holder": "slot", "application": "standby"}, "'standby'", "pg_drop_replication_slot('standby')"),
+    ],
+)
+async def test_what_holds_back_vacuum_is_named_with_what_to_do(
+    connection: Connection, findings: Examine, holder: dict[str, object], found: str, advice: str
+) -> None:
+    await hold_vacuum(connection, **holder)
+    (finding,) = await findings("vacuum")
+    assert finding.level is Level.PROBLEM
+    assert found in finding.found
+    assert advice in (finding.advice or "")
+
+
+async def test_events_without_a_worker_are_a_problem(connection: Connection, findings: Examine) -> None:
+    queue = Queue(connection)
+    (nobody,) = await findings("workers")
+    assert nobody.level is Level.WARNING, "nothing waits for one"
+    await queue.enqueue("mail")
+    await connection.execute("update agent.measurement set due = '-infinity'")
+    (nobody,) = await findings("workers")
+    assert nobody.level is Level.PROBLEM
+    await queue.announce_worker("w1", ["note"], "0.1.0")
+    await queue.announce_worker("w2", ["note"], "0.1.0")
+    await connection.execute("update agent.worker set seen_at = now() - interval '1 hour' where name = 'w2'")
+    counted, unhandled = await findings("workers")
+    assert counted.found == "1 alive, of version 0.1.0; silent: w2"
+    assert unhandled.found == "nobody handles what waits of: mail"
+
+
+async def test_a_backlog_that_gets_old_is_found_and_a_paused_one_too(
+    connection: Connection, findings: Examine
+) -> None:
+    queue = Queue(connection)
+    await queue.enqueue("mail")
+    await queue.enqueue("note")
+    await connection.execute("update agent.event set vt = vt - interval '2 hours'")
+    await connection.execute("select agent.pause_kind('note')")
+    backlog, paused = await findings("queue")
+    assert (backlog.level, backlog.found) == (
+        Level.PROBLEM,
+        "2 pending, 0 running; the oldest, of kind mail, has waited for 2 h",
+    )
+    assert (paused.level, paused.advice) == (
+        Level.WARNING,
+        "when it is time: surelane kinds resume note",
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.34, "340 ms"), (90, "90 s"), (420, "7 min"), (10800, "3 h"), (200000, "2 d")]
+)
+def test_times_are_for_people(seconds: float, text: str) -> None:
+    assert span(seconds) == text
