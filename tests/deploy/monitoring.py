@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from tests.deploy.commands import ROOT
+from tests.metrics import PAGE
 
 OBSERVABILITY = ROOT / "observability"
 ALERTS = OBSERVABILITY / "prometheus/alerts.yaml"
@@ -43,9 +44,9 @@ def queries() -> Iterator[str]:
 
 
 def documented() -> dict[str, set[str]]:
-    """The labels of each series that the services export, by docs/metrics.md, and of Prometheus' own."""
+    """The labels of each series that the services export, by the page that tests hold them to; and Prometheus' own."""
     found: dict[str, set[str]] = {name: set(labels) for name, labels in _BY_PROMETHEUS.items()}
-    for name, kind, labels in _ROW.findall((ROOT / "docs/metrics.md").read_text()):
+    for name, kind, labels in _ROW.findall(PAGE.read_text()):
         has = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", labels)))
         for suffix in _SUFFIXES.get(kind, ("",)):
             found[name + suffix] = has | ({"le"} if suffix == "_bucket" else set())
