@@ -1,5 +1,6 @@
 """Alert rules, dashboard and collector: valid, of metrics that are there, and each alert answered by the runbook."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.deploy.compose import config
 from tests.deploy.manifests import OBSERVED, named, rendered
 from tests.deploy.monitoring import (
     ALERTS,
+    DASHBOARD,
     OBSERVABILITY,
     RUNBOOK,
     alerts,
@@ -38,6 +40,8 @@ WORDS = {
     *("on", "or", "rate", "sum", "time", "unless", "vector"),
 }
 """PromQL's, as far as they are used."""
+GRID = 24
+"""Columns of a Grafana dashboard."""
 BY_TARGET = {"instance", "job"}
 PUBLISHED = {"grafana": 3000, "jaeger": 16686, "prometheus": 9090}
 
@@ -62,6 +66,23 @@ def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     run(program("promtool"), "check", "rules", file)
+
+
+def test_the_dashboard_asks_the_datasources_that_are_provided_and_no_panel_lies_on_another() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    provided = yaml.safe_load((OBSERVABILITY / "grafana/datasources.yaml").read_text())["datasources"]
+    asked = [*dashboard["panels"], *dashboard["templating"]["list"]]
+    assert {panel["datasource"]["uid"] for panel in asked} <= {source["uid"] for source in provided}
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    taken = [
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < GRID
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(places)
 
 
 @pytest.mark.parametrize("query", list(queries()))
