@@ -11,7 +11,7 @@ import pytest
 from surelane.pool import UNAVAILABLE
 from tests.processes import Service, until
 from tests.system.restartable import Restartable, restartable
-from tests.system.worker import enqueue, worker
+from tests.system.worker import claimed, enqueue, worker
 
 ENDS = "select count(*) from agent.event_hist where outcome = 'completed'"
 
@@ -101,6 +101,21 @@ async def test_database_that_hangs_is_outlasted(server: Restartable) -> None:
         stop.set()
         await all_end(server, await loading)
         assert still_runs(running)
+
+
+async def test_handlers_stop_when_their_lease_runs_out_though_the_database_hangs(server: Restartable) -> None:
+    async with worker(server.uri(), SURELANE_LEASE="1s", SURELANE_DRAIN_TIMEOUT="1s") as running:
+        async with server.connected() as connection:
+            await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}))
+        server.freeze()
+        try:
+            await until(
+                lambda: any("lease lost" in line for line in running.output), within=5, what="the loss"
+            )
+        finally:
+            server.thaw()
+    async with server.connected() as connection:
+        await connection.execute("truncate agent.event")
 
 
 async def test_outage_is_logged_once_when_it_begins_and_once_when_it_ends(server: Restartable) -> None:

@@ -1,5 +1,6 @@
 """What an attempt that comes after a lost one says in Slack, and what a slow Slack does to a lease."""
 
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -39,6 +40,22 @@ async def test_worker_killed_between_replies_sends_only_the_missing_one(
 ) -> None:
     thread = await die_and_try_again(database, slack, connection, "twice die-after-first")
     assert thread == ["first answer", "second answer"]
+
+
+async def test_worker_that_stood_still_while_another_took_over_says_nothing_more(
+    database: str, slack: Stand, connection: Connection
+) -> None:
+    settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": "1s"}
+    async with worker(database, **settings) as first:
+        identity, message = await slack.mention("twice slowly")
+        await until(lambda: slack.answers(message), what="the first answer")
+        first.process.send_signal(signal.SIGSTOP)
+        async with worker(database, **settings):
+            row = await ended(connection, identity)
+        first.process.send_signal(signal.SIGCONT)
+        await until(lambda: any("lease lost" in line for line in first.output), what="the loss")
+    assert row["attempts"] == 2
+    assert slack.answers(message) == ["first answer", "second answer"]
 
 
 async def test_stream_of_a_killed_worker_is_finished_in_place(

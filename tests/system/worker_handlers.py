@@ -136,6 +136,7 @@ async def mentioned(event: Event, ctx: Context) -> object:
         return await _stream(event, ctx, words)
     first = await ctx.slack.reply(event, "first answer")
     _die_if(event, words, "die-after-first")
+    await asyncio.sleep(1 if "slowly" in words else 0)
     second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
     _die_if(event, words, "die-at-the-end")
     return [first, second]

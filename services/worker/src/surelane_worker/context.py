@@ -1,8 +1,9 @@
 """What a handler gets besides its event: Slack, the queue, settings, and a logger bound to the event."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from surelane.events import Event
@@ -20,6 +21,7 @@ class Services:
     """What all handlers of a worker share."""
 
     queue: Queue
+    hold: "Hold"
     settings: WorkerSettings
     slack: SlackClients
     log: Logger
@@ -31,6 +33,10 @@ class Stoppable(Protocol):
 
     @property
     def stopped(self) -> str | None: ...
+
+
+Hold = Callable[[Stoppable], Awaitable[None]]
+"""Returns while a claim stands, and cancels its handler else."""
 
 
 class Context:
@@ -49,7 +55,8 @@ class Context:
     def slack(self) -> Replies:
         """Replies that are sent once however often the event is tried; ``slack.client`` is the plain Web API client."""
         if self._slack is None:
-            self._slack = Replies(self._services.slack, self._services.queue, self.log)
+            hold = partial(self._services.hold, self._work)
+            self._slack = Replies(self._services.slack, self._services.queue, self.log, hold)
         return self._slack
 
     @property

@@ -9,12 +9,15 @@ from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE
 from surelane.queue import Queue
 from surelane_worker.claims import LOST, Claim
+from surelane_worker.context import Stoppable
 from surelane_worker.metrics import Metrics
 from surelane_worker.outage import Outage
 
 LONGEST_PAUSE = timedelta(seconds=100)
 """Claims without a heartbeat for five minutes are taken for dead; two lost heartbeats must not make them so."""
 BATCH = 500
+WATCH = 0.5
+"""Seconds between two looks at which leases have run out."""
 
 log = get_logger("surelane_worker.lease")
 
@@ -35,13 +38,34 @@ class Leases:
         return claimed_at + self._lease.total_seconds()
 
     async def keep(self) -> None:
-        """Sends heartbeats until cancelled. While the database is away, stops work as its lease runs out."""
+        """Sends heartbeats until cancelled, and stops work as its lease runs out: also while a heartbeat hangs."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._renew())
+            group.create_task(self._watch())
+
+    async def hold(self, work: Stoppable) -> None:
+        """Returns while a claim stands. To be asked before anything that is not to happen twice.
+
+        A worker that stood still for a while has had no other moment to learn that its lease ran out.
+
+        Raises:
+            asyncio.CancelledError: it does not stand any more.
+        """
+        self.stop_lapsed()
+        if work.stopped == LOST:
+            await asyncio.sleep(0)  # the handler's task is cancelled here
+            raise asyncio.CancelledError(LOST)  # a thread's or a child's is not
+
+    async def _renew(self) -> None:
         pause = self._pause
         while True:
             await asyncio.sleep(pause)
-            reached = await self._extend_all()
-            pause = self._pause if reached else min(self._pause, 1.0)
-            self._stop_lapsed()
+            pause = self._pause if await self._extend_all() else min(self._pause, 1.0)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH)
+            self.stop_lapsed()
 
     async def _extend_all(self) -> bool:
         claims = [claim for claim in self.held if not claim.settling]
@@ -63,7 +87,8 @@ class Leases:
             elif answer is Settled.STALE:
                 self._lose(claim)
 
-    def _stop_lapsed(self) -> None:
+    def stop_lapsed(self) -> None:
+        """Stops the work whose lease has run out: somebody else may do it by now."""
         now = asyncio.get_running_loop().time()
         for claim in [claim for claim in self.held if claim.lease_ends < now]:
             self._lose(claim)

@@ -162,9 +162,12 @@ class Loop:
             self._slept = None
         if self._tracing is not None:
             self._tracing.received(events, began_at)
-        works = works_of(events, self._handlers, self._leases.ends(began), asyncio.get_running_loop().time())
+        lease_ends, now = self._leases.ends(began), asyncio.get_running_loop().time()
+        works = works_of(events, self._handlers, lease_ends, now)
         for work in works:
             self._leases.held.update(work.claims)
+        if lease_ends < now:  # the answer took longer than the lease
+            self._leases.stop_lapsed()
         if self.stopping:
             self._give_back(works)
         else:

@@ -6,6 +6,7 @@ reply that an earlier attempt already sent is found and not sent again.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -34,10 +35,14 @@ PAUSES = (1.0, 4.0)
 class Replies:
     """What a handler says in Slack during one attempt."""
 
-    def __init__(self, clients: SlackClients, queue: Queue, log: Logger) -> None:
+    def __init__(
+        self, clients: SlackClients, queue: Queue, log: Logger, hold: Callable[[], Awaitable[None]]
+    ) -> None:
+        """``hold`` is asked before each message: it returns while the claim stands, and cancels the handler else."""
         self._client, self._once = clients.client, clients.once
         self._queue = queue
         self._log = log
+        self._hold = hold
         self._ordinals: dict[int, int] = {}
         self._notebooks: dict[int, Notebook] = {}
         self._sent = SentReplies(clients.client, log)
@@ -101,6 +106,7 @@ class Replies:
         return await self._post(message)
 
     async def _post(self, message: dict[str, Any]) -> str:
+        await self._hold()
         response = await self._once.chat_postMessage(**message)
         return str(response["ts"])
 
@@ -159,6 +165,7 @@ class Replies:
             ordinal,
             metadata_of(event, ordinal),
             {"channel": channel, "thread_ts": thread_ts, **arguments},
+            self._hold,
         )
 
     def _next_ordinal(self, event: Event) -> int:
@@ -170,6 +177,7 @@ class Replies:
         webhook = AsyncWebhookClient(
             url, session=self._once.session, retry_handlers=self._once.retry_handlers
         )
+        await self._hold()
         response = await webhook.send_dict({"text": text, **arguments})
         if response.status_code != 200:
             raise ResponseRefusedError(response.status_code)

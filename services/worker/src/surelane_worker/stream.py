@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -51,12 +51,14 @@ class Stream:
         ordinal: int,
         metadata: dict[str, Any],
         arguments: dict[str, Any],
+        hold: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
         self._notebook = notebook
         self._ordinal = ordinal
         self._metadata = metadata
         self._arguments = arguments
+        self._hold = hold
         self._earlier = notebook.stream(ordinal)
         self._text: list[str] = []
         self._live: Any = None
@@ -87,6 +89,7 @@ class Stream:
         self._text.append(text)
         if self._live is None:
             return
+        await self._hold()
         began = self._live.ts is None
         await self._live.append(markdown_text=text)
         if began and self._live.ts is not None:
@@ -95,6 +98,7 @@ class Stream:
     async def _stop(self) -> None:
         if self._earlier.get("stopped"):
             return
+        await self._hold()
         if self._live is not None:
             await self._live.stop(metadata=self._metadata)
         else:

@@ -161,7 +161,7 @@ def assemble(
         queue, leases, metrics, tracing, max_attempts=settings.max_attempts, on_settled=room.free
     )
     services = Services(
-        queue, settings, slack, get_logger("surelane_worker.handler"), asyncio.get_running_loop()
+        queue, leases.hold, settings, slack, get_logger("surelane_worker.handler"), asyncio.get_running_loop()
     )
     backoff = Backoff(settings.backoff_base, settings.backoff_cap)
     executor = Executor(services, handlers, settler, backoff, metrics, tracing, final_reason)
