@@ -18,6 +18,8 @@ CHANNEL = "C0GENERAL1"
 PERSON = "U0ADA00001"
 BOT = "U0SURELANE"
 DEMO_BOT_TOKEN = "xoxb-surelane-demo"
+RETRIED_FOR = 180
+"""Seconds a mention is sent again: Slack's retries go on for six minutes. A cluster may take one to replace a pod."""
 
 Query = Callable[[str], Awaitable[str]]
 """Runs a query on the system's database, as its owner; answers the single value it gives, as text."""
@@ -161,7 +163,7 @@ async def accepted_during(system: Callable[[], System], disturb: Awaitable[None]
     async def sending() -> None:
         while True:
             mention = await new_mention(system())
-            await eventually(lambda: _accepts(system(), mention), True, within=60)  # noqa: B023 - awaited here
+            await eventually(lambda: _accepts(system(), mention), True, within=RETRIED_FOR)  # noqa: B023 - awaited here
             accepted.append(mention)
             await asyncio.sleep(0.2)
 

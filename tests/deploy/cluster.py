@@ -89,7 +89,14 @@ def installed(directory: Path) -> Iterator[Cluster]:
     finally:
         for forward in cluster.forwards.values():
             forward.close()
-        cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=120s", within=130, check=False)
+        _remove(cluster)
+
+
+def _remove(cluster: Cluster) -> None:
+    """Removes everything, pods first: a namespace with pods in it is looked at again only after their grace period."""
+    cluster.kubectl("delete", "deployments,statefulsets,jobs", "--all", check=False)
+    cluster.kubectl("wait", "--for=delete", "pod", "--all", "--timeout=90s", within=100, check=False)
+    cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=60s", within=70, check=False)
 
 
 def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
