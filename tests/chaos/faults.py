@@ -1,0 +1,109 @@
+"""What goes wrong. Each fault ends by itself, and answers the moment from which on the system may recover."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.deploy.commands import run, version
+from tests.deploy.compose import Project
+
+Fault = Callable[[Project], Awaitable[float]]
+
+HELPER = f"surelane-worker:{version()}"
+"""An image with Python and asyncpg that is there anyway."""
+
+DOWN = 10
+"""Seconds the database is stopped."""
+FROZEN = 35
+"""Seconds the database is frozen: longer than the 30 s after which a worker gives a statement up."""
+AWAY = 10
+"""Seconds a worker is cut off or frozen: twice its lease."""
+FULL = 15
+"""Seconds every connection of the database is taken."""
+
+
+async def worker_killed(project: Project) -> float:
+    """SIGKILL to a worker's process; Docker starts it again."""
+    return await _kill(random.choice(await _containers(project, "worker")))
+
+
+async def ingest_killed(project: Project) -> float:
+    """SIGKILL to ingest's process; Docker starts it again."""
+    (container,) = await _containers(project, "ingest")
+    return await _kill(container)
+
+
+async def database_crashed(project: Project) -> float:
+    """SIGKILL to PostgreSQL's first process; Docker starts it again, and it recovers from its log."""
+    (container,) = await _containers(project, "db")
+    return await _kill(container)
+
+
+async def database_stopped(project: Project) -> float:
+    """The database is stopped in an orderly way, and started after a while."""
+    await _compose(project, "stop", "db")
+    await asyncio.sleep(DOWN)
+    began = time.time()
+    await _compose(project, "start", "db")
+    return began
+
+
+async def database_frozen(project: Project) -> float:
+    """Every process of the database stands still: connections stay open, and nothing answers."""
+    await _compose(project, "pause", "db")
+    await asyncio.sleep(FROZEN)
+    await _compose(project, "unpause", "db")
+    return time.time()
+
+
+async def worker_cut_off(project: Project) -> float:
+    """A worker's packets to the database get lost, while Slack can still be reached."""
+    container, network = random.choice(await _containers(project, "worker")), f"{project.name}_database"
+    template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
+    address = (await _docker("inspect", "--format", template, container)).strip()
+    await _docker("network", "disconnect", network, container)
+    await asyncio.sleep(AWAY)
+    await _docker("network", "connect", "--ip", address, network, container)
+    return time.time()
+
+
+async def worker_frozen(project: Project) -> float:
+    """A worker's process stands still for longer than its lease, as on a machine that is moved or out of memory."""
+    container = random.choice(await _containers(project, "worker"))
+    await _docker("pause", container)
+    await asyncio.sleep(AWAY)
+    await _docker("unpause", container)
+    return time.time()
+
+
+async def connections_taken(project: Project) -> float:
+    """Somebody holds every connection the database has; the services' own are cut."""
+    program = (Path(__file__).parent / "fill.py").read_text()
+    dsn = "postgresql://postgres:demo@db/surelane"
+    on_network = ("run", "--rm", f"--network={project.name}_database", "--entrypoint=python", HELPER)
+    held = await _docker(*on_network, "-c", program, str(FULL), dsn)
+    assert int(held) >= 90, f"only {held} connections could be had"
+    return time.time()
+
+
+async def _kill(container: str) -> float:
+    """Kills as a crash does: what `docker kill` kills stays dead."""
+    pid = (await _docker("inspect", "--format={{.State.Pid}}", container)).strip()
+    kill = f"import os; os.kill({pid}, 9)"
+    alone = ("--pid=host", "--network=none", "--user=0", "--entrypoint=python")
+    await _docker("run", "--rm", *alone, HELPER, "-c", kill)
+    return time.time()
+
+
+async def _containers(project: Project, service: str) -> list[str]:
+    return (await _compose(project, "ps", "--quiet", service)).split()
+
+
+async def _compose(project: Project, *arguments: str) -> str:
+    return await asyncio.to_thread(project.compose, *arguments)
+
+
+async def _docker(*arguments: str) -> str:
+    return (await asyncio.to_thread(run, "docker", *arguments, within=120)).stdout

@@ -1,0 +1,43 @@
+"""Whatever breaks, every acknowledged event ends in history, handled once at a time and answered once."""
+
+import pytest
+
+from tests.chaos import faults
+from tests.chaos.conftest import Stage
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
+
+
+async def test_a_killed_workers_events_go_to_another(stage: Stage) -> None:
+    await stage.play("a worker is killed", faults.worker_killed)
+
+
+async def test_a_killed_ingest_comes_back_and_slack_delivers_again(stage: Stage) -> None:
+    await stage.play("ingest is killed", faults.ingest_killed)
+
+
+async def test_a_stopped_database_is_waited_for(stage: Stage) -> None:
+    await stage.play(f"the database is stopped for {faults.DOWN} s", faults.database_stopped)
+
+
+async def test_a_crashed_database_recovers_with_everything_acknowledged(stage: Stage) -> None:
+    await stage.play("the database is killed", faults.database_crashed)
+
+
+async def test_a_database_that_hangs_is_survived(stage: Stage) -> None:
+    row = await stage.play(f"the database hangs for {faults.FROZEN} s", faults.database_frozen)
+    assert row.retried > 0
+
+
+async def test_a_worker_cut_off_for_longer_than_its_lease_is_fenced(stage: Stage) -> None:
+    row = await stage.play(f"a worker is cut off for {faults.AWAY} s", faults.worker_cut_off)
+    assert row.stale_settles > 0, "nothing came late: the fence was not tried"
+
+
+async def test_a_worker_that_stood_still_for_longer_than_its_lease_goes_no_further(stage: Stage) -> None:
+    row = await stage.play(f"a worker stands still for {faults.AWAY} s", faults.worker_frozen)
+    assert row.handlers_stopped + row.stale_settles > 0, "it held nothing"
+
+
+async def test_a_database_without_free_connections_is_survived(stage: Stage) -> None:
+    await stage.play(f"every connection is taken for {faults.FULL} s", faults.connections_taken)

@@ -1,0 +1,46 @@
+"""Watches claims from inside the database, and reads the workers' logs."""
+
+import asyncio
+
+from tests.deploy.compose import Project
+
+WATCH = """
+create schema chaos;
+create table chaos.double_claim (event int8, at timestamptz, holder text, claimant text);
+create function chaos.see_claim() returns trigger language plpgsql security definer as $$
+begin
+    if old.claimed_by is not null and old.vt > clock_timestamp() then
+        insert into chaos.double_claim values (new.id, clock_timestamp(), old.claimed_by, new.claimed_by);
+    end if;
+    insert into chaos.double_claim
+    select o.id, clock_timestamp(), o.claimed_by, new.claimed_by
+    from agent.event o
+    where o.group_key = new.group_key and o.id <> new.id
+      and o.claimed_by <> new.claimed_by and o.vt > clock_timestamp();
+    return null;
+end $$;
+create trigger chaos_see_claim after update on agent.event for each row
+when (cardinality(new.claimed) > cardinality(old.claimed)) execute function chaos.see_claim();
+"""
+"""Writes down every claim of an event, or of another event of its entity, that somebody else holds a live lease of."""
+
+DOUBLE = """
+select (select count(*) from chaos.double_claim)
+     + (select count(*) - count(distinct id) from agent.event_hist)
+"""
+
+
+async def watch(project: Project) -> None:
+    """Begins to watch."""
+    await asyncio.to_thread(project.query, WATCH)
+
+
+async def double_handled(project: Project) -> int:
+    """Events ever handed out by two valid claims at once, or ended twice."""
+    return int(await asyncio.to_thread(project.query, DOUBLE))
+
+
+async def logged(project: Project, what: str, since: float) -> int:
+    """How often the workers said so."""
+    logs = await asyncio.to_thread(project.compose, "logs", "--no-color", f"--since={since:.3f}", "worker")
+    return logs.count(f'"{what}"')
