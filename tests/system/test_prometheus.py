@@ -1,0 +1,116 @@
+"""A real Prometheus with our rules scrapes a running system: what the rules and the dashboard ask for is there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from tests.deploy.monitoring import ALERTS, alerts, dashboard_queries
+from tests.needs import program
+from tests.processes import free_port
+from tests.scenario import answered_once, eventually
+from tests.system.whole import Whole, whole
+
+MAY_BE_EMPTY = (
+    'error_type!=""',
+    "surelane_ingest_ignored",
+    "surelane_notification_lag",
+    "surelane_vacuum_holder_since",
+)
+"""What has series only once something went wrong, an idle worker was woken, or a transaction is a minute old."""
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """Its HTTP API."""
+
+    url: str
+    session: aiohttp.ClientSession
+
+    async def get(self, path: str, **parameters: str) -> Any:
+        """The data that a path of the API answers with."""
+        async with self.session.get(f"{self.url}/api/v1/{path}", params=parameters) as response:
+            answer = await response.json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    async def query(self, expression: str) -> list[Any]:
+        """What an expression has now."""
+        result: list[Any] = (await self.get("query", query=expression))["result"]
+        return result
+
+
+def configuration(running: Whole) -> dict[str, Any]:
+    """Ours, but for where the services are, and faster."""
+    read: dict[str, Any] = yaml.safe_load(ALERTS.with_name("prometheus.yaml").read_text())
+    ports = {"ingest": [running.ingest], "worker": running.workers}
+    jobs = [
+        {
+            "job_name": job["job_name"],
+            "static_configs": [
+                {"targets": [f"127.0.0.1:{service.private_port}" for service in ports[job["job_name"]]]}
+            ],
+        }
+        for job in read["scrape_configs"]
+    ]
+    fast = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    return {**read, "global": fast, "rule_files": [str(ALERTS)], "scrape_configs": jobs}
+
+
+@asynccontextmanager
+async def prometheus(directory: Path, config: dict[str, Any]) -> AsyncIterator[Prometheus]:
+    """Runs it for the length of the block, once it is ready."""
+    file, url = directory / "prometheus.yaml", f"127.0.0.1:{free_port()}"
+    file.write_text(yaml.safe_dump(config))
+    command: Sequence[str] = (
+        program("prometheus"),
+        f"--config.file={file}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address={url}",
+        "--log.level=error",
+    )
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        async with aiohttp.ClientSession() as session:
+            started = Prometheus(f"http://{url}", session)
+            await eventually(lambda: _ready(started), True, within=30)
+            yield started
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _ready(server: Prometheus) -> bool:
+    try:
+        async with server.session.get(f"{server.url}/-/ready") as response:
+            return response.status == 200
+    except aiohttp.ClientConnectionError:
+        return False
+
+
+async def test_every_panel_has_data_and_no_rule_fails(database: str, tmp_path: Path) -> None:
+    program("prometheus")
+    async with whole(database) as running, prometheus(tmp_path, configuration(running)) as server:
+        await answered_once(running.system)
+        none: list[str] = []
+        await eventually(lambda: _empty_panels(server), none, within=60)
+
+        rules = [rule for group in (await server.get("rules"))["groups"] for rule in group["rules"]]
+        assert {rule["name"]: rule["health"] for rule in rules} == {
+            alert["alert"]: "ok" for alert in alerts()
+        }
+        assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
+
+
+async def _empty_panels(server: Prometheus) -> list[str]:
+    """The dashboard's queries that ought to have an answer, and have none."""
+    return [
+        query
+        for query in dashboard_queries()
+        if not any(part in query for part in MAY_BE_EMPTY) and not await server.query(query)
+    ]
