@@ -22,6 +22,18 @@ def documented(*sections: str) -> dict[str, str]:
     return found
 
 
+def documented_labels() -> dict[str, set[str]]:
+    """The labels that the page lists for each metric; those without any in this way are left out."""
+    rows = re.findall(r"^\| `(\w+)` \|[^|\n]*\|([^|\n]*)\|", PAGE.read_text(), re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", labels))) for name, labels in rows}
+
+
+def labels(family: Metric) -> set[str]:
+    """The labels that a metric's series have, but for those that all of ours may have."""
+    found = {label for sample in family.samples for label in sample.labels}
+    return found - {"le", "messaging_system", "messaging_operation_name", "messaging_operation_type"}
+
+
 async def exported(private_url: str) -> dict[str, Metric]:
     """What a service shows, by name; a counter's with its ``_total``."""
     async with aiohttp.ClientSession() as session, session.get(f"{private_url}/metrics") as response:

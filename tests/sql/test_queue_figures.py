@@ -103,6 +103,19 @@ async def test_measuring_that_takes_long_is_done_less_often(queue: Connection) -
     assert await queue.fetchval(pause) > 100
 
 
+async def test_measuring_that_is_given_up_is_put_off_too(queue: Connection) -> None:
+    before = await measure(queue)
+    await pass_time(queue, "60 seconds")
+    async with Slow(queue):
+        await queue.execute("set local statement_timeout = '300ms'")
+        given_up = await measure(queue)
+    assert (given_up["fresh"], given_up["measured_at"]) == (False, before["measured_at"])
+    left = await queue.fetchval(
+        "select extract(epoch from due - agent.clock())::float8 from agent.measurement"
+    )
+    assert left > 20
+
+
 class Slow:
     """While it lasts, measuring takes more than a second."""
 

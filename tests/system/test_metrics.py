@@ -1,19 +1,26 @@
 """The metrics of the services: all that are documented and no others, by both ways; the queue's among them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import aiohttp
+import asyncpg
 
 from surelane.pool import Connection
 from surelane.queue import Queue
-from tests.metrics import documented, exported, ours, value
+from tests.databases import Server, as_role
+from tests.metrics import documented, documented_labels, exported, labels, ours, value
 from tests.otlp import receiving
-from tests.processes import Service, service
+from tests.processes import Service, service, until
 from tests.system.ingest_client import Slack, mention, settings
 from tests.system.worker import ended, enqueue, worker
+from tests.vacuum import holder, owner_sees_sessions, snapshot_held
+
+OF_SOME = {"error_type", "messaging_operation_name"}
+"""Labels that not every series has."""
 
 HELD = """
 update agent.measurement
@@ -53,6 +60,10 @@ async def test_what_is_documented_is_shown_and_what_is_shown_is_documented(
         from_ingest, from_worker = await exported(ingest.private_url), await exported(working.private_url)
     assert ours(from_ingest) == documented("Ingest", "Both")
     assert ours(from_worker) == documented("Worker", "Both")
+    for name, listed in documented_labels().items():
+        for shown in (from_ingest, from_worker):
+            if name in shown:
+                assert labels(shown[name]) | OF_SOME >= listed >= labels(shown[name]), name
 
 
 async def test_the_same_goes_out_by_otlp(database: str, connection: Connection) -> None:
@@ -124,18 +135,64 @@ async def test_a_replica_without_database_shows_no_stale_figures(database: str) 
     assert "surelane_queue_workers" not in shown
 
 
-async def test_how_late_a_notice_has_an_event_claimed_is_measured(
+async def test_what_holds_back_vacuum_is_logged_by_name(
+    database: str, connection: Connection, server: Server
+) -> None:
+    reporting = await asyncpg.connect(as_role(database, "surelane_ingest"))
+    async with owner_sees_sessions(server, may=False), snapshot_held(reporting) as pid:
+        await known_since_an_hour(connection, pid)
+        async with worker(database) as working:
+            await until(
+                lambda: any("vacuum is held back" in line for line in working.output), what="the warning"
+            )
+            shown = await exported(working.private_url)
+    (line,) = [json.loads(line) for line in working.output if "vacuum is held back" in line]
+    assert (line["level"], line["pid"], line["application"], line["holder"]) == (
+        "warning",
+        pid,
+        "a report",
+        "session",
+    )
+    held = value(shown, "surelane_vacuum_held_seconds")
+    assert held is not None
+    assert 3600 <= held < 3700
+    assert value(shown, "surelane_vacuum_holder_since_seconds", pid=str(pid), application="a report")
+    await reporting.close()
+
+
+async def known_since_an_hour(connection: Connection, pid: int) -> None:
+    """Has the figures remember that this session was seen holding the same an hour ago."""
+    await holder(connection, pid)
+    await connection.execute(
+        "update agent.measurement set due = '-infinity'"
+        ", figures = jsonb_set(figures, '{holder,since}', to_jsonb(extract(epoch from now()) - 3600))"
+    )
+
+
+async def lags(working: Service, connection: Connection, events: int) -> tuple[float, float]:
+    """Has an idle worker claim events one after the other: how many lags it counted, and their sum."""
+    for _ in range(events):
+        await ended(connection, await enqueue(connection, "echo"))
+    samples = (await exported(working.private_url))["surelane_notification_lag_seconds"].samples
+    by_name = {sample.name.rpartition("_")[2]: sample.value for sample in samples}
+    return by_name["count"], by_name["sum"]
+
+
+async def test_how_late_notices_have_events_claimed_is_measured(
     database: str, connection: Connection
 ) -> None:
     async with worker(database, SURELANE_POLL_INTERVAL="10s") as working:
-        for _ in range(5):
-            await ended(connection, await enqueue(connection, "echo"))
-        shown = await exported(working.private_url)
-    lag = shown["surelane_notification_lag_seconds"]
-    (count,) = [sample.value for sample in lag.samples if sample.name.endswith("_count")]
-    (total,) = [sample.value for sample in lag.samples if sample.name.endswith("_sum")]
+        count, total = await lags(working, connection, 5)
     assert count >= 1
     assert 0 < total / count < 1
+
+
+async def test_lost_notices_show_as_lag(database: str, connection: Connection) -> None:
+    await connection.execute("drop trigger event_inserted on agent.event")
+    async with worker(database, SURELANE_POLL_INTERVAL="1s") as working:
+        count, total = await lags(working, connection, 5)
+    assert count >= 3
+    assert total / count > 0.05
 
 
 async def test_workers_tell_how_far_their_clock_is_off(database: str, connection: Connection) -> None:

@@ -25,7 +25,7 @@ def kind(name: str, pending: int = 0, age: float = 0.0) -> KindFigures:
 
 def held(pid: int = 7, age: float = WARNED_AFTER, *, fresh: bool = True) -> Figures:
     holder = Holder("session", pid, "a report", "idle in transaction", since=1000.0 + pid, age=age)
-    return Figures([], 0, 0, 0, holder, fresh, timedelta(0))
+    return Figures([], 0, 0, 0, holder, 0.0, fresh, timedelta(0))
 
 
 def test_the_largest_kinds_keep_their_names_and_the_others_share_one() -> None:

@@ -56,6 +56,7 @@ class Figures:
         group_waiting: events behind the head of their group, up to 100,000.
         workers: those that announced themselves lately.
         dead_rows: of the live queue, waiting to be vacuumed.
+        age: seconds since they were measured.
         fresh: whether this call measured them.
         clock_offset: this process's clock less the database's.
     """
@@ -65,6 +66,7 @@ class Figures:
     workers: int
     dead_rows: int
     holder: Holder | None
+    age: float
     fresh: bool
     clock_offset: timedelta
 
@@ -126,6 +128,7 @@ def _figures(text: str, sent: float, received: float) -> Figures:
         workers=values["workers"],
         dead_rows=values["dead_rows"],
         holder=_holder(values["holder"], values["measured_at"]),
+        age=values["ended"] - values["measured_at"],
         fresh=values["fresh"],
         clock_offset=timedelta(seconds=offset),
     )

@@ -107,12 +107,16 @@ class Watch:
             ("queue.paused", "", "Whether a kind is paused.", self._each_kind(_paused)),
             ("queue.group_waiting", "{event}", "Behind their group's head.", self._all(_group_waiting)),
             ("queue.workers", "{worker}", "Workers that announced themselves.", self._all(_workers)),
+            ("queue.measurement.age", "s", "Since all these were measured.", self._all(self._age)),
             ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", self._all(_dead_rows)),
             ("vacuum.held", "s", "Age of what holds back vacuum the longest.", self._all(_held)),
             ("vacuum.holder.since", "s", "Since when, by name.", self._all(_holder)),
             ("clock.offset", "s", "Our clock less the database's.", self._all(_offset)),
         ):
             meter.create_observable_gauge(f"surelane.{name}", [observe], unit, description)
+
+    def _age(self, figures: Figures) -> Iterable[Observation]:
+        yield Observation(figures.age + time.monotonic() - self._read_at)
 
     def _all(self, observe: Callable[[Figures], Iterable[Observation]]) -> Observe:
         def now(_: CallbackOptions) -> Iterable[Observation]:

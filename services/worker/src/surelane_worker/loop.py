@@ -63,7 +63,7 @@ class Loop:
         self._failures = 0
         self._claiming_since: float | None = None
         self._slept: float | None = None
-        """For how long, where a notice has just ended it."""
+        """For how many seconds, where it has just ended and notifications are to end it."""
         self._room = room
         self.stopping = False
 
@@ -125,6 +125,7 @@ class Loop:
             return False
         loop = asyncio.get_running_loop()
         began, began_at = loop.time(), time.time_ns()
+        slept, self._slept = self._slept, None
         try:
             events = await self._claim_events(kinds, limit, began)
         except (*UNAVAILABLE, *RETRYABLE, DatabaseError) as error:
@@ -135,6 +136,8 @@ class Loop:
         if not events:
             return False
         self._wakeup.found_some()
+        if slept is not None:
+            self._metrics.woken(events, self._settings.lease, slept)
         self._accept(events, began, began_at)
         return True
 
@@ -157,9 +160,6 @@ class Loop:
 
     def _accept(self, events: Sequence[Event], began: float, began_at: int) -> None:
         self._metrics.claimed(events)
-        if self._slept is not None:
-            self._metrics.woken(events, self._settings.lease, self._slept)
-            self._slept = None
         if self._tracing is not None:
             self._tracing.received(events, began_at)
         lease_ends, now = self._leases.ends(began), asyncio.get_running_loop().time()
@@ -202,8 +202,9 @@ class Loop:
         if self._wakeup.should_look_ahead(now):
             await self._look_ahead(now)
         began = asyncio.get_running_loop().time()
-        woken = await self._wakeup.sleep(self._wakeup.pause(now))
-        self._slept = asyncio.get_running_loop().time() - began if woken else None
+        await self._wakeup.sleep(self._wakeup.pause(now))
+        if self._settings.notifications:
+            self._slept = asyncio.get_running_loop().time() - began
 
     async def _look_ahead(self, now: float) -> None:
         kinds = [kind for line in self._dispatch.lines for kind in line.kinds]

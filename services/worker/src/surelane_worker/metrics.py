@@ -44,7 +44,7 @@ class Metrics(Collector):
         )
         self.notification_lag = Distribution(
             "surelane.notification.lag",
-            "From an event's visibility until its notice had it claimed.",
+            "From an event's visibility until an idle worker claimed it.",
             bounds=SHORT,
         )
 
@@ -86,7 +86,7 @@ class Metrics(Collector):
         self._consumed.update([event.kind for event in events])
 
     def woken(self, events: Sequence[Event], lease: timedelta, slept: float) -> None:
-        """Counts how late the claim was that ended a sleep of ``slept`` seconds, for what arrived in that time."""
+        """Counts how late the claim after a sleep of ``slept`` seconds was, for what arrived in that time."""
         for event in events:
             if event.attempts == 1 and event.prior_vt is not None:
                 lag = (event.vt - lease - event.prior_vt).total_seconds()

@@ -61,14 +61,13 @@ class Wakeup:
             pause = min(pause, self._due - now)
         return min(pause, LOOK_AHEAD_PAUSE) if self._active else pause
 
-    async def sleep(self, pause: float) -> bool:
-        """Waits until woken, at most ``pause`` seconds; answers whether it was."""
+    async def sleep(self, pause: float) -> None:
+        """Waits until woken, at most ``pause`` seconds."""
         try:
             async with asyncio.timeout(pause):
                 await self._reason.wait()
         except TimeoutError:
-            return False
-        return True
+            return
 
 
 class Room:
