@@ -113,6 +113,15 @@ async def test_a_role_that_may_see_less_is_told_what_it_cannot_see(findings: Exa
     assert levels(found) == {"ok", "unknown"}
 
 
+async def test_figures_that_are_just_being_measured_are_not_guessed(
+    connection: Connection, findings: Examine
+) -> None:
+    async with connection.transaction():
+        await connection.execute("select agent.measure_queue()")
+        (unknown,) = await findings("vacuum")
+    assert (unknown.level, "first time" in unknown.found) == (Level.UNKNOWN, True)
+
+
 async def test_rights_that_are_missing_or_too_many_are_found(
     connection: Connection, findings: Examine
 ) -> None:

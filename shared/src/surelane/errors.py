@@ -20,3 +20,7 @@ class SchemaVersionError(SurelaneError):
 
 class SettingsError(SurelaneError):
     """A setting is missing or has a value that cannot be used."""
+
+
+class NotMeasuredError(SurelaneError):
+    """The queue is being measured for the first time."""

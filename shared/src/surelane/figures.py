@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from surelane.errors import NotMeasuredError
 from surelane.pool import Connection, Pool
 
 MOST_KINDS = 100
@@ -77,9 +78,15 @@ class Measured:
     _database: Pool | Connection
 
     async def figures(self) -> Figures:
-        """The figures; measured again if it is time."""
+        """The figures; measured again if it is time.
+
+        Raises:
+            NotMeasuredError: they are being measured for the first time.
+        """
         sent = time.time()
         text = await self._database.fetchval("select agent.measure_queue()")
+        if text is None:
+            raise NotMeasuredError
         return _figures(text, sent, time.time())
 
 

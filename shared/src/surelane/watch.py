@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
+from surelane.errors import NotMeasuredError
 from surelane.figures import Figures, Holder, KindFigures, Measured, bounded
 from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE, DatabaseError
@@ -67,9 +68,9 @@ class Watch:
         """Reads once."""
         try:
             self._figures = await self._database.figures()
-        except UNAVAILABLE:
+        except (*UNAVAILABLE, NotMeasuredError):
             return  # what works with the database says so
-        except (DatabaseError, TypeError) as error:  # an older schema has no figures, or no row for them
+        except DatabaseError as error:  # an older schema has no figures
             if not self._complained:
                 log.warning("the queue's figures cannot be read", error=type(error).__name__)
             self._complained = True

@@ -8,6 +8,7 @@ from surelane.doctor.access import roles, schema
 from surelane.doctor.finding import Finding, Level
 from surelane.doctor.queue import backlog, vacuum, workers
 from surelane.doctor.server import clock, dead_rows, indexes, notifications
+from surelane.errors import NotMeasuredError
 from surelane.operations import Operations
 from surelane.pool import Connection
 
@@ -44,6 +45,8 @@ async def _answered(name: str, check: Check) -> list[Finding]:
     """What a check finds; where this role may not ask, that."""
     try:
         return list(await check())
+    except NotMeasuredError as error:
+        return [Finding(name, Level.UNKNOWN, str(error), "ask again in a moment")]
     except asyncpg.InsufficientPrivilegeError as error:
         return [
             Finding(
