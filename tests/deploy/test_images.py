@@ -120,6 +120,12 @@ def test_runs_without_any_privilege(image: tuple[str, str]) -> None:
         assert "DATABASE_URL is not set" in done.stderr
 
 
+def test_operators_find_their_command_in_it(image: tuple[str, str]) -> None:
+    if "surelane" in PACKAGES[image[0]]:
+        command = run("docker", "run", "--rm", *SANDBOX, "--entrypoint=surelane", image[1], "--version")
+        assert command.stdout.strip() == f"surelane {version()}"
+
+
 def test_says_what_it_is_and_how_it_runs(image: tuple[str, str]) -> None:
     configured = _inspect(image[1])["Config"]
     assert configured["User"] == "65532:65532"
