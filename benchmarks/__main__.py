@@ -13,7 +13,18 @@ from benchmarks.bench import Bench
 from benchmarks.result import Result
 from benchmarks.server import migrated_template, running_server
 
-NAMES = ("drain", "bare", "backlog", "held_vacuum", "latency", "groups", "ingest", "memory", "statements")
+NAMES = (
+    "drain",
+    "bare",
+    "backlog",
+    "held_vacuum",
+    "latency",
+    "groups",
+    "ingest",
+    "memory",
+    "statements",
+    "tracing",
+)
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance"
 ROUNDS = 3
 

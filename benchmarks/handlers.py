@@ -12,6 +12,7 @@ NAP = 0.1
 
 counting = Handlers()
 waiting = Handlers()
+napping = Handlers()
 _tally = tally.Tally()
 
 
@@ -28,3 +29,10 @@ async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler
 async def wait(event: Event, ctx: Context) -> None:  # noqa: ARG001
     """Takes a while, as a handler that calls Slack does."""
     await asyncio.sleep(NAP)
+
+
+@napping.on("bench")
+async def nap(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Takes a while, and is counted."""
+    await asyncio.sleep(NAP)
+    _tally.add()

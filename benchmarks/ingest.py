@@ -5,7 +5,7 @@ import json
 import re
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,8 @@ from benchmarks.result import Bars, Result, Table, Verdict
 STORING, FORGETTING = "surelane ingest, 200 after the commit", "the same service, verifying without storing"
 MODULES = {FORGETTING: "benchmarks.ingest_without_storing", STORING: "surelane_ingest"}
 CONNECTIONS = 64
+WARMING = CONNECTIONS * 10
+"""Requests before those that count: connections made, code and caches warm."""
 READY_WITHIN = 20.0
 _BATCHES = re.compile(r"^messaging_client_operation_duration_seconds_count\b.* ([0-9.e+]+)$", re.MULTILINE)
 
@@ -65,31 +67,32 @@ async def measure(bench: Bench) -> Result:
     rounds: dict[str, list[Round]] = {name: [] for name in MODULES}
     for _ in range(bench.rounds):
         for name in MODULES:
-            rounds[name].append(await _round(bench, name, count))
+            rounds[name].append(await load_once(bench, name, count))
             bench.say(f"{name}: {figures.rate(rounds[name][-1].rate)} requests/s")
     return _result(count, rounds)
 
 
-async def _round(bench: Bench, name: str, count: int) -> Round:
+async def load_once(bench: Bench, name: str, count: int, settings: Mapping[str, str] | None = None) -> Round:
+    """Sends a service that is warm ``count`` requests."""
     async with (
         bench.database() as database,
         at_rest(database) as connection,
-        _service(name, bench.server.uri(database.name, "surelane_ingest")) as service,
+        _service(name, bench.server.uri(database.name, "surelane_ingest"), settings or {}) as service,
     ):
-        await _load(service.port, CONNECTIONS * 10)  # connections made, code and caches warm
+        await _load(service.port, WARMING)
         cpu, batches = service.cpu(), await service.batches()
         told = await _load(service.port, count)
         cpu, batches = service.cpu() - cpu, await service.batches() - batches
         stored = await connection.fetchval("select count(*) from agent.event")
-    expected = count + CONNECTIONS * 10 if name == STORING else 0
+    expected = count + WARMING if name == STORING else 0
     if told["statuses"] != {"200": count} or stored != expected:
         raise RuntimeError(f"{name}: answered {told['statuses']}, stored {stored} of {expected}")
     return Round(told["rate"], told["p50"], told["p99"], cpu / count, count / batches if batches else 0.0)
 
 
 @asynccontextmanager
-async def _service(name: str, uri: str) -> AsyncIterator[Service]:
-    port, private = _free_port(), _free_port()
+async def _service(name: str, uri: str, settings: Mapping[str, str]) -> AsyncIterator[Service]:
+    port, private = free_port(), free_port()
     env = {
         "DATABASE_URL": uri,
         "SLACK_SIGNING_SECRET": SECRET,
@@ -97,6 +100,7 @@ async def _service(name: str, uri: str) -> AsyncIterator[Service]:
         "SURELANE_HOST": "127.0.0.1",
         "SURELANE_PORT": str(port),
         "SURELANE_PRIVATE_PORT": str(private),
+        **settings,
     }
     async with consumer.running(name, MODULES[name], env=env) as process:
         service = Service(port, f"http://127.0.0.1:{private}", process.child.process.pid)
@@ -104,7 +108,8 @@ async def _service(name: str, uri: str) -> AsyncIterator[Service]:
         yield service
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

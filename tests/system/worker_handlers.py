@@ -6,7 +6,10 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+
+from opentelemetry import trace
 
 from surelane_worker import (
     Await,
@@ -46,6 +49,25 @@ async def raise_always(event: Event, ctx: Context) -> None:
 async def raise_unstorable(event: Event, ctx: Context) -> None:
     """Fails with a message that PostgreSQL cannot hold."""
     raise RuntimeError("a\0b\ud800")
+
+
+@handlers.on("leak")
+async def leak(event: Event, ctx: Context) -> None:
+    """Lets what it was told into every exception that a handler can cause, and nowhere else."""
+    secret = event.payload["secret"]
+    asyncio.get_running_loop().create_task(_raise(secret))
+    with suppress(Exception):
+        await ctx.queue.note_event(event.id, event.claim, secret)  # is not JSON
+    try:
+        await _raise(secret)
+    except RuntimeError:
+        ctx.log.exception("it was caught")
+    with trace.get_tracer("handler").start_as_current_span("a span of its own"):
+        await _raise(secret)
+
+
+async def _raise(secret: str) -> None:
+    raise RuntimeError(secret)
 
 
 @handlers.on("exit")

@@ -1,0 +1,173 @@
+"""Tracing: what it costs the worker and ingest to export a trace of every event, or of one in a hundred."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from dev.processes import Child
+
+from benchmarks import consumer, figures, ingest, ours
+from benchmarks.bench import Bench
+from benchmarks.fill import fill
+from benchmarks.result import Bars, Result, Table, Verdict
+
+OFF, EVERY, SAMPLED = "no traces", "every event traced", "one event in a hundred traced"
+RATIO = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
+MODES: dict[str, Mapping[str, str] | None] = {OFF: None, EVERY: {}, SAMPLED: RATIO}
+IDLE, BUSY, INGEST = "worker, handlers that do nothing", "worker, handlers of 0.1 s", "ingest"
+SLOTS = 100
+TARGET = 0.9
+STOP_WITHIN = 10.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One load."""
+
+    count: int
+    rate: float
+    cpu: float
+    exported: int = 0
+    """Bytes that the collector was sent."""
+
+    @property
+    def bytes_per_event(self) -> float:
+        return self.exported / self.count
+
+
+Load = Callable[[Bench, Mapping[str, str]], Awaitable[Run]]
+
+
+@dataclass
+class Collector:
+    """The process that traces are exported to."""
+
+    port: int
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def received(self) -> int:
+        """Bytes, once it has ended."""
+        return int(self.lines[-1])
+
+
+async def measure(bench: Bench) -> Result:
+    """Loads each service in each mode once a round, in turn."""
+    loads: dict[str, Load] = {
+        IDLE: partial(_drain, "counting", 10, bench.size(50_000, 10_000)),
+        BUSY: partial(_drain, "napping", SLOTS, bench.size(5_000, 1_000)),
+        INGEST: partial(_ingest, bench.size(20_000, 2_000)),
+    }
+    rounds: dict[tuple[str, str], list[Run]] = {}
+    for _ in range(bench.rounds):
+        for load, run in loads.items():
+            for mode, settings in MODES.items():
+                done = await _exporting(run, bench, settings)
+                rounds.setdefault((load, mode), []).append(done)
+                bench.say(f"{load}, {mode}: {figures.rate(done.rate)} events/s")
+    return _result(bench, rounds)
+
+
+async def _exporting(load: Load, bench: Bench, settings: Mapping[str, str] | None) -> Run:
+    """Runs a load, with a collector beside it where the mode has one."""
+    if settings is None:
+        return await load(bench, {})
+    async with _collector() as collector:
+        endpoint = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{collector.port}/v1/traces"}
+        run = await load(bench, {**endpoint, **settings})
+    return replace(run, exported=collector.received)
+
+
+@asynccontextmanager
+async def _collector() -> AsyncIterator[Collector]:
+    collector = Collector(ingest.free_port())
+    ready = asyncio.Event()
+
+    def read(line: str) -> None:
+        collector.lines.append(line)
+        ready.set()
+
+    command = (sys.executable, "-m", "benchmarks.collector", str(collector.port))
+    child = await Child.start("collector", *command, on_line=read)
+    try:
+        await asyncio.wait_for(ready.wait(), STOP_WITHIN)
+        yield collector
+        if await child.stop(signal.SIGTERM, STOP_WITHIN) != 0:
+            raise RuntimeError("\n".join(collector.lines))
+    finally:
+        child.kill()
+        await child.wait()
+
+
+async def _drain(handlers: str, slots: int, count: int, bench: Bench, settings: Mapping[str, str]) -> Run:
+    done = await ours.drain(
+        bench,
+        count,
+        partial(fill, count=count),
+        lambda database: consumer.worker(database.worker, handlers, concurrency=slots, **settings),
+    )
+    return Run(count, done.rate, done.cpu)
+
+
+async def _ingest(count: int, bench: Bench, settings: Mapping[str, str]) -> Run:
+    done = await ingest.load_once(bench, ingest.STORING, count, settings)
+    return Run(count + ingest.WARMING, done.rate, done.cpu)
+
+
+def _result(bench: Bench, rounds: dict[tuple[str, str], list[Run]]) -> Result:
+    rates = {key: figures.median([run.rate for run in runs]) for key, runs in rounds.items()}
+    rows = [
+        _row(load, mode, runs, rates[load, mode] / rates[load, OFF]) for (load, mode), runs in rounds.items()
+    ]
+    columns = (
+        "load",
+        "events/s",
+        "lowest…highest",
+        "of the rate without",
+        "CPU an event",
+        "bytes exported an event",
+    )
+    return Result(
+        title="Tracing",
+        how=f"""
+            Each load without traces, with a trace of every event, and with one of one event in a hundred
+            (OTEL_TRACES_SAMPLER=parentbased_traceidratio), exported in batches over OTLP/HTTP with the SDK's default
+            queue: what does not fit into it is dropped, as the bytes exported show. The collector is a process on the
+            same cores that reads and forgets. Worker: a queue is drained, with handlers that do nothing and
+            {ours.CONCURRENCY} slots, and with handlers that take 0.1 s and {SLOTS} slots. Ingest: signed requests over
+            {ingest.CONNECTIONS} connections. Median of {bench.rounds} rounds, all of it in turn.
+        """,
+        table=Table(columns, rows),
+        verdicts=[
+            Verdict(
+                f"{load}, {mode}: at least {TARGET} of the rate without",
+                figures.ratio(share),
+                share >= TARGET,
+            )
+            for (load, mode), rate in rates.items()
+            if mode != OFF and (share := rate / rates[load, OFF])
+        ],
+        plots=[Bars("Rate with traces, of the rate without", "", _shares(rates))],
+    )
+
+
+def _shares(rates: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    return {f"{load}: {mode}": rate / rates[load, OFF] for (load, mode), rate in rates.items() if mode != OFF}
+
+
+def _row(load: str, mode: str, runs: list[Run], share: float) -> tuple[str, ...]:
+    rates, cpu, exported = (
+        [getattr(run, name) for run in runs] for name in ("rate", "cpu", "bytes_per_event")
+    )
+    return (
+        f"{load}: {mode}",
+        figures.rate(figures.median(rates)),
+        figures.spread(rates),
+        figures.ratio(share),
+        figures.microseconds(figures.median(cpu)),
+        f"{figures.median(exported):,.0f}",
+    )

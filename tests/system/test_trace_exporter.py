@@ -1,0 +1,158 @@
+"""Exporting harms nothing: collectors that are away, hang or fail; sampling; what is flushed at the end."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from surelane.telemetry import FLUSH
+from tests.otlp import GRPC, HTTP, PROTOCOLS
+from tests.processes import Service, free_port, until
+from tests.scenario import Mention, eventually, new_mention, outcomes, send
+from tests.system.traced import INGEST, WORKER, traced
+from tests.system.whole import Whole, whole
+
+ANSWER_WITHIN = 2.0
+"""Seconds; Slack gives up after three."""
+EVENTS = 30
+DROPPED = "Queue full, dropping Span."
+DECIDED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
+
+
+@asynccontextmanager
+async def away() -> AsyncIterator[int]:
+    """A port that nobody listens on."""
+    yield free_port()
+
+
+@asynccontextmanager
+async def hanging() -> AsyncIterator[int]:
+    """Takes whatever comes, and never answers."""
+    held: list[asyncio.StreamWriter] = []
+
+    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in held:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def failing() -> AsyncIterator[int]:
+    """Answers every request with an error."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1024)
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def complaints(service: Service) -> list[str]:
+    """The lines of a service that are about exporting."""
+    lines = [json.loads(line) for line in service.output if line.startswith("{")]
+    return [line["event"] for line in lines if line["logger"].startswith("opentelemetry")]
+
+
+async def answered(running: Whole, mention: Mention) -> float:
+    """Sends a mention; how long its 200 took."""
+    began = time.monotonic()
+    assert await send(running.system, mention) == 200
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("collector", "protocol"),
+    [(away, HTTP), (away, GRPC), (hanging, HTTP), (hanging, GRPC), (failing, HTTP)],
+    ids=lambda given: getattr(given, "__name__", given),
+)
+async def test_bad_collector_costs_no_event_and_no_time_but_a_line_a_minute(
+    database: str, collector: Callable[[], AbstractAsyncContextManager[int]], protocol: str
+) -> None:
+    async with collector() as port:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_BSP_SCHEDULE_DELAY": "20",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "8",
+            "OTEL_BSP_MAX_QUEUE_SIZE": "16",
+        }
+        async with whole(database, env=env) as running:
+            services = [running.ingest, *running.workers]
+            mentions = [await new_mention(running.system) for _ in range(EVENTS)]
+            took = [await answered(running, mention) for mention in mentions]
+            completed = {mention.event_id: "completed" for mention in mentions}
+            await eventually(lambda: outcomes(running.system, mentions), completed, within=20)
+            await until(lambda: all(complaints(each) for each in services), what="a complaint")
+            if collector is hanging:
+                await until(lambda: all(DROPPED in complaints(each) for each in services), what=DROPPED)
+    assert max(took) < ANSWER_WITHIN
+    for each in services:
+        lines = complaints(each)
+        assert len(lines) <= 3, lines
+        assert len(set(lines)) == len(lines), "one line of a sort a minute"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_spans_are_flushed_when_services_are_stopped(database: str, protocol: str) -> None:
+    async with traced(database, protocol, env={"OTEL_BSP_SCHEDULE_DELAY": "3600000"}) as system:
+        mention = await system.handled()
+        assert not system.receiver.spans
+    assert {span.service for span in system.of(mention.event_id)} == {INGEST, WORKER}
+    operations = {span.name.partition(" ")[0] for span in system.of(mention.event_id)}
+    assert {"send", "process", "settle"} <= operations
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_collector_that_hangs_holds_up_the_end_for_a_few_seconds_at_most(
+    database: str, protocol: str
+) -> None:
+    async with hanging() as port:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        }
+        async with whole(database, env=env) as running:
+            mention = await new_mention(running.system)
+            await answered(running, mention)
+            await eventually(
+                lambda: outcomes(running.system, [mention]), {mention.event_id: "completed"}, within=20
+            )
+            began = time.monotonic()
+            children = [each.child for each in (running.ingest, *running.workers)]
+            codes = await asyncio.gather(*(child.stop(signal.SIGTERM, 30) for child in children))
+    assert codes == [0, 0]
+    assert time.monotonic() - began < FLUSH + 5
+
+
+async def test_sampled_trace_is_in_all_services_and_another_in_none(database: str) -> None:
+    async with traced(database, HTTP, env=DECIDED) as system:
+        mentions = [await new_mention(system.running.system) for _ in range(40)]
+        for mention in mentions:
+            assert await send(system.running.system, mention) == 200
+        await system.ended(*mentions)
+    traces = [system.of(mention.event_id) for mention in mentions]
+    assert {frozenset(span.service for span in spans) for spans in traces} == {
+        frozenset(),
+        frozenset({INGEST, WORKER}),
+    }
+    for spans in traces:
+        names = {span.name.partition(" ")[0] for span in spans}
+        assert not spans or {"send", "process", "POST"} <= names
