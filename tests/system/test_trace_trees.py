@@ -99,6 +99,13 @@ async def test_the_request_has_its_own_trace_and_the_claim_too_both_linked(syste
     (request,) = [span for span in system.receiver.spans if span.id == link]
     assert (request.name, request.service) == ("POST /slack/events", INGEST)
     assert (request.parent, request.trace_id == sent.trace_id) == ("", False)
+    assert request.attributes == {
+        "http.request.method": "POST",
+        "http.route": "/slack/events",
+        "url.path": "/slack/events",
+        "url.scheme": "http",
+        "http.response.status_code": 200,
+    }
 
     def claims() -> list[Received]:
         return [span for span in named(system.receiver.spans, "receive") if sent.id in span.links]

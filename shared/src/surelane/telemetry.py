@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 from opentelemetry import context, metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -104,6 +105,7 @@ def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
     AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
 
 
+@cache
 def tracer(name: str) -> trace.Tracer:
     """The tracer of a module, with the conventions' schema pinned."""
     return trace.get_tracer(name, schema_url=SCHEMA_URL)
@@ -126,6 +128,15 @@ def root_context(key: str) -> context.Context:
     return trace.set_span_in_context(NonRecordingSpan(parent), context.Context())
 
 
+def unsampled(parent: context.Context) -> trace.Span | None:
+    """The span that a context names if it is not sampled: whatever it is the parent of needs no span, which saves its
+    cost, and keeps traces whole whatever sampler is set here.
+    """
+    span = trace.get_current_span(parent)
+    found = span.get_span_context()
+    return span if found.is_valid and not found.trace_flags.sampled else None
+
+
 @contextmanager
 def send_span(key: str, destination: str) -> Iterator[trace.Span]:
     """The ``send`` span of an event: the root of its trace, linked to the current span (the HTTP request's).
@@ -135,10 +146,14 @@ def send_span(key: str, destination: str) -> Iterator[trace.Span]:
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
         yield INVALID_SPAN
         return
+    parent = root_context(key)
+    if (dropped := unsampled(parent)) is not None:
+        yield dropped
+        return
     current = trace.get_current_span().get_span_context()
     with tracer("surelane").start_as_current_span(
         f"send {destination}",
-        context=root_context(key),
+        context=parent,
         kind=SpanKind.PRODUCER,
         links=[Link(current)] if current.is_valid else [],
         attributes={**operation("send", "send", destination), "messaging.message.id": key},
@@ -170,11 +185,10 @@ def operation(name: str, kind: str, destination: str) -> dict[str, AttributeValu
 
 def traceparent_of(span: trace.Span | SpanContext | None) -> str | None:
     """The W3C ``traceparent`` of a span, or ``None`` where it has no valid context."""
-    carrier: dict[str, str] = {}
-    if span is not None:
-        named = NonRecordingSpan(span) if isinstance(span, SpanContext) else span
-        _PROPAGATOR.inject(carrier, trace.set_span_in_context(named))
-    return carrier.get("traceparent")
+    found = span.get_span_context() if isinstance(span, trace.Span) else span
+    if found is None or not found.is_valid:
+        return None
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
 
 
 def context_of(traceparent: str | None) -> context.Context | None:

@@ -26,7 +26,7 @@ from surelane_ingest.readiness import Readiness
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
-from surelane_ingest.tracing import instrumented
+from surelane_ingest.tracing import traced
 from surelane_ingest.triggers import CONNECTIONS as TRIGGER_CONNECTIONS
 from surelane_ingest.triggers import TriggersApp
 from surelane_ingest.writer import FLUSHERS, Writer
@@ -180,8 +180,7 @@ def _serving_public(
         metrics=writer.metrics,
         drain=drain,
     )
-    with instrumented(traces):
-        app = web.Application(client_max_size=settings.max_body)
+    app = web.Application(client_max_size=settings.max_body, middlewares=[traced] if traces else [])
     app.add_routes([*triggers.routes(), *slack.routes()])
     options = server_options(settings.drain_timeout)
     return serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, **options)

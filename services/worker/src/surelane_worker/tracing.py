@@ -13,7 +13,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from opentelemetry.util.types import AttributeValue
 
 from surelane.events import Event, Settled
-from surelane.telemetry import context_of, link_to, operation, root_context, tracer
+from surelane.telemetry import context_of, link_to, operation, root_context, tracer, unsampled
 
 MOST_LINKS = 128
 """As many as the SDK keeps."""
@@ -49,14 +49,13 @@ class Tracing:
 
         What was stored without a span begins the trace that its key names.
         """
-        first, alone = events[0], len(events) == 1
-        links = _links(events) if self._linked or not alone else []
-        links += [link for event in events[:MOST_LINKS] if (link := _earlier(event)) is not None]
-        parent = otel_context.Context()
-        if alone and not self._linked:
-            parent = context_of(first.traceparent) or root_context(first.key)
-        span = self._tracer.start_span(
-            f"process {first.kind}", parent, SpanKind.CONSUMER, _process_attributes(events), links
+        parent = self._parent(events)
+        span = unsampled(parent) or self._tracer.start_span(
+            f"process {events[0].kind}",
+            parent,
+            SpanKind.CONSUMER,
+            _process_attributes(events),
+            self._process_links(events),
         )
         token = otel_context.attach(set_span_in_context(span, parent))
         try:
@@ -64,6 +63,15 @@ class Tracing:
         finally:
             otel_context.detach(token)
             span.end()
+
+    def _parent(self, events: Sequence[Event]) -> otel_context.Context:
+        if self._linked or len(events) > 1:
+            return otel_context.Context()
+        return context_of(events[0].traceparent) or root_context(events[0].key)
+
+    def _process_links(self, events: Sequence[Event]) -> list[Link]:
+        links = _links(events) if self._linked or len(events) > 1 else []
+        return links + [link for event in events[:MOST_LINKS] if (link := _earlier(event)) is not None]
 
     def settled(
         self, settles: Sequence[tuple[Event, SpanContext | None]], began: int, sort: str, answer: Settled
