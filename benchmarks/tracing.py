@@ -58,9 +58,9 @@ class Collector:
 async def measure(bench: Bench) -> Result:
     """Loads each service in each mode once a round, in turn."""
     loads: dict[str, Load] = {
-        IDLE: partial(_drain, "counting", 10, bench.size(50_000, 10_000)),
-        BUSY: partial(_drain, "napping", SLOTS, bench.size(5_000, 1_000)),
-        INGEST: partial(_ingest, bench.size(20_000, 2_000)),
+        IDLE: partial(_drain, "counting", 10, bench.size(40_000, 10_000)),
+        BUSY: partial(_drain, "napping", SLOTS, bench.size(4_000, 1_000)),
+        INGEST: partial(_ingest, bench.size(15_000, 2_000)),
     }
     rounds: dict[tuple[str, str], list[Run]] = {}
     for _ in range(bench.rounds):

@@ -7,7 +7,7 @@ headers and hosts are whatever the caller put there.
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Span, SpanKind, use_span
 
 from surelane.telemetry import context_of, failed, tracer
 from surelane_ingest.lane import Answer, NotStored
@@ -18,32 +18,36 @@ OTHER = "_OTHER"
 
 @web.middleware
 async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers a request within a span of its own. Only while tracing is on."""
+    """Answers a request within a span of its own, where it is sampled. Only while tracing is on."""
     method = request.method if request.method in hdrs.METH_ALL else OTHER
     resource = request.match_info.route.resource
     route = "" if resource is None else resource.canonical
-    with tracer("surelane_ingest").start_as_current_span(
-        f"{method} {route}",
-        context=context_of(request.headers.get("traceparent")) or Context(),
-        kind=SpanKind.SERVER,
-        attributes={
+    parent = context_of(request.headers.get("traceparent")) or Context()
+    span = tracer("surelane_ingest").start_span(f"{method} {route}", parent, SpanKind.SERVER)
+    if not span.is_recording():
+        return await handler(request)
+    span.set_attributes(
+        {
             "http.request.method": method,
             "http.route": route,
             "url.path": request.path,
             "url.scheme": request.scheme,
-        },
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
-        try:
-            response = await handler(request)
-        except Exception as error:
-            failed(span, type(error).__name__)
-            raise
-        span.set_attribute("http.response.status_code", response.status)
-        if response.status >= 500:
-            failed(span, str(response.status))
-        return response
+        }
+    )
+    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        return await _answered(span, request, handler)
+
+
+async def _answered(span: Span, request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        response = await handler(request)
+    except Exception as error:
+        failed(span, type(error).__name__)
+        raise
+    span.set_attribute("http.response.status_code", response.status)
+    if response.status >= 500:
+        failed(span, str(response.status))
+    return response
 
 
 def delivered(span: Span, retry: str | None) -> None:
