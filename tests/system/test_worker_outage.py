@@ -11,7 +11,7 @@ import pytest
 from surelane.pool import UNAVAILABLE
 from tests.processes import Service, until
 from tests.system.restartable import Restartable, restartable
-from tests.system.worker import claimed, enqueue, worker
+from tests.system.worker import claimed, ended, enqueue, worker
 
 ENDS = "select count(*) from agent.event_hist where outcome = 'completed'"
 
@@ -116,6 +116,18 @@ async def test_handlers_stop_when_their_lease_runs_out_though_the_database_hangs
             server.thaw()
     async with server.connected() as connection:
         await connection.execute("truncate agent.event")
+
+
+async def test_claim_that_is_answered_after_its_lease_is_given_back_unspent(server: Restartable) -> None:
+    async with worker(server.uri(), SURELANE_LEASE="1s", SURELANE_POLL_INTERVAL="200ms"):
+        async with server.connected() as connection:
+            identity = await enqueue(connection, "echo", run_in=1)
+        server.freeze()
+        await asyncio.sleep(2.5)
+        server.thaw()
+        async with server.connected() as connection:
+            row = await ended(connection, identity)
+    assert (row["outcome"], row["attempts"], len(row["claimed"])) == ("completed", 1, 2)
 
 
 async def test_outage_is_logged_once_when_it_begins_and_once_when_it_ends(server: Restartable) -> None:

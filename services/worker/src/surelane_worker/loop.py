@@ -166,9 +166,7 @@ class Loop:
         works = works_of(events, self._handlers, lease_ends, now)
         for work in works:
             self._leases.held.update(work.claims)
-        if lease_ends < now:  # the answer took longer than the lease
-            self._leases.stop_lapsed()
-        if self.stopping:
+        if self.stopping or lease_ends < now:  # the answer may have taken longer than the lease
             self._give_back(works)
         else:
             self._dispatch.add(works)
