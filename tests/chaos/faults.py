@@ -1,7 +1,6 @@
 """What goes wrong. Each fault ends by itself, and answers the moment from which on the system may recover."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,9 +23,17 @@ FULL = 15
 """Seconds every connection of the database is taken."""
 
 
+BUSY = """
+select split_part(claimed_by, ':', 1) from agent.event
+where claimed_by is not null and clock_timestamp() - claimed[cardinality(claimed)] between '3 s' and '4.5 s'
+limit 1
+"""
+"""The host name of a worker that is halfway through a slow event: left alone, it would be done before its lease ends."""
+
+
 async def worker_killed(project: Project) -> float:
     """SIGKILL to a worker's process; Docker starts it again."""
-    return await _kill(random.choice(await _containers(project, "worker")))
+    return await _kill(await _busy_worker(project))
 
 
 async def ingest_killed(project: Project) -> float:
@@ -60,7 +67,7 @@ async def database_frozen(project: Project) -> float:
 
 async def worker_cut_off(project: Project) -> float:
     """A worker's packets to the database get lost, while Slack can still be reached."""
-    container, network = random.choice(await _containers(project, "worker")), f"{project.name}_database"
+    container, network = await _busy_worker(project), f"{project.name}_database"
     template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
     address = (await _docker("inspect", "--format", template, container)).strip()
     await _docker("network", "disconnect", network, container)
@@ -71,7 +78,7 @@ async def worker_cut_off(project: Project) -> float:
 
 async def worker_frozen(project: Project) -> float:
     """A worker's process stands still for longer than its lease, as on a machine that is moved or out of memory."""
-    container = random.choice(await _containers(project, "worker"))
+    container = await _busy_worker(project)
     await _docker("pause", container)
     await asyncio.sleep(AWAY)
     await _docker("unpause", container)
@@ -95,6 +102,13 @@ async def _kill(container: str) -> float:
     alone = ("--pid=host", "--network=none", "--user=0", "--entrypoint=python")
     await _docker("run", "--rm", *alone, HELPER, "-c", kill)
     return time.time()
+
+
+async def _busy_worker(project: Project) -> str:
+    async with asyncio.timeout(30):
+        while not (host := await asyncio.to_thread(project.query, BUSY)):
+            await asyncio.sleep(0.1)
+    return next(name for name in await _containers(project, "worker") if name.startswith(host))
 
 
 async def _containers(project: Project, service: str) -> list[str]:

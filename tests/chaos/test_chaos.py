@@ -3,7 +3,7 @@
 import pytest
 
 from tests.chaos import faults
-from tests.chaos.conftest import Stage
+from tests.chaos.stage import Stage
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 

@@ -39,11 +39,6 @@ class Story:
         return next((_ended(one) for one in self.attempts if one["status"] == 200), None)
 
     @property
-    def under_way(self) -> bool:
-        """Whether it is not in history, though acknowledged."""
-        return self.acknowledged_at is not None and self.finished_at is None
-
-    @property
     def troubles(self) -> list[float]:
         """The moments at which the system was seen not to be well: not taking this event, or late with it."""
         refused = [one["at"] for one in self.attempts if one["status"] != 200]

@@ -1,0 +1,94 @@
+"""A running system, what is done to it, and what must hold afterwards."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from dev.simulator.client import SimulatorClient
+
+from tests.chaos.faults import Fault
+from tests.chaos.report import Row
+from tests.chaos.traffic import Story, Traffic
+from tests.chaos.witness import double_handled, logged
+from tests.deploy.compose import Project
+
+WELL_WITHIN = 30.0
+"""Seconds after which the system is well again by itself, whatever happened to it."""
+PATIENCE = 90.0
+"""Seconds a scenario waits for what is asserted afterwards, so that a failure says what it came to."""
+
+
+@dataclass
+class Stage:
+    """The running system, the scenarios played on it, and what they came to."""
+
+    project: Project
+    simulator: SimulatorClient
+    rows: list[Row] = field(default_factory=list)
+
+    async def play(self, scenario: str, fault: Fault) -> Row:
+        """Lets something happen to the system under traffic, and checks that every promise holds."""
+        began, traffic = time.time(), Traffic(self.simulator, self.project.system)
+        async with flowing(traffic):
+            await traffic.well(began, PATIENCE)
+            over = await fault(self.project)
+            await traffic.well(over, PATIENCE)
+        stories = await traffic.settled(PATIENCE)
+        said = await traffic.replies(stories)
+        row = await self._row(scenario, stories, said, began, over)
+        check(row, stories, said, over)
+        self.rows.append(row)
+        return row
+
+    async def _row(
+        self, scenario: str, stories: list[Story], said: Counter[str], began: float, over: float
+    ) -> Row:
+        return Row(
+            scenario,
+            sent=len(stories),
+            answered_200=sum(story.acknowledged_at is not None for story in stories),
+            retried=sum(len(story.attempts) > 1 for story in stories),
+            well_after=round(max([0.0, *troubles(stories, over)]), 1),
+            lost=len(lost(stories)),
+            double_handled=await double_handled(self.project),
+            duplicate_replies=said.total() - len(said),
+            handlers_stopped=await logged(self.project, "lease lost", began),
+            stale_settles=await logged(self.project, "stale settle", began),
+        )
+
+
+@asynccontextmanager
+async def flowing(traffic: Traffic) -> AsyncIterator[None]:
+    """Traffic for the length of the block."""
+    async with asyncio.TaskGroup() as group:
+        flow = group.create_task(traffic.flow())
+        yield
+        flow.cancel()
+
+
+def check(row: Row, stories: list[Story], said: Counter[str], over: float) -> None:
+    """Checks every promise.
+
+    Raises:
+        AssertionError: one was broken.
+    """
+    expected = {f"{word} {story.event_id}" for story in stories for word in ("begun", "ended")}
+    assert row.answered_200 == row.sent, f"the sender gave some up: {row}"
+    assert not lost(stories), row
+    assert not expected - set(said), f"replies are missing: {row}"
+    assert row.double_handled == 0, row
+    assert row.duplicate_replies == 0, (row, [text for text, times in said.items() if times > 1])
+    assert row.well_after < WELL_WITHIN, (row, troubles(stories, over))
+
+
+def lost(stories: list[Story]) -> list[Story]:
+    """Events that were acknowledged and not done."""
+    return [story for story in stories if story.acknowledged_at and story.outcome != "completed"]
+
+
+def troubles(stories: list[Story], over: float) -> list[float]:
+    """When the system was not well, in seconds after the fault was over."""
+    return sorted(moment - over for story in stories for moment in story.troubles)
