@@ -28,7 +28,7 @@ select split_part(claimed_by, ':', 1) from agent.event
 where claimed_by is not null and clock_timestamp() - claimed[cardinality(claimed)] between '3 s' and '4.5 s'
 limit 1
 """
-"""The host name of a worker that is halfway through a slow event: left alone, it would be done before its lease ends."""
+"""The host of a worker that is halfway through a slow event: left alone, it would be done before its lease ends."""
 
 
 async def worker_killed(project: Project) -> float:
@@ -106,7 +106,7 @@ async def _kill(container: str) -> float:
 
 async def _busy_worker(project: Project) -> str:
     async with asyncio.timeout(30):
-        while not (host := await asyncio.to_thread(project.query, BUSY)):
+        while not (host := await asyncio.to_thread(project.query, BUSY)):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.1)
     return next(name for name in await _containers(project, "worker") if name.startswith(host))
 
