@@ -78,7 +78,7 @@ async def answered(running: Whole, mention: Mention) -> float:
 
 @pytest.mark.parametrize(
     ("collector", "protocol"),
-    [(away, HTTP), (away, GRPC), (hanging, HTTP), (hanging, GRPC), (failing, HTTP)],
+    [(away, HTTP), (away, GRPC), (hanging, HTTP), (hanging, GRPC), (failing, HTTP), (failing, GRPC)],
     ids=lambda given: getattr(given, "__name__", given),
 )
 async def test_bad_collector_costs_no_event_and_no_time_but_a_line_a_minute(
