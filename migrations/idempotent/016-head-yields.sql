@@ -36,11 +36,17 @@ set enable_seqscan = off
 set jit = off
 as $$
 begin
-    if agent.head_yields(_group_key, _kind, _vt) then
-        perform from agent.event where group_key = _group_key and head for update;
-    else
-        perform from agent.event where group_key = _group_key and head for key share;
-    end if;
-    return found;
+    while exists (select from agent.event where group_key = _group_key and head) loop
+        if agent.head_yields(_group_key, _kind, _vt) then
+            perform from agent.event where group_key = _group_key and head for update;
+        else
+            perform from agent.event where group_key = _group_key and head for key share;
+        end if;
+        if found then
+            return true;
+        end if;
+        -- It left, or stepped down, while we waited for it: the next statement sees who came after it.
+    end loop;
+    return false;
 end
 $$;

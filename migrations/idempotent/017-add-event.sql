@@ -1,3 +1,16 @@
+-- Refuses to insert where statements do not see what was committed before them: the second look for twins is sound only where they do.
+create or replace function agent.require_read_committed() returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise invalid_transaction_state using message = 'events can be inserted in READ COMMITTED transactions only'
+        , hint = 'At ' || upper(current_setting('transaction_isolation')) || ' a duplicate of an event that is moving to history would be stored.';
+    end if;
+end
+$$;
+
 -- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
 -- Every insert of ours ends here. Where the head of the row's group should yield to it, the insert trigger sees to that.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
@@ -11,11 +24,7 @@ as $$
 declare
     _joins boolean := false;
 begin
-    -- The second look below is sound only where each statement sees what has been committed before it.
-    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise invalid_transaction_state using message = 'events can be inserted in READ COMMITTED transactions only'
-        , hint = 'At ' || upper(current_setting('transaction_isolation')) || ' a duplicate of an event that is moving to history would be stored.';
-    end if;
+    perform agent.require_read_committed();
     if not exists (select from agent.kind where kind = _new.kind) then
         insert into agent.kind (kind) values (_new.kind) on conflict do nothing;
     end if;

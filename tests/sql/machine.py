@@ -34,6 +34,21 @@ def at(seconds: int) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
+def slack_event(number: int, kind: str, group: str | None) -> str:
+    """One of the events that the rules insert, in an envelope."""
+    inner = {
+        "type": kind.removeprefix("slack."),
+        "channel": group,
+        "event_ts": str(START.timestamp() + number),
+    }
+    return json.dumps({"event_id": f"Ev{number}", "type": "event_callback", "event": inner})
+
+
+def in_order(batch: list[tuple[int, str, str | None]]) -> Callable[[int], tuple[bool, str, int]]:
+    """The order in which the rows of a batch go in: by group and key, those without a group last."""
+    return lambda nth: (batch[nth][2] is None, batch[nth][2] or "", batch[nth][0])
+
+
 class Machine(RuleBasedStateMachine):
     """Each rule does one thing to both, and compares what was answered; the invariant compares everything."""
 
@@ -59,17 +74,9 @@ class Machine(RuleBasedStateMachine):
     def insert_a_slack_event(self, number: int, kind: str, group: str | None) -> None:
         """There are ten of them, so that most are duplicates sooner or later."""
         key = f"Ev{number}"
-        live = [event.id for event in self.model.live.values() if event.item_key == key]
-        past = [ended.event.id for ended in self.model.history.values() if ended.event.item_key == key]
-        inner = {
-            "type": kind.removeprefix("slack."),
-            "channel": group,
-            "event_ts": str(START.timestamp() + number),
-        }
-        identity = self.value(
-            "select agent.insert_event($1)",
-            json.dumps({"event_id": key, "type": "event_callback", "event": inner}),
-        )
+        live = self.live_under(key)
+        past = self.past_under(key)
+        identity = self.value("select agent.insert_event($1)", slack_event(number, kind, group))
         if live:
             assert identity == live[0]
             return
@@ -78,6 +85,48 @@ class Machine(RuleBasedStateMachine):
         if past:
             assert identity == past[0]
             self.model.remove(newcomer)
+
+    @rule(batch=st.lists(st.tuples(st.integers(0, 9), kinds, groups), min_size=1, max_size=6))
+    def insert_a_batch_of_slack_events(self, batch: list[tuple[int, str, str | None]]) -> None:
+        """All that is new goes in at once; what history knows goes out again, as if it had never been there."""
+        rows = self.run(
+            self.queue.fetch(
+                "select * from agent.insert_events($1) order by ordinal",
+                [slack_event(*each) for each in batch],
+            )
+        )
+        answers = [(row["id"], row["duplicate"]) for row in rows]
+        first = {number: nth for nth, (number, *_) in reversed(list(enumerate(batch)))}
+        for nth, (number, *_) in enumerate(batch):
+            assert nth == first[number] or answers[nth] == (answers[first[number]][0], True)
+        known = [
+            self.add_of_batch(batch[nth], *answers[nth])
+            for nth in sorted(first.values(), key=in_order(batch))
+        ]
+        for newcomer in filter(None, known):
+            self.model.remove(newcomer)
+
+    def add_of_batch(
+        self, event: tuple[int, str, str | None], identity: int, duplicate: bool
+    ) -> Event | None:
+        """Adds what is new, and compares what was answered; returns what history knows."""
+        number, kind, group = event
+        live, past = self.live_under(f"Ev{number}"), self.past_under(f"Ev{number}")
+        assert duplicate is bool(live or past)
+        assert not duplicate or identity in live + past
+        if live:
+            return None
+        newcomer = Event(
+            -1 - number if past else identity, kind, number, self.model.now, f"Ev{number}", group=group
+        )
+        self.model.add(newcomer)
+        return newcomer if past else None
+
+    def live_under(self, key: str) -> list[int]:
+        return [event.id for event in self.model.live.values() if event.item_key == key]
+
+    def past_under(self, key: str) -> list[int]:
+        return [ended.event.id for ended in self.model.history.values() if ended.event.item_key == key]
 
     @rule(
         kind=kinds, group=groups, key=keys, dedupe=keys, wait=pauses, attempts=st.sampled_from([None, 1, 2])

@@ -50,12 +50,21 @@ def test_the_queue_does_what_its_model_does(database: str) -> None:
         )
 
 
+def slack_event(chance: Random) -> tuple[int, str, str | None]:
+    """Which of the events that batches are made of."""
+    return (
+        chance.randrange(10),
+        chance.choice(["slack.calm", "slack.parked"]),
+        chance.choice(["g", "h", None]),
+    )
+
+
 def walk(machine: Machine, chance: Random, steps: int) -> None:
     """Takes random steps, most of them claims and settles, which go deeper than what hypothesis tries by itself."""
     for _ in range(steps):
         number, pause = chance.randrange(10_000), chance.choice([0, 0, 1, 400, 4000])
         kind, group = chance.choice(["slack.calm", "slack.parked"]), chance.choice(["g", "g", "g", "h", None])
-        match chance.choices(range(8), weights=[3, 3, 2, 5, 10, 3, 2, 1])[0]:
+        match chance.choices(range(9), weights=[3, 3, 2, 5, 10, 3, 2, 1, 2])[0]:
             case 0:
                 machine.insert_a_slack_event(number % 10, kind, group)
             case 1:
@@ -79,6 +88,8 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
                 machine.intervene(what, number, pause)
             case 6:
                 machine.maintain(chance.random() < 0.5)
+            case 7:
+                machine.insert_a_batch_of_slack_events([slack_event(chance) for _ in range(6)])
             case _:
                 machine.fill_a_group()
         machine.both_are_the_same()

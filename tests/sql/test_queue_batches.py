@@ -1,0 +1,270 @@
+"""A batch is stored by one statement, and keeps every promise that single inserts keep."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.pool import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    all_done,
+    claim,
+    claim_one,
+    complete,
+    ending,
+    enqueue,
+    envelope,
+    heads,
+    insert,
+    live,
+    pair,
+    waits_for_lock,
+)
+
+KIND = "slack.app_mention"
+
+
+def in_thread(event_id: str, thread: str, **inner: Any) -> str:
+    """An event whose group is ``T1:`` and the thread."""
+    return envelope(event_id, channel=thread, channel_type="im", **inner)
+
+
+async def insert_batch(queue: Connection, *events: str) -> list[tuple[int, bool]]:
+    """Inserts a batch; returns the id of each, and whether it is a duplicate."""
+    rows = await queue.fetch(
+        "select id, duplicate from agent.insert_events($1) order by ordinal", list(events)
+    )
+    return [(row["id"], row["duplicate"]) for row in rows]
+
+
+async def store_at_once(queue: Connection, *events: str) -> list[int]:
+    """What of a batch one statement stores: places in the batch, from 1."""
+    stored = await queue.fetchval(
+        "select agent.store_new_events($1, $2, null, null)", range(1, len(events) + 1), list(events)
+    )
+    return sorted(stored)
+
+
+async def finished(queue: Connection, event: str) -> int:
+    """Inserts an event that is then claimed and completed."""
+    identity = await insert(queue, event)
+    (row,) = await claim(queue, KIND)
+    assert await complete(queue, pair(row)) == ["done"]
+    return identity
+
+
+async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
+    """All rows, less what differs between any two inserts; an ``event_ts`` that was replaced is one of those."""
+    rows = await queue.fetch("select * from agent.event order by item_key")
+    moments = ("id", "lane", "vt", "enqueued_at", "event_ts")
+    started = await queue.fetchval("select agent.clock() - interval '1 hour'")
+    return [
+        {name: value for name, value in row.items() if name not in moments}
+        | {"event_ts": row["event_ts"] if row["event_ts"] < started else None}
+        for row in rows
+    ]
+
+
+@pytest.fixture
+async def patient(queue: Connection) -> AsyncIterator[None]:
+    """Batches that wait for locks as long as a test may need on a busy machine."""
+    change = "alter function agent.insert_events(jsonb[], text[], text[]) set lock_timeout = '{}'"
+    await queue.execute(change.format("20s"))
+    yield
+    await queue.execute(change.format("500ms"))
+
+
+async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Connection) -> None:
+    events = [
+        envelope("Ev1", channel="C1", ts="1.1"),
+        envelope("Ev2", type="message", channel_type="im", channel="D1", event_ts="1700000000.5"),
+        envelope("Ev3", type="team_join", event_ts="soon"),
+        json.dumps({"type": "app_mention", "event_ts": "1700000000.000100", "text": "bare"}),
+        json.dumps({"command": "/deploy", "trigger_id": "1.2"}),
+    ]
+    for event in events:
+        await insert(queue, event)
+    singly = await rows_stored(queue)
+    await queue.execute("delete from agent.event")
+    await insert_batch(queue, *events)
+    assert await rows_stored(queue) == singly
+    assert len(singly) == len(events)
+
+
+async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
+    """Members of new groups and of standing ones too; twins alone are left to the general way."""
+    await insert(queue, in_thread("Ev1", "D1"))
+    batch = [
+        envelope("Ev9"),
+        in_thread("Ev3", "D2"),
+        in_thread("Ev2", "D2"),
+        in_thread("Ev4", "D1"),
+        in_thread("Ev1", "D1"),
+        envelope("Ev9"),
+    ]
+    assert await store_at_once(queue, *batch) == [1, 2, 3, 4]
+
+
+async def test_events_of_one_group_in_one_batch_make_one_head_and_are_handed_over_in_order(
+    queue: Connection,
+) -> None:
+    events = [in_thread(f"Ev{number}", "D1", event_ts=f"{1700000000 - number}.0") for number in range(9)]
+    answers = await insert_batch(queue, *events)
+    assert [duplicate for _, duplicate in answers] == [False] * 9
+    assert len(await heads(queue, "T1:D1")) == 1
+    assert [row["id"] for row in await claim(queue, KIND)] == [identity for identity, _ in reversed(answers)]
+
+
+async def test_each_finds_its_twin_wherever_that_is(queue: Connection) -> None:
+    past = await finished(queue, envelope("Ev1"))
+    running = await insert(queue, envelope("Ev2"))
+    assert await claim_one(queue) is not None
+    waiting = await insert(queue, envelope("Ev3"))
+    answers = await insert_batch(
+        queue,
+        *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)),
+    )
+    new, other = answers[0][0], answers[-1][0]
+    assert answers == [
+        (new, False),
+        (past, True),
+        (running, True),
+        (waiting, True),
+        (new, True),
+        (past, True),
+        (other, False),
+    ]
+    assert await queue.fetchval("select count(*) from agent.event") == 4
+
+
+@pytest.mark.parametrize("event_ts", ["soon", "1700000000.000100"])
+async def test_a_group_keeps_its_head_when_the_first_of_a_batch_turns_out_to_be_a_duplicate(
+    queue: Connection, event_ts: str
+) -> None:
+    past = await finished(queue, in_thread("Ev1", "D1", event_ts=event_ts))
+    (again, new) = await insert_batch(
+        queue, in_thread("Ev1", "D1", event_ts=event_ts), in_thread("Ev2", "D1")
+    )
+    assert (again, new[1]) == ((past, True), False)
+    assert await heads(queue, "T1:D1") == [new[0]]
+
+
+async def test_a_batch_goes_before_a_scheduled_head(queue: Connection) -> None:
+    later = await queue.fetchval("select agent.clock() + interval '1 day'")
+    scheduled = await enqueue(queue, group_key="T1:D1", run_at=later)
+    (first, _), (second, _) = await insert_batch(queue, in_thread("Ev1", "D1"), in_thread("Ev2", "D1"))
+    assert await heads(queue, "T1:D1") == [first]
+    assert [row["id"] for row in await claim(queue, KIND)] == [first, second]
+    assert await live(queue, scheduled) is not None
+
+
+async def test_one_that_is_no_event_is_a_clear_error_and_nothing_is_stored(queue: Connection) -> None:
+    for bad in ("[]", "1", None):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="an event is a JSON object"):
+            await queue.fetch("select * from agent.insert_events($1)", [envelope("Ev1"), bad])
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+async def test_a_batch_above_read_committed_is_refused(queue: Connection) -> None:
+    async with queue.transaction(isolation="repeatable_read"):
+        with pytest.raises(asyncpg.InvalidTransactionStateError, match="READ COMMITTED"):
+            await insert_batch(queue, envelope("Ev1"))
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_batch_waits_for_a_twins_move_to_history_and_finds_it_there(
+    queue: Connection, connect: Connect
+) -> None:
+    identity = await insert(queue, envelope("Ev2"))
+    (row,) = await claim(queue, KIND)
+    other = await connect()
+    async with other.transaction():
+        assert await complete(other, pair(row)) == ["done"]
+        batch = asyncio.create_task(insert_batch(queue, *(envelope(f"Ev{number}") for number in (1, 2, 3))))
+        await waits_for_lock(other, queue)
+    first, found, third = await batch
+    assert (first[1], found, third[1]) == (False, (identity, True), False)
+    assert await ending(queue, identity) == ("completed", None)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_batches_that_race_with_the_move_to_history_store_nothing_twice(
+    queue: Connection, connect: Connect
+) -> None:
+    others = [await connect() for _ in range(3)]
+    for turn in range(12):
+        events = [in_thread(f"Ev{turn}-{number}", f"D{number % 3}") for number in range(6)]
+        ids = [identity for identity, _ in await insert_batch(queue, *events)]
+        rows = await claim(queue, KIND)
+        answers, *found = await all_done(
+            complete(queue, *map(pair, rows)), *(insert_batch(other, *events) for other in others)
+        )
+        assert found == [[(identity, True) for identity in ids]] * 3
+        busy = [pair(row) for row, answer in zip(rows, answers, strict=True) if answer == "busy"]
+        assert not busy or set(await complete(queue, *busy)) == {"done"}
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+@pytest.mark.usefixtures("patient")
+async def test_two_batches_with_first_events_of_a_group_make_one_head(
+    queue: Connection, connect: Connect
+) -> None:
+    other = await connect()
+    async with other.transaction():
+        ((first, _),) = await insert_batch(other, in_thread("Ev1", "D1"))
+        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), in_thread("Ev3", "D1")))
+        await waits_for_lock(other, queue)
+    (second, _), (third, _) = await batch
+    assert await heads(queue, "T1:D1") == [first]
+    assert {row["id"] for row in await claim(queue, KIND)} == {first, second, third}
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_batch_that_finds_a_head_leaving_makes_the_next_one(
+    queue: Connection, connect: Connect
+) -> None:
+    head = await insert(queue, in_thread("Ev1", "D1"))
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select agent.delete_event($1)", head)
+        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), envelope("Ev3")))
+        await waits_for_lock(other, queue)
+    (second, _), _ = await batch
+    assert await heads(queue, "T1:D1") == [second]
+
+
+async def test_a_head_cannot_vanish_under_a_batch(queue: Connection, connect: Connect) -> None:
+    head = await insert(queue, in_thread("Ev1", "D1"))
+    other = await connect()
+    async with other.transaction():
+        ((newcomer, _),) = await insert_batch(other, in_thread("Ev2", "D1"))
+        removal = asyncio.create_task(queue.execute("select agent.delete_event($1)", head))
+        await waits_for_lock(other, queue)
+    await removal
+    assert await heads(queue, "T1:D1") == [newcomer]
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("scheduled", [False, True], ids=["waiting head", "head that yields"])
+async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
+    queue: Connection, connect: Connect, scheduled: bool
+) -> None:
+    """Else whoever holds that one and wants a later one would be in a deadlock with it."""
+    later = await queue.fetchval("select agent.clock() + interval '1 day'")
+    head = await enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
+    other = await connect()
+    async with asyncio.timeout(10):
+        async with other.transaction():
+            if scheduled:
+                await enqueue(other, group_key="T1:D1")  # takes over, and holds the heads for no key update
+            else:
+                await other.execute("select from agent.event where id = $1 for update", head)
+            batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D2"), in_thread("Ev1", "D1")))
+            await waits_for_lock(other, queue)
+            await enqueue(other, group_key="T1:D2")
+        answers = await batch
+    assert [duplicate for _, duplicate in answers] == [False, False]
