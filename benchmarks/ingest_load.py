@@ -1,4 +1,4 @@
-"""Slack's side of the ingest benchmark: signed requests with distinct event ids, as fast as they are answered.
+"""Slack's side of the ingest benchmark: signed requests with distinct event ids, as fast as they are answered or paced.
 
 A process of its own, and a thin one: requests are made before the clock starts, and answers are only counted, so
 that it takes as little as it can of the cores it shares with what is measured.
@@ -13,6 +13,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import uvloop
@@ -74,52 +76,73 @@ def request(number: int, run: str) -> bytes:
     return head.encode() + body
 
 
-class Sender(asyncio.Protocol):
-    """A connection on which each request waits for the answer to the one before."""
+@dataclass
+class Tally:
+    """What all connections of a load share: the requests that are left, and what came of those before."""
 
-    def __init__(self, requests: Iterator[bytes], latencies: list[float], statuses: Counter[str]) -> None:
-        self._requests = requests
-        self._latencies = latencies
-        self._statuses = statuses
+    requests: Iterator[bytes]
+    latencies: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+
+
+class Sender(asyncio.Protocol):
+    """A connection on which each request waits for the answer to the one before, and for its time.
+
+    ``interval`` is the seconds from one to the next, the first being due after ``delay``; 0: at once. One that is
+    kept waiting by the answer before counts from when it was due, else a service that stalls would look better for it.
+    """
+
+    def __init__(self, tally: Tally, interval: float, delay: float) -> None:
+        self._tally = tally
+        self._interval = interval
+        self._due = time.perf_counter() + delay
         self._sent = 0.0
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self.done = asyncio.get_running_loop().create_future()
+        self.done = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self._send()
+        self._wait()
 
     def data_received(self, data: bytes) -> None:
-        self._latencies.append(time.perf_counter() - self._sent)
-        self._statuses[data[9:12].decode()] += 1
-        self._send()
+        self._tally.latencies.append(time.perf_counter() - self._sent)
+        self._tally.statuses[data[9:12].decode()] += 1
+        self._due += self._interval
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
             self.done.set_exception(exc or ConnectionError("the service closed the connection"))
 
-    def _send(self) -> None:
+    def _wait(self) -> None:
+        now = time.perf_counter()
+        if self._interval and self._due > now:
+            self._loop.call_later(self._due - now, self._send)
+        else:
+            self._send(self._due if self._interval else now)
+
+    def _send(self, since: float | None = None) -> None:
         assert self._transport is not None
-        following = next(self._requests, None)
+        following = next(self._tally.requests, None)
         if following is None:
             self.done.set_result(None)
             self._transport.close()
             return
-        self._sent = time.perf_counter()
+        self._sent = since or time.perf_counter()
         self._transport.write(following)
 
 
-async def _run(port: int, count: int, connections: int) -> None:
+async def _run(port: int, count: int, connections: int, rate: int) -> None:
     run = secrets.token_hex(4)
-    requests = iter([request(number, run) for number in range(count)])
-    latencies: list[float] = []
-    statuses: Counter[str] = Counter()
+    tally = Tally(iter([request(number, run) for number in range(count)]))
+    interval = connections / rate if rate else 0.0
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
     senders = []
-    for _ in range(connections):
+    for number in range(connections):
         _, sender = await loop.create_connection(
-            lambda: Sender(requests, latencies, statuses), "127.0.0.1", port
+            partial(Sender, tally, interval, number * interval / connections), "127.0.0.1", port
         )
         senders.append(sender)
     await asyncio.gather(*(sender.done for sender in senders))
@@ -128,9 +151,9 @@ async def _run(port: int, count: int, connections: int) -> None:
         json.dumps(
             {
                 "rate": count / seconds,
-                "p50": figures.percentile(latencies, 0.5),
-                "p99": figures.percentile(latencies, 0.99),
-                "statuses": statuses,
+                "p50": figures.percentile(tally.latencies, 0.5),
+                "p99": figures.percentile(tally.latencies, 0.99),
+                "statuses": tally.statuses,
             }
         )
     )

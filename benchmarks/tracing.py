@@ -115,7 +115,7 @@ async def _drain(handlers: str, slots: int, count: int, bench: Bench, settings: 
 
 async def _ingest(count: int, bench: Bench, settings: Mapping[str, str]) -> Run:
     done = await ingest.load_once(bench, ingest.STORING, count, settings)
-    return Run(count + ingest.WARMING, done.rate, done.cpu)
+    return Run(ingest.sent(count), done.rate, done.cpu)
 
 
 def _result(bench: Bench, rounds: dict[tuple[str, str], list[Run]]) -> Result:
