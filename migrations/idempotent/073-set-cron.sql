@@ -1,5 +1,5 @@
 -- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron and time zones. _paused null
--- leaves an existing one as it is.
+-- leaves an existing one as it is. Wakes the workers, who then know when it is due.
 create or replace function agent.set_cron
 ( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
 , _paused boolean default false
@@ -18,5 +18,6 @@ begin
     , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), updated_at = agent.clock(), updated_by = session_user
     -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip one.
     , next_at = case when (c.schedule, c.time_zone, c.paused) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused)) then c.next_at else excluded.next_at end;
+    perform pg_notify('agent_event', '');
 end
 $$;

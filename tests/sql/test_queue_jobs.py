@@ -228,17 +228,6 @@ async def test_a_requeued_event_gives_way_to_one_that_took_its_key(queue: Connec
     assert await live(queue, successor) is not None
 
 
-async def test_the_next_visible_time_counts_what_may_be_claimed(queue: Connection) -> None:
-    soon, later = [
-        await queue.fetchval("select agent.clock() + $1::text::interval", at) for at in ("1 hour", "2 hours")
-    ]
-    await enqueue(queue, run_at=later)
-    await enqueue(queue, "parked", run_at=soon)
-    await queue.execute("select agent.pause_kind('parked')")
-    assert await queue.fetchval("select agent.next_visible(array['job', 'parked', 'unheard of'])") == later
-    assert await queue.fetchval("select agent.next_visible('{}')") is None
-
-
 async def test_operators_see_every_event_in_one_view(queue: Connection) -> None:
     for kind in ("pending", "scheduled", "running", "completed", "failed", "cancelled"):
         at = (

@@ -47,7 +47,7 @@ STATEMENTS = {
     "insert of a batch": f"select * from agent.insert_events(array[{BATCH}])",
     "insert of a batch of duplicates": f"select * from agent.insert_events(array[{BATCH}], null, array[{QUEUED}])",
     "sweep": "select agent.sweep_events()",
-    "next visible": "select agent.next_visible(array['job', 'parked', 'other'])",
+    "peek": "select agent.peek_events(array['job', 'parked', 'other'], '2 days')",
     "cancel": "select agent.cancel_event('scheduled5000007')",
     "reschedule": "select agent.reschedule_event('scheduled5000007', now() + interval '1 day')",
 }

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from surelane.pool import Connection
+from surelane_worker.cursors import MARGIN
 from tests.databases import as_role
 from tests.processes import Service
 from tests.system.worker import ended, enqueue, worker
@@ -18,6 +19,16 @@ TOO_SOON = 0.05
 """Clocks of two processes on one machine, read at different moments."""
 
 OURS = "application_name = 'surelane-worker' and datname = current_database()"
+PEEKING = f"select exists (select from pg_stat_activity where {OURS} and wait_event = 'PgSleep')"
+SLOW_PEEK = """
+alter function agent.peek_events rename to quick_peek;
+create function agent.peek_events (_kinds text[], _within interval, _max_attempts int4, _cursors timestamptz[]
+, out now_at timestamptz, out vts timestamptz[], out paused text[])
+language sql volatile security definer
+begin atomic
+    select peek.* from pg_sleep(3), agent.quick_peek(_kinds, _within, _max_attempts, _cursors) as peek;
+end
+"""
 BACKENDS = f"select pid, query_start from pg_stat_activity where {OURS}"
 
 
@@ -118,6 +129,53 @@ async def test_idle_worker_sends_at_most_one_statement_a_poll_interval(
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(watch(), 4)
     assert 4 <= len(seen - known) <= 10
+
+
+@pytest.mark.parametrize("late", ["commit", "lock"])
+async def test_what_claims_passed_over_is_found_within_two_poll_intervals(
+    database: str, connection: Connection, insider: Connection, late: str
+) -> None:
+    """An event behind the cursor of its lane: its transaction ended late, or somebody held it when it was its turn."""
+    interval = 1.0
+    async with worker(database, SURELANE_POLL_INTERVAL=f"{interval}s"):
+        await ended(connection, await enqueue(connection, "echo"))
+        holder = await asyncpg.connect(database)
+        holding = holder.transaction()
+        if late == "commit":
+            await holding.start()
+            passed = await _enqueue_in_lane_3(holder)
+        else:
+            await connection.execute("select agent.pause_kind('echo')")
+            passed = await _enqueue_in_lane_3(connection)
+            await holding.start()
+            await holder.execute("select from agent.event where id = $1 for update", passed)
+            await connection.execute("select agent.resume_kind('echo')")
+        await asyncio.sleep(MARGIN.total_seconds() + 0.2)
+        await ended(connection, await _enqueue_in_lane_3(connection), within=2 * interval)
+        await holding.commit()
+        await holder.close()
+        await ended(connection, passed, within=2 * interval)
+
+
+async def _enqueue_in_lane_3(connection: Connection) -> int:
+    async with connection.transaction():
+        identity = await enqueue(connection, "echo")
+        await connection.execute("update agent.event set lane = 3 where id = $1", identity)
+    return identity
+
+
+async def test_a_poll_that_takes_long_delays_no_event(
+    database: str, connection: Connection, insider: Connection
+) -> None:
+    """As one does that walks over the dead rows of a queue whose vacuum is held back."""
+    await connection.execute(SLOW_PEEK)
+    async with worker(database, SURELANE_POLL_INTERVAL="10ms"):
+        for _ in range(3):
+            async with asyncio.timeout(10):
+                while not await insider.fetchval(PEEKING):  # noqa: ASYNC110 - no event says so
+                    await asyncio.sleep(0.02)
+            await ended(connection, await enqueue(connection, "echo"), within=1)
+            assert await insider.fetchval(PEEKING), "it is still at it"
 
 
 async def _empty(connection: Connection) -> None:

@@ -1,11 +1,29 @@
 """Events as values: what is claimed, how a claim is settled, and what the database answered."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What a worker waits for, as of a moment.
+
+    Attributes:
+        now: that moment, by the database's clock.
+        vts: from when on the first event of each lane and kind is visible, lane-major; ``None`` where there is none.
+        paused: those of the kinds that are paused, of which nothing is told.
+        cron_in: seconds until the next named schedule is due; ``None`` where there is none.
+    """
+
+    now: datetime
+    vts: Sequence[datetime | None]
+    paused: frozenset[str]
+    cron_in: float | None
 
 
 @dataclass

@@ -1,6 +1,8 @@
 """A connection of its own for claiming and for waking: it listens to notifications and is reopened when it breaks."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +17,7 @@ class Listener:
     """One connection that listens while it claims, so that every claim also proves that notifications still arrive.
 
     ``on_wake`` is called for each notification and when the connection breaks: both are reasons to look at the queue.
+    ``on_open`` is called when it was opened: what was learned before may not hold any more.
     """
 
     def __init__(
@@ -23,6 +26,7 @@ class Listener:
         *,
         service: str,
         on_wake: Callable[[], None],
+        on_open: Callable[[], None],
         notifications: bool = True,
         within: timedelta,
     ) -> None:
@@ -32,27 +36,37 @@ class Listener:
             dsn: any libpq URI.
             service: the ``application_name`` an administrator sees.
             on_wake: called from the event loop; must not block.
+            on_open: likewise.
             notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
             within: how long connecting, and each statement, may take.
         """
         self._dsn = dsn
         self._service = service
         self._on_wake = on_wake
+        self._on_open = on_open
         self._notifications = notifications
         self._within = within.total_seconds()
         self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
 
-    async def connection(self) -> tuple[Connection, bool]:
-        """The connection, opened if there is none; and whether it was opened just now.
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """The connection for the length of the block, opened if there is none; one block at a time.
+
+        An error in the block cuts it, because its state is unknown then.
 
         Raises:
             UNAVAILABLE: the database is not there.
         """
-        if self._connection is not None and not self._connection.is_closed():
-            return self._connection, False
-        opened = await self._open()
-        self._connection = opened
-        return opened, True
+        async with self._turn:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._open()
+                self._on_open()
+            try:
+                yield self._connection
+            except BaseException:
+                self._cut()
+                raise
 
     async def _open(self) -> Connection:
         opened: Connection = await asyncpg.connect(
@@ -74,11 +88,9 @@ class Listener:
     def _wake(self, *_: Any) -> None:  # noqa: ANN401 - asyncpg passes the connection, or the notification's parts
         self._on_wake()
 
-    def drop(self) -> None:
-        """Cuts the connection, whose state is unknown after an error; the next use opens another."""
+    def _cut(self) -> None:
         if self._connection is not None:
-            self._connection.remove_termination_listener(self._wake)
-            self._connection.terminate()
+            self._connection.terminate()  # which wakes: whoever listens must open another
             self._connection = None
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from surelane.events import Completion, Event, Failure, Inserted, Settled
+from surelane.events import Completion, Event, Failure, Inserted, Peek, Settled
 from surelane.figures import Measured
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
@@ -99,12 +99,29 @@ class Queue(Jobs, Schedules, Measured):
         )
         return [_event(row) for row in rows]
 
-    async def next_visible(self, kinds: Sequence[str], within: timedelta = timedelta(days=1)) -> float | None:
-        """Seconds until the next event of ``kinds`` is visible that is not yet; ``None``: none will be ``within``."""
-        seconds = await self._database.fetchval(
-            "select extract(epoch from agent.next_visible($1, $2) - agent.clock())::float8", kinds, within
+    async def peek_events(
+        self,
+        kinds: Sequence[str],
+        within: timedelta,
+        *,
+        max_attempts: int = 3,
+        cursors: Sequence[datetime | None] | None = None,
+    ) -> Peek:
+        """Looks at what can be claimed now or will be ``within`` that time, and at named schedules; claims nothing.
+
+        Args:
+            cursors: as in :meth:`claim_events`; without them it looks at everything.
+        """
+        (row,) = await self._database.fetch(
+            "select now_at, vts, paused"
+            ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
+            " from agent.peek_events($1, $2, $3, $4)",
+            kinds,
+            within,
+            max_attempts,
+            cursors,
         )
-        return None if seconds is None else float(seconds)
+        return Peek(row["now_at"], row["vts"], frozenset(row["paused"]), row["cron_in"])
 
     async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
         """Moves events to history as completed, each fenced by its claim; answers in the order given."""

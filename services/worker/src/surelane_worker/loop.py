@@ -39,6 +39,7 @@ class Loop:
         settings: WorkerSettings,
         handlers: Mapping[str, Handler],
         listener: Listener,
+        cursors: Cursors,
         wakeup: Wakeup,
         room: Room,
         dispatch: Dispatch,
@@ -58,7 +59,7 @@ class Loop:
         self._leases = leases
         self._metrics = metrics
         self._tracing = tracing
-        self._cursors = Cursors(settings.poll_interval)
+        self._cursors = cursors
         self._outage = Outage(log, "claims")
         self._failures = 0
         self._claiming_since: float | None = None
@@ -127,7 +128,7 @@ class Loop:
         began, began_at = loop.time(), time.time_ns()
         slept, self._slept = self._slept, None
         try:
-            events = await self._claim_events(kinds, limit, began)
+            events = await self._claim_events(kinds, limit)
         except (*UNAVAILABLE, *RETRYABLE, DatabaseError) as error:
             await self._recover(error)
             return False
@@ -141,21 +142,17 @@ class Loop:
         self._accept(events, began, began_at)
         return True
 
-    async def _claim_events(self, kinds: list[str], limit: int, began: float) -> list[Event]:
-        connection, fresh = await self._listener.connection()
-        if fresh:
-            self._cursors.forget()
-        starts = self._cursors.starts(kinds, began)
-        events = await Queue(connection).claim_events(
-            kinds,
-            limit,
-            worker=self._settings.name,
-            max_attempts=self._settings.max_attempts,
-            invisible_for=self._settings.lease,
-            cursors=starts,
-        )
-        now = asyncio.get_running_loop().time()
-        self._cursors.learn(kinds, starts, events, exhausted=len(events) < limit, now=now, took=now - began)
+    async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
+        async with self._listener.connection() as connection:
+            events = await Queue(connection).claim_events(
+                kinds,
+                limit,
+                worker=self._settings.name,
+                max_attempts=self._settings.max_attempts,
+                invisible_for=self._settings.lease,
+                cursors=self._cursors.starts(kinds),
+            )
+        self._cursors.advance(events)
         return events
 
     def _accept(self, events: Sequence[Event], began: float, began_at: int) -> None:
@@ -183,7 +180,6 @@ class Loop:
             self._outage.goes_on(error)
         else:
             log.error("claim failed", error=type(error).__name__)
-        self._listener.drop()
         self._claiming_since = None
         self._failures += 1
         longest = self._settings.poll_interval.total_seconds()
@@ -196,21 +192,10 @@ class Loop:
         """Sleeps until there may be something to claim; after a failure there was a pause already."""
         if self._failures:
             return
-        now = asyncio.get_running_loop().time()
-        if self._wakeup.should_look_ahead(now):
-            await self._look_ahead(now)
         began = asyncio.get_running_loop().time()
-        await self._wakeup.sleep(self._wakeup.pause(now))
+        await self._wakeup.sleep()
         if self._settings.notifications:
             self._slept = asyncio.get_running_loop().time() - began
-
-    async def _look_ahead(self, now: float) -> None:
-        kinds = [kind for line in self._dispatch.lines for kind in line.kinds]
-        try:
-            connection, _ = await self._listener.connection()
-            self._wakeup.looked_ahead(now, await Queue(connection).next_visible(kinds, self._wakeup.horizon))
-        except (*UNAVAILABLE, DatabaseError) as error:
-            await self._recover(error)
 
     def _give_back(self, works: Sequence[Work]) -> None:
         for work in works:

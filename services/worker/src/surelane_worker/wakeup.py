@@ -1,73 +1,68 @@
-"""When an idle worker looks at the queue again: when notified, when the next event is due, or after a poll interval."""
+"""When an idle worker looks at the queue again: when notified, when the next event is due, or when a poll found one."""
 
 import asyncio
-from datetime import timedelta
 
-from surelane_worker.retry import jittered
-
-LOOK_AHEAD_PAUSE = 0.25
-"""Looking for the next due event follows activity, but not more often than this, in seconds."""
-HORIZON = 12
-"""How far it looks ahead, in poll intervals. Farther away lie the index entries of leases, dead and alive."""
-LOOK_AGAIN = 10
-"""After so many poll intervals it looks ahead again, whatever happened: before what was seen comes to its end."""
+from surelane.events import Peek
 
 
 class Wakeup:
     """Coalesces reasons to look at the queue: any number of notifications before a claim are answered by that claim."""
 
-    def __init__(self, poll_interval: timedelta) -> None:
-        self.horizon = HORIZON * poll_interval
-        self._poll_interval = poll_interval
+    def __init__(self) -> None:
         self._reason = asyncio.Event()
+        self._curious = asyncio.Event()
         self._active = True
-        self._looked_ahead = 0.0
-        self._due: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """There may be something to claim. Called from the event loop."""
+        """Something happened: there may be something to claim, or scheduled. Called from the event loop."""
+        self._active = True
         self._reason.set()
 
     def answered(self) -> None:
         """A claim begins: what was notified until now will be seen by it."""
-        if self._reason.is_set():
-            self._reason.clear()
-            self._active = True
+        self._reason.clear()
 
     def found_some(self) -> None:
         """A claim brought events; more may be scheduled behind them."""
         self._active = True
 
-    def should_look_ahead(self, now: float) -> bool:
-        """Whether something happened since the next due event was last looked for, or that is long ago.
-
-        An idle worker sends one statement a poll interval, its claim, so it does not look ahead at each of them.
-        """
-        since = now - self._looked_ahead
+    async def sleep(self, within: float | None = None) -> None:
+        """Waits until there is a reason to claim, at most ``within`` seconds."""
         if self._active:
-            return since >= LOOK_AHEAD_PAUSE
-        return since >= LOOK_AGAIN * self._poll_interval.total_seconds()
-
-    def looked_ahead(self, now: float, due_in: float | None) -> None:
-        """Notes when the next event is due, in seconds from ``now``; ``None``: not within the horizon."""
-        self._active = False
-        self._looked_ahead = now
-        self._due = None if due_in is None else now + due_in
-
-    def pause(self, now: float) -> float:
-        """Seconds to sleep unless woken."""
-        pause = jittered(self._poll_interval)
-        if self._due is not None and self._due > now:
-            pause = min(pause, self._due - now)
-        return min(pause, LOOK_AHEAD_PAUSE) if self._active else pause
-
-    async def sleep(self, pause: float) -> None:
-        """Waits until woken, at most ``pause`` seconds."""
+            self.look_ahead()
         try:
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(within):
                 await self._reason.wait()
         except TimeoutError:
             return
+
+    def look_ahead(self) -> None:
+        """Asks for a peek: what is due next may be another event now."""
+        self._active = False
+        self._curious.set()
+
+    async def asked(self, within: float) -> None:
+        """Waits until somebody asks for a peek, at most ``within`` seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self._curious.wait()
+        except TimeoutError:
+            return
+
+    def peeks(self) -> None:
+        """A peek begins: whoever asked until now will be answered by it."""
+        self._curious.clear()
+
+    def peeked(self, peek: Peek) -> None:
+        """Wakes at once if there is something to claim, which is not asked about again, and when the next is due."""
+        vts = [vt for vt in peek.vts if vt is not None]
+        if any(vt <= peek.now for vt in vts):
+            self._reason.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        due_in = min(((vt - peek.now).total_seconds() for vt in vts if vt > peek.now), default=None)
+        self._timer = None if due_in is None else asyncio.get_running_loop().call_later(due_in, self.wake)
 
 
 class Room:

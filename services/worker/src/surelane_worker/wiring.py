@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from surelane import __version__
@@ -19,6 +20,7 @@ from surelane.settings import load_settings
 from surelane.telemetry import configure_telemetry
 from surelane.watch import Watch
 from surelane_worker.context import Services
+from surelane_worker.cursors import Cursors
 from surelane_worker.dispatch import Dispatch
 from surelane_worker.execute import Executor
 from surelane_worker.handler import Handler
@@ -31,6 +33,7 @@ from surelane_worker.maintenance.cron import CronDuty
 from surelane_worker.maintenance.rescue import rescue
 from surelane_worker.maintenance.sweep import Sweep
 from surelane_worker.metrics import Metrics
+from surelane_worker.poll import Poll
 from surelane_worker.readiness import Readiness, until_schema_fits
 from surelane_worker.retry import Backoff
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
@@ -124,6 +127,7 @@ class Worker:
     listener: Listener
     settler: Settler
     leases: Leases
+    poll: Poll
     sweep: Sweep
     cron: CronDuty
     watch: Watch
@@ -136,11 +140,12 @@ class Worker:
         return [
             self.settler.run(),
             self.leases.keep(),
+            self.poll.run(),
             self.sweep.run(),
             self.cron.run(),
             rescue(self.queue),
             self.watch.run(),
-            announce(self.queue, self.name, self.kinds, self.watch.clock_offset),
+            announce(self.listener, self.name, self.kinds, self.watch.clock_offset),
         ]
 
 
@@ -154,7 +159,7 @@ def assemble(
 ) -> Worker:
     """Puts the parts together. Nothing runs yet."""
     handlers = _kinds(registered)
-    wakeup = Wakeup(settings.poll_interval)
+    cursors, wakeup = Cursors(), Wakeup()
     room = Room(wakeup)
     leases = Leases(queue, settings.lease, metrics)
     settler = Settler(
@@ -170,11 +175,23 @@ def assemble(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_wake=wakeup.wake,
+        on_open=partial(_begin_anew, cursors, wakeup),
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
     loop = Loop(
-        settings, handlers, listener, wakeup, room, dispatch, executor, settler, leases, metrics, tracing
+        settings,
+        handlers,
+        listener,
+        cursors,
+        wakeup,
+        room,
+        dispatch,
+        executor,
+        settler,
+        leases,
+        metrics,
+        tracing,
     )
     sweep = Sweep(
         queue,
@@ -187,7 +204,24 @@ def assemble(
     )
     cron = CronDuty(queue, registered.schedules())
     watch = Watch(queue)
-    return Worker(loop, listener, settler, leases, sweep, cron, watch, queue, settings.name, sorted(handlers))
+    poll = Poll(
+        queue,
+        list(handlers),
+        cursors,
+        wakeup,
+        interval=settings.poll_interval,
+        max_attempts=settings.max_attempts,
+        on_cron=cron.due_in,
+    )
+    return Worker(
+        loop, listener, settler, leases, poll, sweep, cron, watch, queue, settings.name, sorted(handlers)
+    )
+
+
+def _begin_anew(cursors: Cursors, wakeup: Wakeup) -> None:
+    """A connection was opened: what was learned over an earlier one may not hold any more."""
+    cursors.forget()
+    wakeup.look_ahead()
 
 
 @asynccontextmanager

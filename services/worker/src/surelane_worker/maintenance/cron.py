@@ -1,7 +1,11 @@
-"""Cron: fires named schedules when they are due. Every worker tries; the database lets one of them."""
+"""Cron: fires named schedules when they are due. Every worker tries; the database lets one of them.
+
+It looks when something is due. When that will be, the worker's polls tell it.
+"""
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from surelane.cron import Cron, due_times
@@ -10,12 +14,10 @@ from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
 from surelane.schedules import DueCron
 from surelane_worker.outage import Outage
-from surelane_worker.retry import jittered
 from surelane_worker.schedule import Schedule
 
-LONGEST_PAUSE = timedelta(seconds=30)
-"""A schedule that somebody has just created is seen after this at the latest, and its jitter."""
 RETRY = timedelta(seconds=1)
+"""The pause after a failure, and the least between two looks at what is due."""
 
 log = get_logger("surelane_worker.maintenance.cron")
 
@@ -28,20 +30,34 @@ class CronDuty:
         self._declared = list(declared)
         self._unreadable: set[tuple[str, str, str]] = set()
         self._outage = Outage(log, "schedules")
+        self._due: float | None = None
+        self._told = asyncio.Event()
+
+    def due_in(self, seconds: float | None) -> None:
+        """Tells when the next schedule is due; ``None``: there is none."""
+        self._due = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self._told.set()
 
     async def run(self) -> None:
-        """Fires until cancelled; sleeps until the next schedule is due, at most half a minute."""
+        """Fires until cancelled."""
         while True:
-            pause = RETRY.total_seconds()
-            try:
-                await self._declare()
-                pause = await self._fire_due()
-                self._outage.is_over()
-            except UNAVAILABLE as error:
-                self._outage.goes_on(error)
-            except (*RETRYABLE, DatabaseError) as error:
-                log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-            await asyncio.sleep(pause)
+            succeeded = await self._attempt()
+            await asyncio.sleep(RETRY.total_seconds())
+            if succeeded:
+                await self._until_due()
+
+    async def _attempt(self) -> bool:
+        try:
+            await self._declare()
+            await self._fire_due()
+        except UNAVAILABLE as error:
+            self._outage.goes_on(error)
+            return False
+        except (*RETRYABLE, DatabaseError) as error:
+            log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            return False
+        self._outage.is_over()
+        return True
 
     async def _declare(self) -> None:
         while self._declared:
@@ -57,13 +73,18 @@ class CronDuty:
             )
             self._declared.pop(0)
 
-    async def _fire_due(self) -> float:
-        """Fires what is due; returns how long to sleep."""
+    async def _until_due(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while self._due is None or self._due > clock():
+            self._told.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._due is None else self._due - clock()):
+                    await self._told.wait()
+
+    async def _fire_due(self) -> None:
         while await self._fire_once():
             pass
-        following = await self._queue.next_cron()
-        longest = jittered(LONGEST_PAUSE)
-        return longest if following is None else min(following, longest)
+        self.due_in(await self._queue.next_cron())
 
     async def _fire_once(self) -> bool:
         """Fires each due schedule once; returns whether one of them has more to catch up than fits into once."""
