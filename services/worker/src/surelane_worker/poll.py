@@ -15,8 +15,8 @@ from surelane_worker.cursors import Cursors
 from surelane_worker.retry import jittered
 from surelane_worker.wakeup import Wakeup
 
-JITTER = 0.4
-"""An idle worker's polls, announcements and sweeps together are at most one statement a poll interval."""
+JITTER = 0.5
+"""An idle worker's polls, announcements, sweeps and rescues together are at most one statement a poll interval."""
 LOOK_AHEAD_PAUSE = 0.25
 """Seconds between peeks at least, however much is going on; and at least as long as a peek takes."""
 SHARE = 0.05
