@@ -11,6 +11,8 @@ from surelane_worker.handler import Handler
 
 LOST = "lease lost"
 DRAINED = "worker stopping"
+MOST_MEMBERS = 100
+"""Events that an entity's head brings along at most."""
 
 
 class Claim:
@@ -49,6 +51,11 @@ class Work:
         self.task: asyncio.Task[None] | None = None
         self.stopped: str | None = None
         """Why it goes no further, where it does not."""
+
+    @property
+    def brings_more(self) -> bool:
+        """Whether its entity probably has more events, which come when these are settled."""
+        return len(self.claims) > MOST_MEMBERS
 
     def wind_up(self) -> None:
         """Lets the handler that runs end, and starts no further one."""

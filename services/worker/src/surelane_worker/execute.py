@@ -75,6 +75,8 @@ class Executor:
                 if work.stopped or not await self._attempt(handler, work, step):
                     self.give_back(work)
                     return
+        if work.brings_more:
+            self._settler.hurry()
 
     def give_back(self, work: Work) -> None:
         """Releases the claims of a piece of work that are not settled yet; forgets them where the lease is lost."""

@@ -6,6 +6,7 @@ is locked, until its lease has run out. What is not settled counts against what 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from surelane.events import Settled
 from surelane.logs import get_logger
@@ -51,6 +52,7 @@ class Settler:
         self._waiting: list[Settlement] = []
         self._resent: set[Claim] = set()
         self._some = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -63,6 +65,10 @@ class Settler:
         self._some.set()
         self._idle.clear()
 
+    def hurry(self) -> None:
+        """Does not gather more before it sends what was handed over: somebody waits for it."""
+        self._hurried.set()
+
     async def flushed(self) -> None:
         """Waits until everything handed over is settled or its lease has run out."""
         await self._idle.wait()
@@ -73,7 +79,8 @@ class Settler:
         while True:
             await self._some.wait()
             if many:
-                await asyncio.sleep(GATHERING)
+                await self._gather()
+            self._hurried.clear()
             batch, self._waiting = self._waiting, []
             many = len(batch) >= MANY
             self._some.clear()
@@ -86,6 +93,11 @@ class Settler:
                 pause = FIRST_PAUSE
             if not self._waiting:
                 self._idle.set()
+
+    async def _gather(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHERING):
+                await self._hurried.wait()
 
     def _return(self, batch: Sequence[Settlement]) -> None:
         now = asyncio.get_running_loop().time()
