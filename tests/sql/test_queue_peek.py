@@ -87,3 +87,13 @@ async def test_a_peek_tells_when_the_next_schedule_is_due(queue: Connection) -> 
     assert 3590 < ((await peek(queue)).cron_in or 0) <= 3600
     await client.set_cron("overdue", kind="tick", schedule="* * * * *", next_at=now - HOUR)
     assert (await peek(queue)).cron_in == 0
+
+
+async def test_a_peek_brings_the_queues_figures_along_where_it_is_asked_to(queue: Connection) -> None:
+    await enqueue(queue)
+    await queue.execute("update agent.measurement set due = '-infinity'")
+    peeked = await Queue(queue).peek_events(KINDS, HOUR, measure=True)
+    assert peeked.figures is not None
+    assert [(kind.kind, kind.pending) for kind in peeked.figures.kinds] == [("job", 1)]
+    assert abs(peeked.figures.clock_offset) < timedelta(seconds=5)
+    assert (await peek(queue)).figures is None

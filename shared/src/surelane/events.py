@@ -8,6 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from surelane.figures import Figures
+
 
 @dataclass(frozen=True, slots=True)
 class Peek:
@@ -18,12 +20,14 @@ class Peek:
         vts: from when on the first event of each lane and kind is visible, lane-major; ``None`` where there is none.
         paused: those of the kinds that are paused, of which nothing is told.
         cron_in: seconds until the next named schedule is due; ``None`` where there is none.
+        figures: the queue's, if they were asked for.
     """
 
     now: datetime
     vts: Sequence[datetime | None]
     paused: frozenset[str]
     cron_in: float | None
+    figures: Figures | None = None
 
 
 @dataclass

@@ -87,7 +87,7 @@ class Measured:
         text = await self._database.fetchval("select agent.measure_queue()")
         if text is None:
             raise NotMeasuredError
-        return _figures(text, sent, time.time())
+        return read_figures(text, sent, time.time())
 
 
 class Bounded:
@@ -125,10 +125,11 @@ def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFi
     ]
 
 
-def _figures(text: str, sent: float, received: float) -> Figures:
+def read_figures(text: str, sent: float, received: float, began: float | None = None) -> Figures:
+    """Reads what ``agent.measure_queue`` answered to a statement that ``began`` then, by the database's clock."""
     values = json.loads(text)
     # As NTP does it: the way there and the way back are taken to be equally long.
-    offset = ((sent - values["began"]) + (received - values["ended"])) / 2
+    offset = ((sent - (began or values["began"])) + (received - values["ended"])) / 2
     return Figures(
         kinds=[KindFigures(**kind) for kind in values["kinds"]],
         group_waiting=values["group_waiting"],

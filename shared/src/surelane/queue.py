@@ -3,13 +3,14 @@
 The database owns every change of state; see ``migrations/idempotent/`` for what each function does.
 """
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import asyncpg
 
 from surelane.events import Completion, Event, Failure, Inserted, Peek, Settled
-from surelane.figures import Measured
+from surelane.figures import Measured, read_figures
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
@@ -106,22 +107,29 @@ class Queue(Jobs, Schedules, Measured):
         *,
         max_attempts: int = 3,
         cursors: Sequence[datetime | None] | None = None,
+        measure: bool = False,
     ) -> Peek:
         """Looks at what can be claimed now or will be ``within`` that time, and at named schedules; claims nothing.
 
         Args:
             cursors: as in :meth:`claim_events`; without them it looks at everything.
+            measure: brings the queue's figures along, where there are any.
         """
+        sent = time.time()
         (row,) = await self._database.fetch(
             "select now_at, vts, paused"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
+            ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
             " from agent.peek_events($1, $2, $3, $4)",
             kinds,
             within,
             max_attempts,
             cursors,
+            measure,
         )
-        return Peek(row["now_at"], row["vts"], frozenset(row["paused"]), row["cron_in"])
+        text, now = row["figures"], row["now_at"]
+        figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
+        return Peek(now, row["vts"], frozenset(row["paused"]), row["cron_in"], figures)
 
     async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
         """Moves events to history as completed, each fenced by its claim; answers in the order given."""

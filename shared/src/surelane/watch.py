@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from surelane.errors import NotMeasuredError
-from surelane.figures import Figures, Holder, KindFigures, Measured, bounded
+from surelane.figures import Figures, Holder, KindFigures, bounded
 from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE, DatabaseError
 from surelane.telemetry import SCHEMA_URL
@@ -34,11 +35,18 @@ Kind = dict[str, str]
 log = get_logger("surelane.watch")
 
 
+class Source(Protocol):
+    """Where figures come from: the queue, or what brings them along with something else."""
+
+    async def figures(self) -> Figures:
+        """The figures."""
+
+
 class Watch:
     """Reads the figures every 15 seconds, for as long as it runs."""
 
-    def __init__(self, database: Measured) -> None:
-        self._database = database
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._figures: Figures | None = None
         self._read_at = 0.0
         self._tried = asyncio.Event()
@@ -67,7 +75,7 @@ class Watch:
     async def read(self) -> None:
         """Reads once."""
         try:
-            self._figures = await self._database.figures()
+            self._figures = await self._source.figures()
         except (*UNAVAILABLE, NotMeasuredError):
             return  # what works with the database says so
         except DatabaseError as error:  # an older schema has no figures

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from surelane.figures import Figures
 from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
@@ -24,11 +25,14 @@ SHARE = 0.05
 LONGEST = timedelta(minutes=1)
 """However long a poll takes, the next one is not put off for longer than this, or than the poll interval."""
 
+PATIENCE = 10.0
+"""Seconds for which whoever wants figures waits for a poll."""
+
 log = get_logger("surelane_worker.poll")
 
 
 class Poll:
-    """Tells cursors, wake-ups and schedules what there is to wait for."""
+    """Tells cursors, wake-ups and schedules what there is to wait for, and brings the queue's figures along."""
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Poll:
         self._max_attempts = max_attempts
         self._on_cron = on_cron
         self._period = interval
+        self._wanted: asyncio.Future[Figures] | None = None
 
     async def run(self) -> None:
         """Polls until cancelled."""
@@ -63,6 +68,21 @@ class Poll:
                 due = clock() + jittered(self._period, JITTER)
             await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took))
             await self._wakeup.asked(within=max(due - clock(), 0.0))
+
+    async def figures(self) -> Figures:
+        """The queue's figures: the next poll brings them along, unless that is long in coming.
+
+        Raises:
+            UNAVAILABLE: the database is not there.
+            NotMeasuredError: there are none.
+        """
+        if self._wanted is None:
+            self._wanted = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await asyncio.shield(self._wanted)
+        except TimeoutError:
+            return await self._queue.figures()
 
     async def _peek(self, *, full: bool) -> float:
         """Looks at everything, or from the cursors on; returns how long that took, in seconds."""
@@ -85,7 +105,11 @@ class Poll:
             2 * self._period,  # no further ahead than until the next poll
             max_attempts=self._max_attempts,
             cursors=None if full else before,
+            measure=self._wanted is not None,
         )
         self._cursors.correct(self._kinds, before, peek)
         self._wakeup.peeked(peek)
         self._on_cron(peek.cron_in)
+        if self._wanted is not None and peek.figures is not None:
+            self._wanted.set_result(peek.figures)
+            self._wanted = None

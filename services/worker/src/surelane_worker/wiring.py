@@ -140,11 +140,11 @@ class Worker:
         return [
             self.settler.run(),
             self.leases.keep(),
+            self.watch.run(),  # before the first poll, which brings its figures
             self.poll.run(),
             self.sweep.run(),
             self.cron.run(),
             rescue(self.queue),
-            self.watch.run(),
             announce(self.listener, self.name, self.kinds, self.watch.clock_offset),
         ]
 
@@ -203,7 +203,6 @@ def assemble(
         claiming_for=lambda: loop.claiming_for,
     )
     cron = CronDuty(queue, registered.schedules())
-    watch = Watch(queue)
     poll = Poll(
         queue,
         list(handlers),
@@ -213,6 +212,7 @@ def assemble(
         max_attempts=settings.max_attempts,
         on_cron=cron.due_in,
     )
+    watch = Watch(poll)
     return Worker(
         loop, listener, settler, leases, poll, sweep, cron, watch, queue, settings.name, sorted(handlers)
     )
