@@ -4,7 +4,7 @@
 -- many dead entries it walks over; _cursors as in claim_events.
 create or replace function agent.peek_events
 ( _kinds text[], _within interval, _max_attempts int4 default 3, _cursors timestamptz[] default null
-, out now_at timestamptz, out vts timestamptz[], out paused text[]
+, out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -30,5 +30,6 @@ begin
             cross join lateral (select _cursors[lane * cardinality(_kinds) + k.nth]) as given (cursor)
         ) as place
         order by place.lane, place.nth);
+    took := agent.clock() - now_at;
 end
 $$;

@@ -23,10 +23,10 @@ PEEKING = f"select exists (select from pg_stat_activity where {OURS} and wait_ev
 SLOW_PEEK = """
 alter function agent.peek_events rename to quick_peek;
 create function agent.peek_events (_kinds text[], _within interval, _max_attempts int4, _cursors timestamptz[]
-, out now_at timestamptz, out vts timestamptz[], out paused text[])
+, out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval)
 language sql volatile security definer
 begin atomic
-    select peek.* from pg_sleep(3), agent.quick_peek(_kinds, _within, _max_attempts, _cursors) as peek;
+    select now_at, vts, paused, interval '3 s' from pg_sleep(3), agent.quick_peek(_kinds, _within, _max_attempts, _cursors) as peek;
 end
 """
 BACKENDS = f"select pid, query_start from pg_stat_activity where {OURS}"
@@ -136,7 +136,7 @@ async def test_what_claims_passed_over_is_found_within_two_poll_intervals(
     database: str, connection: Connection, late: str
 ) -> None:
     """An event behind the cursor of its lane: its transaction ended late, or somebody held it when it was its turn."""
-    interval = 1.0
+    interval = 2.0
     async with worker(database, SURELANE_POLL_INTERVAL=f"{interval}s"):
         await ended(connection, await enqueue(connection, "echo"))
         holder = await asyncpg.connect(database)

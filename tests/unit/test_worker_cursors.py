@@ -25,7 +25,7 @@ def place(lane: int, kind: str) -> int:
 def peek(now: float, first: dict[int, float] | None = None, paused: str | None = None) -> Peek:
     """What a peek finds: since or until when the first event of each place is (in)visible."""
     vts = [at(first[nth]) if first and nth in first else None for nth in range(LANES * len(KINDS))]
-    return Peek(at(now), vts, frozenset([paused] if paused else []), None)
+    return Peek(at(now), vts, frozenset([paused] if paused else []), timedelta(), None)
 
 
 def corrected(cursors: Cursors, by: Peek) -> list[datetime | None]:

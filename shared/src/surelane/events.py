@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ class Peek:
         now: that moment, by the database's clock.
         vts: from when on the first event of each lane and kind is visible, lane-major; ``None`` where there is none.
         paused: those of the kinds that are paused, of which nothing is told.
+        took: how long the database looked.
         cron_in: seconds until the next named schedule is due; ``None`` where there is none.
         figures: the queue's, if they were asked for.
     """
@@ -26,6 +27,7 @@ class Peek:
     now: datetime
     vts: Sequence[datetime | None]
     paused: frozenset[str]
+    took: timedelta
     cron_in: float | None
     figures: Figures | None = None
 

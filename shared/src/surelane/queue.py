@@ -117,7 +117,7 @@ class Queue(Jobs, Schedules, Measured):
         """
         sent = time.time()
         (row,) = await self._database.fetch(
-            "select now_at, vts, paused"
+            "select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
             ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
             " from agent.peek_events($1, $2, $3, $4)",
@@ -129,7 +129,7 @@ class Queue(Jobs, Schedules, Measured):
         )
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
-        return Peek(now, row["vts"], frozenset(row["paused"]), row["cron_in"], figures)
+        return Peek(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures)
 
     async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
         """Moves events to history as completed, each fenced by its claim; answers in the order given."""

@@ -64,9 +64,9 @@ class Poll:
             full = clock() >= due
             took = await self._peek(full=full)
             if full:
-                self._period = max(self._interval, min(timedelta(seconds=took / SHARE), LONGEST))
+                self._period = max(self._interval, min(took / SHARE, LONGEST))
                 due = clock() + jittered(self._period, JITTER)
-            await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took))
+            await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took.total_seconds()))
             await self._wakeup.asked(within=max(due - clock(), 0.0))
 
     async def figures(self) -> Figures:
@@ -84,21 +84,18 @@ class Poll:
         except TimeoutError:
             return await self._queue.figures()
 
-    async def _peek(self, *, full: bool) -> float:
-        """Looks at everything, or from the cursors on; returns how long that took, in seconds."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
+    async def _peek(self, *, full: bool) -> timedelta:
+        """Looks at everything, or from the cursors on; returns how long the database took."""
         self._wakeup.peeks()
         try:
-            await self._look(full=full)
+            return await self._look(full=full)
         except (*UNAVAILABLE, *RETRYABLE):
-            return 0.0  # what claims says so
+            pass  # what claims says so
         except DatabaseError as error:
             log.error("poll failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-            return 0.0
-        return clock() - began
+        return timedelta()
 
-    async def _look(self, *, full: bool) -> None:
+    async def _look(self, *, full: bool) -> timedelta:
         before = self._cursors.starts(self._kinds)
         peek = await self._queue.peek_events(
             self._kinds,
@@ -113,3 +110,4 @@ class Poll:
         if self._wanted is not None and peek.figures is not None:
             self._wanted.set_result(peek.figures)
             self._wanted = None
+        return peek.took
