@@ -26,7 +26,8 @@ create function agent.peek_events (_kinds text[], _within interval, _max_attempt
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval)
 language sql volatile security definer
 begin atomic
-    select now_at, vts, paused, interval '3 s' from pg_sleep(3), agent.quick_peek(_kinds, _within, _max_attempts, _cursors) as peek;
+    select now_at, vts, paused, interval '3 s'
+    from pg_sleep(3), agent.quick_peek(_kinds, _within, _max_attempts, _cursors);
 end
 """
 BACKENDS = f"select pid, query_start from pg_stat_activity where {OURS}"
