@@ -97,4 +97,6 @@ async def test_a_peek_brings_the_queues_figures_along_where_it_is_asked_to(queue
     assert [(kind.kind, kind.pending) for kind in peeked.figures.kinds] == [("job", 1)]
     assert abs(peeked.figures.clock_offset) < timedelta(seconds=5)
     assert (await peek(queue)).figures is None
-    await queue.execute("update agent.measurement set due = '-infinity', figures = default, measured_at = null")
+    await queue.execute(
+        "update agent.measurement set due = '-infinity', figures = default, measured_at = null"
+    )

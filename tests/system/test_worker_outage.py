@@ -119,7 +119,7 @@ async def test_handlers_stop_when_their_lease_runs_out_though_the_database_hangs
 
 
 async def test_claim_that_is_answered_after_its_lease_is_given_back_unspent(server: Restartable) -> None:
-    async with worker(server.uri(), SURELANE_LEASE="1s", SURELANE_POLL_INTERVAL="200ms"):
+    async with worker(server.uri(), SURELANE_LEASE="1s", SURELANE_POLL_INTERVAL="1s"):
         async with server.connected() as connection:
             identity = await enqueue(connection, "echo", run_in=1.5)
         await asyncio.sleep(1)  # in which the worker has seen when to claim it
