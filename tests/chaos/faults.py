@@ -96,12 +96,20 @@ async def connections_taken(project: Project) -> float:
 
 
 async def _kill(container: str) -> float:
-    """Kills as a crash does: what `docker kill` kills stays dead."""
-    pid = (await _docker("inspect", "--format={{.State.Pid}}", container)).strip()
-    kill = f"import os; os.kill({pid}, 9)"
+    """Kills as a crash does (what `docker kill` kills stays dead), and sees it started again."""
+    killed = await _pid(container)
+    kill = f"import os; os.kill({killed}, 9)"
     alone = ("--pid=host", "--network=none", "--user=0", "--entrypoint=python")
     await _docker("run", "--rm", *alone, HELPER, "-c", kill)
-    return time.time()
+    over = time.time()
+    async with asyncio.timeout(30):
+        while await _pid(container) in (killed, "0"):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.1)
+    return over
+
+
+async def _pid(container: str) -> str:
+    return (await _docker("inspect", "--format={{.State.Pid}}", container)).strip()
 
 
 async def _busy_worker(project: Project) -> str:
