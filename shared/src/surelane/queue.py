@@ -117,10 +117,10 @@ class Queue(Jobs, Schedules, Measured):
         """
         sent = time.time()
         (row,) = await self._database.fetch(
-            "select now_at, vts, paused, took"
+            "with peek as (select * from agent.peek_events($1, $2, $3, $4)) select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
             ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
-            " from agent.peek_events($1, $2, $3, $4)",
+            " from peek",
             kinds,
             within,
             max_attempts,

@@ -59,15 +59,15 @@ class Poll:
     async def run(self) -> None:
         """Polls until cancelled."""
         clock = asyncio.get_running_loop().time
-        due = 0.0
+        due, asked = 0.0, False
         while True:
-            full = clock() >= due
+            full = not asked or clock() >= due  # a timer may come a little early
             took = await self._peek(full=full)
             if full:
                 self._period = max(self._interval, min(took / SHARE, LONGEST))
                 due = clock() + jittered(self._period, JITTER)
             await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took.total_seconds()))
-            await self._wakeup.asked(within=max(due - clock(), 0.0))
+            asked = await self._wakeup.asked(within=max(due - clock(), 0.0))
 
     async def figures(self) -> Figures:
         """The queue's figures: the next poll brings them along, unless that is long in coming.

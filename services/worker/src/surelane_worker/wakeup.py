@@ -42,13 +42,14 @@ class Wakeup:
         self._active = False
         self._curious.set()
 
-    async def asked(self, within: float) -> None:
-        """Waits until somebody asks for a peek, at most ``within`` seconds."""
+    async def asked(self, within: float) -> bool:
+        """Waits until somebody asks for a peek, at most ``within`` seconds; answers whether somebody did."""
         try:
             async with asyncio.timeout(within):
                 await self._curious.wait()
         except TimeoutError:
-            return
+            return False
+        return True
 
     def peeks(self) -> None:
         """A peek begins: whoever asked until now will be answered by it."""
