@@ -14,6 +14,7 @@ from surelane.queue import Queue
 from surelane_worker.handlers.built_in import handlers
 from tests.databases import Server, as_role
 from tests.processes import Service, service
+from tests.scenario import eventually
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.worker import ended
 
@@ -74,6 +75,10 @@ def test_every_documented_kind_has_a_handler() -> None:
 
 
 async def test_the_worker_announces_what_it_handles(system: System) -> None:
+    async def announced() -> int:
+        return len(await Operations(system.connection).workers())
+
+    await eventually(announced, 1, within=10, every=0.05)  # it works from before it has said so
     (worker,) = await Operations(system.connection).workers()
     assert (worker["name"], set(worker["kinds"]) >= KINDS, worker["version"]) == ("only", True, "0.1.0")
 
