@@ -7,6 +7,7 @@ set jit = off
 as $$
 begin
     perform agent.hold_group((select group_key from agent.event where id = _id));
+    perform from agent.event where id = _id for update;
     perform agent.archive_events(array[_id], 'completed');
 end
 $$;

@@ -4,11 +4,8 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _groups text[] := array(select distinct group_key from agent.event where id = any(_ids) and group_key is not null);
+    _groups text[] := agent.hold_groups(_ids);
 begin
-    if _groups <> '{}' then
-        _groups := array(select group_key from agent.event where group_key = any(_groups) and head order by group_key for update skip locked);
-    end if;
     return array(select id from agent.event where id = any(_ids) and (group_key is null or group_key = any(_groups)) order by id for update skip locked);
 end
 $$;
