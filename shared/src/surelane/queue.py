@@ -134,17 +134,17 @@ class Queue(Jobs, Schedules, Measured):
     async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
         """Moves events to history as completed, each fenced by its claim; answers in the order given."""
         rows = await self._database.fetch(
-            "select answer from agent.complete_events($1, $2, $3) order by ordinal",
+            "select * from agent.complete_events($1, $2, $3) where answer <> 'done'",
             [item.id for item in items],
             [item.claim for item in items],
             [item.result for item in items] if any(item.result is not None for item in items) else None,
         )
-        return _answers(rows)
+        return _answers(len(items), rows)
 
     async def fail_events(self, items: Sequence[Failure], max_attempts: int = 3) -> list[Settled]:
         """Records failed attempts: retried after ``retry_in``, or moved to history as failed when none remain."""
         rows = await self._database.fetch(
-            "select answer from agent.fail_events($1, $2, $3, $4, $5, $6, $7) order by ordinal",
+            "select * from agent.fail_events($1, $2, $3, $4, $5, $6, $7) where answer <> 'done'",
             [item.id for item in items],
             [item.claim for item in items],
             [item.error for item in items],
@@ -153,7 +153,7 @@ class Queue(Jobs, Schedules, Measured):
             [item.reason for item in items],
             max_attempts,
         )
-        return _answers(rows)
+        return _answers(len(items), rows)
 
     async def snooze_event(self, identity: int, claim: int, pause: timedelta) -> Settled:
         """Puts an event off for ``pause``; the attempt is not counted."""
@@ -166,12 +166,12 @@ class Queue(Jobs, Schedules, Measured):
     ) -> list[Settled]:
         """Renews the leases of (id, claim) pairs; ``stale`` means that the lease is lost."""
         rows = await self._database.fetch(
-            "select answer from agent.extend_leases($1, $2, $3) order by ordinal",
+            "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'",
             [identity for identity, _ in items],
             [claim for _, claim in items],
             invisible_for,
         )
-        return _answers(rows)
+        return _answers(len(items), rows)
 
     async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
         """Keeps ``notes`` (JSON text of an object) on a claimed event, for its later attempts."""
@@ -182,11 +182,11 @@ class Queue(Jobs, Schedules, Measured):
     async def release_events(self, items: Sequence[tuple[int, int]]) -> list[Settled]:
         """Gives events back at once, their attempt not counted."""
         rows = await self._database.fetch(
-            "select answer from agent.release_events($1, $2) order by ordinal",
+            "select * from agent.release_events($1, $2) where answer <> 'done'",
             [identity for identity, _ in items],
             [claim for _, claim in items],
         )
-        return _answers(rows)
+        return _answers(len(items), rows)
 
     async def delete_event(self, identity: int) -> None:
         """Moves an event to history as completed, whoever holds it; an unknown id does nothing."""
@@ -268,5 +268,9 @@ def _event(row: Row) -> Event:
     )
 
 
-def _answers(rows: Sequence[Row]) -> list[Settled]:
-    return [Settled(row["answer"]) for row in rows]
+def _answers(count: int, others: Sequence[Row]) -> list[Settled]:
+    """The answers to ``count`` items in the order given. Only what is not done, which is rare, comes over the wire."""
+    answers = [Settled.DONE] * count
+    for row in others:
+        answers[row["ordinal"] - 1] = Settled(row["answer"])
+    return answers
