@@ -8,8 +8,10 @@ from time import perf_counter
 from surelane_worker.claims import DRAINED, Work
 from surelane_worker.handler import Handler
 
-MOST = 200
-"""Events claimed at a time, and waiting for a slot, at most."""
+MOST = 400
+"""Events claimed at a time, at most."""
+MOST_WAITING = 2 * MOST
+"""Events that wait for a slot, at most: slots stay busy while the next are claimed."""
 HORIZON = 0.05
 """Work is claimed ahead of a free slot only if it will start within this many seconds, by how long work takes now."""
 PATIENCE = 1.0
@@ -36,7 +38,7 @@ class Line:
         """How much may wait for a slot: what will start within the horizon. Nothing, before anything is known."""
         if self._mean is None:
             return 0
-        return min(MOST, int(self.limit * HORIZON / max(self._mean, 1e-6)))
+        return min(MOST_WAITING, int(self.limit * HORIZON / max(self._mean, 1e-6)))
 
 
 class Dispatch:
@@ -75,7 +77,7 @@ class Dispatch:
         ahead = line.ahead
         free = min(line.limit - line.running, self._concurrency - len(self._running))
         room = min(free + ahead - len(line.waiting), MOST)
-        return room if room > ahead // 2 else 0
+        return room if room > min(ahead, MOST) // 2 else 0
 
     def add(self, works: Iterable[Work]) -> None:
         """Takes work and starts what finds a slot."""

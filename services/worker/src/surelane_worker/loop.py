@@ -22,7 +22,7 @@ from surelane_worker.settle import Settler
 from surelane_worker.tracing import Tracing
 from surelane_worker.wakeup import Room, Wakeup
 
-MOST_UNSETTLED = 1000
+MOST_UNSETTLED = 3000
 """Events held at once, waiting, running and being settled, beyond which nothing is claimed."""
 FLUSH = 10.0
 """Seconds a drain waits for the database to take the last settles."""
