@@ -200,7 +200,7 @@ async def test_an_agent_can_answer_its_own_tasks_alone_and_once(system: System) 
     assert await system.post(path, "stolen", KEYS["counter"]) == 404
     async with asyncio.timeout(10):
         while (status := await system.post(path, {"found": 1}, KEYS["silent"])) != 200:
-            assert status == 409, "its attempt has not parked it"
+            assert status in {404, 409}, "not claimed yet, or not parked yet"
             await asyncio.sleep(0.05)
     assert await system.post(path, {"found": 2}, KEYS["silent"]) == 404
     row = await ended(system.connection, identity)
