@@ -40,7 +40,7 @@ lock: ## resolve the pinned, hashed requirements again (needs uv)
 	@sh requirements/lock
 
 clean: ## remove the environment and the development data
-	rm -rf .venv .surelane .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .surelane .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/graphile/node_modules
 
 # Checked one by one, so that each says what to do.
 .venv/bin/python:

@@ -14,7 +14,7 @@ from dev.processes import Child
 
 from benchmarks.tally import MARK
 
-OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_", "PGQUEUER_", "PROCRASTINATE_")
+OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_", "PGQUEUER_", "PROCRASTINATE_", "AWA_")
 STOP_WITHIN = 60.0
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks import consumer, figures, load
 from benchmarks.bench import Bench
 from benchmarks.consumer import Consumer
-from benchmarks.peers.registry import PEERS, Insert, Peer
+from benchmarks.peers.registry import PEERS, Insert, Inserting, Peer
 from benchmarks.result import Bars, Result, Table, Verdict
 from benchmarks.server import connected
 from surelane.pool import Connection
@@ -44,7 +44,8 @@ async def measure(bench: Bench) -> Result:
     async with AsyncExitStack() as stack:
         queues = {OURS: await _ours(bench, stack)}
         for peer in PEERS:
-            queues[peer.name] = await _peer(bench, stack, peer)
+            if peer.inserting:
+                queues[peer.name] = await _peer(bench, stack, peer, peer.inserting)
         await asyncio.sleep(2)
         for number in range(WARM_UP + bench.size(500, 40)):
             for queue in queues.values():
@@ -60,10 +61,10 @@ async def _ours(bench: Bench, stack: AsyncExitStack) -> Queue:
     return Queue(worker, lambda number: load.insert_timed(connection, number))
 
 
-async def _peer(bench: Bench, stack: AsyncExitStack, peer: Peer) -> Queue:
+async def _peer(bench: Bench, stack: AsyncExitStack, peer: Peer, inserting: Inserting) -> Queue:
     database = await stack.enter_async_context(bench.database(empty=True))
     await peer.install(database.admin)
-    insert = await stack.enter_async_context(peer.inserting(database.admin))
+    insert = await stack.enter_async_context(inserting(database.admin))
     process = await stack.enter_async_context(
         consumer.running(peer.name, peer.module, "listen", database.admin)
     )
@@ -87,7 +88,7 @@ def _result(queues: dict[str, Queue]) -> Result:
     ]
     p50 = {name: figures.percentile(queue.from_commit, 0.5) for name, queue in queues.items()}
     p99 = {name: figures.percentile(queue.from_commit, 0.99) for name, queue in queues.items()}
-    peers = [peer.name for peer in PEERS]
+    peers = [name for name in queues if name != OURS]
     return Result(
         title="Latency of an idle system",
         how=f"""

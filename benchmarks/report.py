@@ -2,6 +2,8 @@
 
 import os
 import platform
+import shutil
+import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +12,7 @@ from benchmarks import plots
 from benchmarks.result import Result, Table, Verdict
 from benchmarks.server import Server, connected
 
-PACKAGES = ("surelane", "asyncpg", "uvloop", "pgqueuer", "procrastinate", "psycopg")
+PACKAGES = ("surelane", "asyncpg", "uvloop", "pgqueuer", "procrastinate", "psycopg", "awa-pg")
 SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
 
 
@@ -22,9 +24,18 @@ async def circumstances(server: Server) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return paragraph(f"""
         Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores ({_processor()}),
-        {platform.system()} {platform.release()}, with Python {platform.python_version()}
+        {platform.system()} {platform.release()}, with Python {platform.python_version()}{_node()}
         and PostgreSQL {postgres} ({", ".join(settings)}) on the same machine; {versions}.
     """)
+
+
+def _node() -> str:
+    """For the peer that runs on it."""
+    node = shutil.which("node")
+    if not node:
+        return ""
+    shown = subprocess.run((node, "--version"), capture_output=True, text=True, check=False)
+    return f", Node {shown.stdout.strip().removeprefix('v')}"
 
 
 def _processor() -> str:

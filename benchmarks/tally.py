@@ -15,18 +15,19 @@ class Tally:
     """Counts events in the process that handles them."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
+        """Events handled."""
 
     def add(self) -> None:
         """Counts one event; tells at the first and at every thousandth."""
-        if self._count == 0:
+        if self.count == 0:
             self._tell()
-        self._count += 1
-        if self._count % EVERY == 0:
+        self.count += 1
+        if self.count % EVERY == 0:
             self._tell()
 
     def _tell(self) -> None:
-        moment = {"bench": "count", "count": self._count, "at": time.monotonic(), "cpu": time.process_time()}
+        moment = {"bench": "count", "count": self.count, "at": time.monotonic(), "cpu": time.process_time()}
         print(json.dumps(moment), flush=True)
 
 

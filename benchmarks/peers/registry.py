@@ -4,10 +4,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from benchmarks.peers import pgqueuer, procrastinate
+from benchmarks.peers import awa, graphile, pgqueuer, procrastinate
+from benchmarks.peers.missing import MissingError
 
 Insert = Callable[[int], Awaitable[object]]
 """Enqueues one numbered job."""
+
+Inserting = Callable[[str], AbstractAsyncContextManager[Insert]]
 
 Tuning = Mapping[str, int]
 
@@ -30,12 +33,17 @@ class Peer:
     fill: Callable[[str, int], Awaitable[None]]
     """Enqueues that many jobs, with payloads as large as ours."""
 
-    inserting: Callable[[str], AbstractAsyncContextManager[Insert]]
     span: str
     """A query: seconds from the first job's start to the last one's end, and how many were completed."""
 
     share: float
     """How many jobs it is given for each of ours: a slow one would take the time of all the others."""
+
+    inserting: Inserting | None = None
+    """For its latency; ``None`` where only its drain is measured."""
+
+    prepare: Callable[[], Awaitable[None]] | None = None
+    """Has what no requirements file brings; raises MissingError."""
 
 
 PEERS = (
@@ -51,6 +59,27 @@ PEERS = (
         share=1.0,
     ),
     Peer(
+        name="graphile-worker",
+        settings=graphile.SETTINGS,
+        tunings=graphile.TUNINGS,
+        module="benchmarks.peers.graphile",
+        install=graphile.install,
+        fill=graphile.fill,
+        span=graphile.SPAN,
+        share=1.0,
+        prepare=graphile.prepare,
+    ),
+    Peer(
+        name="awa",
+        settings=awa.SETTINGS,
+        tunings=awa.TUNINGS,
+        module="benchmarks.peers.awa",
+        install=awa.install,
+        fill=awa.fill,
+        span=awa.SPAN,
+        share=0.2,
+    ),
+    Peer(
         name="procrastinate",
         settings=procrastinate.SETTINGS,
         tunings=procrastinate.TUNINGS,
@@ -62,3 +91,17 @@ PEERS = (
         share=0.05,
     ),
 )
+
+
+async def at_hand() -> tuple[list[Peer], dict[str, str]]:
+    """The peers that can run on this machine, and of each of the others why not."""
+    peers, missing = [], {}
+    for peer in PEERS:
+        try:
+            if peer.prepare:
+                await peer.prepare()
+        except MissingError as error:
+            missing[peer.name] = str(error)
+        else:
+            peers.append(peer)
+    return peers, missing
