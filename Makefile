@@ -18,7 +18,7 @@ up: .venv/up.stamp ## the whole system on this machine: embedded PostgreSQL, mig
 	@exec $(BIN)/python -m dev.up
 
 test: .venv/test.stamp ## the whole suite: unit, SQL and system
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not container and not browser and not chaos and not cluster and not soak and not fuzz" $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry" $(TESTS)
 
 fuzz: .venv/fuzz.stamp ## the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system

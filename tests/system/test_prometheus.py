@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 
 from tests.deploy.monitoring import ALERTS, alerts, dashboard_queries
@@ -15,6 +16,8 @@ from tests.needs import program
 from tests.processes import free_port
 from tests.scenario import answered_once, eventually
 from tests.system.whole import Whole, whole
+
+pytestmark = pytest.mark.telemetry
 
 MAY_BE_EMPTY = (
     'error_type!=""',

@@ -16,6 +16,8 @@ from tests.scenario import Mention, eventually, new_mention, outcomes, send
 from tests.system.traced import INGEST, WORKER, traced
 from tests.system.whole import Whole, whole
 
+pytestmark = pytest.mark.telemetry
+
 ANSWER_WITHIN = 2.0
 """Seconds; Slack gives up after three."""
 EVENTS = 30
