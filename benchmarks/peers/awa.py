@@ -68,12 +68,12 @@ async def _drain(uri: str, max_workers: int, claimers: int) -> None:
     handled = tally.Tally()
     done = asyncio.Event()
 
-    @client.task(Bench, queue=QUEUE)
     async def handle(_job: object) -> None:
         handled.add()
         if handled.count == waiting:
             done.set()
 
+    client.task(Bench, queue=QUEUE)(handle)
     await client.start([{"name": QUEUE, "max_workers": max_workers, "claimers": claimers}])
     await done.wait()
     await client.shutdown(END_WITHIN_MS)
