@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests.chaos.witness import logged
 from tests.deploy.commands import run, version
 from tests.deploy.compose import Project
 
@@ -19,6 +20,8 @@ FROZEN = 35
 """Seconds the database is frozen: longer than the 30 s after which a worker gives a statement up."""
 AWAY = 10
 """Seconds a worker is cut off or frozen: twice its lease."""
+LATE = 30
+"""Seconds after which what a worker says that was cut off has arrived."""
 FULL = 15
 """Seconds every connection of the database is taken."""
 
@@ -73,7 +76,12 @@ async def worker_cut_off(project: Project) -> float:
     await _docker("network", "disconnect", network, container)
     await asyncio.sleep(AWAY)
     await _docker("network", "connect", "--ip", address, network, container)
-    return time.time()
+    over = time.time()
+    # What it had to say is sent again when TCP next tries, which it does ever more rarely.
+    late = over + LATE
+    while time.time() < late and not await logged(project, "stale settle", over):  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.5)
+    return over
 
 
 async def worker_frozen(project: Project) -> float:
