@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos.witness import logged
+from tests.chaos.witness import stale_settles
 from tests.deploy.commands import run, version
 from tests.deploy.compose import Project
 
@@ -77,9 +77,9 @@ async def worker_cut_off(project: Project) -> float:
     await asyncio.sleep(AWAY)
     await _docker("network", "connect", "--ip", address, network, container)
     over = time.time()
-    # What it had to say is sent again when TCP next tries, which it does ever more rarely.
+    # What it had to say is sent again when TCP next tries, which it does ever more rarely, or on a new connection.
     late = over + LATE
-    while time.time() < late and not await logged(project, "stale settle", over):  # noqa: ASYNC110 - no event says so
+    while time.time() < late and not await stale_settles(project, over):  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(0.5)
     return over
 

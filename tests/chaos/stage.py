@@ -12,7 +12,7 @@ from dev.simulator.client import SimulatorClient
 from tests.chaos.faults import Fault
 from tests.chaos.report import Row
 from tests.chaos.traffic import Story, Traffic
-from tests.chaos.witness import double_handled, logged
+from tests.chaos.witness import double_handled, logged, stale_settles
 from tests.deploy.compose import Project
 
 WELL_WITHIN = 30.0
@@ -56,7 +56,7 @@ class Stage:
             double_handled=await double_handled(self.project),
             duplicate_replies=said.total() - len(said),
             handlers_stopped=await logged(self.project, "lease lost", began),
-            stale_settles=await logged(self.project, "stale settle", began),
+            stale_settles=await stale_settles(self.project, began),
         )
 
 

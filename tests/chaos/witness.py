@@ -40,6 +40,13 @@ async def double_handled(project: Project) -> int:
     return int(await asyncio.to_thread(project.query, DOUBLE))
 
 
+async def stale_settles(project: Project, since: float) -> int:
+    """What workers said of claims that did not stand any more; of some they said it again on another connection."""
+    return await logged(project, "stale settle", since) + await logged(
+        project, "stale settle, sent twice", since
+    )
+
+
 async def logged(project: Project, what: str, since: float) -> int:
     """How often the workers said so."""
     logs = await asyncio.to_thread(project.compose, "logs", "--no-color", f"--since={since:.3f}", "worker")

@@ -172,7 +172,8 @@ class Settler:
                 tracing.settled([(claim.event, claim.span) for claim in claims], since, sort, answer)
 
     def _stale(self, claim: Claim) -> None:
-        if claim in self._resent:  # it may have been settled by the try whose answer was lost
+        if claim in self._resent:  # not counted: the try whose answer was lost may have settled it
+            log.info("stale settle, sent twice", event_id=claim.event.key, kind=claim.event.kind)
             return
         self._metrics.stale(claim.event.kind)
         log.warning(
