@@ -12,7 +12,7 @@ end
 $$;
 
 -- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
--- Every insert of ours ends here. Where the head of the row's group should yield to it, the insert trigger sees to that.
+-- Every insert of ours ends here, but what store_new_events takes of a batch. Where the head of the row's group should yield to it, the insert trigger sees to that.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
