@@ -43,6 +43,13 @@ async def database(server: Server, template: str) -> AsyncIterator[str]:
         yield server.uri(name)
 
 
+@pytest.fixture(scope="module")
+async def shared_database(server: Server, template: str) -> AsyncIterator[str]:
+    """The URI of a migrated database that the tests of a module share, and empty where they must."""
+    async with server.fresh(template) as name:
+        yield server.uri(name)
+
+
 @pytest.fixture
 async def connection(database: str) -> AsyncIterator[Connection]:
     """A connection to ``database``."""

@@ -15,7 +15,7 @@ from surelane.cli.command import app
 from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
 from surelane.queue import Queue
-from tests.databases import Server, as_role
+from tests.databases import as_role
 from tests.processes import clean_environment, free_port
 
 
@@ -63,12 +63,6 @@ class Command:
     async def each(self, *calls: str) -> list[Done]:
         """Several commands, given as lines without quoting."""
         return [await self(*call.split()) for call in calls]
-
-
-@pytest.fixture(scope="module")
-async def shared_database(server: Server, template: str) -> AsyncIterator[str]:
-    async with server.fresh(template) as name:
-        yield server.uri(name)
 
 
 @pytest.fixture

@@ -15,13 +15,7 @@ from surelane.queue import Queue
 from surelane_worker.maintenance import cron
 from surelane_worker.maintenance.cron import CronDuty
 from surelane_worker.schedule import Schedule
-from tests.databases import Server, as_role
-
-
-@pytest.fixture(scope="module")
-async def shared_database(server: Server, template: str) -> AsyncIterator[str]:
-    async with server.fresh(template) as name:
-        yield server.uri(name)
+from tests.databases import as_role
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from surelane import Queue
 from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
-from tests.databases import Server, as_role
+from tests.databases import as_role
 from tests.processes import service
 
 TOKEN = "an-operators-token-0123456789"
@@ -28,12 +28,6 @@ class Api:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with self._session.request(method, self.url + path, headers=headers, **options) as response:
             return response.status, await response.json() if response.content_length else None
-
-
-@pytest.fixture(scope="module")
-async def shared_database(server: Server, template: str) -> AsyncIterator[str]:
-    async with server.fresh(template) as name:
-        yield server.uri(name)
 
 
 @pytest.fixture(scope="module")
