@@ -5,14 +5,19 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from surelane.pool import Connection
 from tests.databases import Server, migrated_template, running_server
 
 
 def pytest_configure() -> None:
-    """A killed run is one interrupted: it still removes its containers and directories."""
+    """A killed run is one interrupted: it still removes its containers and directories.
+
+    Hypothesis tries the same examples in every run, however slow the machine.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

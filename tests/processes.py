@@ -2,15 +2,21 @@
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import aiohttp
 from dev.processes import Child
+
+_SHARES = 50
+_own_ports = cycle(random.sample(range(20_000 + os.getpid() % _SHARES, 30_000, _SHARES), 10_000 // _SHARES))
+"""This process's share of the ports that nobody is given who asks for any port: those begin at 32768."""
 
 OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_")
 
@@ -45,8 +51,8 @@ async def service(
     env: Mapping[str, str],
     *,
     ready: str = "/readyz",
-    ready_within: float = 30,
-    ends_within: float = 30,
+    ready_within: float = 60,
+    ends_within: float = 60,
     exit_code: int = 0,
 ) -> AsyncIterator[Service]:
     """Runs ``python -m module`` on free ports until the block ends, then checks how it exits after SIGTERM.
@@ -96,14 +102,15 @@ def clean_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that is free, and stays so: no other process is given it before it is used."""
+    while True:
+        with socket.socket() as listener, suppress(OSError):
+            port = next(_own_ports)
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
-async def until(condition: Callable[[], object], *, within: float = 10, what: str = "the condition") -> None:
+async def until(condition: Callable[[], object], *, within: float = 30, what: str = "the condition") -> None:
     """Polls ``condition`` until it is true.
 
     Raises:

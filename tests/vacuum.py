@@ -38,7 +38,7 @@ async def snapshot_held(connection: Connection, name: str = "a report") -> Async
 
 async def holder(queue: Connection, pid: int) -> dict[str, Any]:
     """What holds back vacuum, once it is this session: an automatic analyze may for a moment."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             await queue.execute("update agent.measurement set due = '-infinity'")
             found = json.loads(await queue.fetchval("select agent.measure_queue()"))["holder"]

@@ -22,7 +22,7 @@ SETTINGS = {"SURELANE_LEASE": "5s", "SURELANE_SWEEP_INTERVAL": "5s", "SURELANE_B
 @pytest.fixture(scope="session")
 async def stage(images: dict[str, str]) -> AsyncIterator[Stage]:  # noqa: ARG001 - built before
     """The demonstration with three workers and short leases; the report is written at its end."""
-    subnet = f"10.{random.randrange(100, 255)}.{random.randrange(255)}.0/24"
+    subnet = f"10.{random.randrange(100, 200)}.{random.randrange(255)}.0/24"
     with project(*FILES, env={**SETTINGS, "CHAOS_SUBNET": subnet}) as running:
         up = ("up", "--detach", "--wait", "--wait-timeout=180", "--scale=worker=3")
         await asyncio.to_thread(running.compose, *up)

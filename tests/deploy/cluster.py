@@ -50,7 +50,7 @@ class Cluster:
     def query(self, sql: str) -> str:
         """Runs a query on the system's database."""
         psql = ("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", "surelane", "-c", sql)
-        return self.kubectl("exec", "timescaledb-0", "--", *psql, within=30).strip()
+        return self.kubectl("exec", "timescaledb-0", "--", *psql, within=60).strip()
 
     async def _query(self, sql: str) -> str:
         return await asyncio.to_thread(self.query, sql)

@@ -80,7 +80,7 @@ class Project:
     def query(self, sql: str, *, role: str = "postgres") -> str:
         """Runs a query on the project's database."""
         psql = ("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", role, "-d", "surelane", "-c", sql)
-        return self.compose("exec", "-T", "db", *psql, within=30).strip()
+        return self.compose("exec", "-T", "db", *psql, within=60).strip()
 
     async def _query(self, sql: str) -> str:
         return await asyncio.to_thread(self.query, sql)

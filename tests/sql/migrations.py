@@ -117,9 +117,9 @@ async def start(dsn: str, *arguments: str | Path, **settings: str) -> asyncio.su
 
 
 async def finish(process: asyncio.subprocess.Process) -> Finished:
-    """Waits for it; a minute, then it is killed."""
+    """Waits for it; two minutes, then it is killed."""
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             output, progress = await process.communicate()
     finally:
         if process.returncode is None:
@@ -143,7 +143,7 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-async def becomes(connection: Connection, condition: str, *arguments: object, within: float = 20) -> None:
+async def becomes(connection: Connection, condition: str, *arguments: object, within: float = 60) -> None:
     """Polls a query until its one value is true.
 
     Raises:

@@ -36,7 +36,7 @@ async def oldest_postgres(directory: Path) -> AsyncIterator[str]:
 
 
 async def _answering(uri: str) -> str:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             with suppress(OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError):
                 connection = await asyncpg.connect(uri)

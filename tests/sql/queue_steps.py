@@ -167,14 +167,14 @@ async def heads(queue: Connection, group_key: str) -> list[int]:
 async def waits_for_lock(observer: Connection, waiting: Connection) -> None:
     """Returns once ``waiting``, busy in another task, is blocked by a lock."""
     pid = waiting.get_server_pid()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await observer.fetchval("select cardinality(pg_blocking_pids($1)) > 0", pid):  # noqa: ASYNC110 - nothing to listen to
             await asyncio.sleep(0.005)
 
 
 async def all_done(*awaitables: Awaitable[Any]) -> list[Any]:
     """Awaits all within a deadline."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         return list(await asyncio.gather(*awaitables))
 
 

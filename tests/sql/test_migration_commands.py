@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import asyncpg
@@ -26,7 +27,7 @@ from tests.sql.migrations import (
     write_scripts,
 )
 
-SECONDS = parse_duration("20s")
+SECONDS = parse_duration("60s")
 
 
 async def test_apply_reports_every_script_and_its_duration(empty_database: str, tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ async def test_apply_reports_every_script_and_its_duration(empty_database: str, 
         " ms\n",
     ):
         assert expected in first.progress
-    assert "migrated from nothing to 0.1.0 in 0." in first.progress
+    assert re.search(r"migrated from nothing to 0\.1\.0 in \d+\.\d+ s", first.progress)
     second = await command(empty_database, "apply", "--scripts", tmp_path)
     assert (second.code, second.progress) == (0, "the schema is at 0.1.0: nothing to do\n")
 
@@ -139,7 +140,7 @@ async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
     assert len(lines) == 1  # the same reason is said once
     lines.clear()
     waiting = asyncio.create_task(wait_for_schema(empty_database, timeout=SECONDS, report=lines.append))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not lines:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0.01)
     assert lines == ["waiting: there is no schema yet"]
@@ -163,7 +164,7 @@ async def test_wait_accepts_this_release_and_newer_ones_that_serve_it(
 
 async def test_a_service_may_wait_with_its_own_role(database: str, empty_database: str) -> None:
     for role in ("surelane_ingest", "surelane_worker"):
-        assert (await command(as_role(database, role), "wait", "--timeout", "10s")).code == 0
+        assert (await command(as_role(database, role), "wait", "--timeout", "60s")).code == 0
     finished = await command(as_role(empty_database, "surelane_ingest"), "wait", "--timeout", "100ms")
     assert (finished.code, "there is no schema yet" in finished.progress) == (9, True)
 
@@ -171,7 +172,7 @@ async def test_a_service_may_wait_with_its_own_role(database: str, empty_databas
 async def test_wait_never_migrates_and_can_be_interrupted(empty_database: str) -> None:
     waiting = await start(empty_database, "wait", "--timeout", "1m")
     assert waiting.stderr
-    assert b"waiting: there is no schema yet" in await asyncio.wait_for(waiting.stderr.readline(), 30)
+    assert b"waiting: there is no schema yet" in await asyncio.wait_for(waiting.stderr.readline(), 60)
     waiting.terminate()
     assert (await finish(waiting)).code == 143
     assert (await state(empty_database))[0] == ()

@@ -91,7 +91,7 @@ async def test_a_terminated_session_leaves_nothing(empty_database: str, tmp_path
         await becomes(observer, BLOCKED)
         await observer.execute(BACKENDS.replace("count(*)", "pg_terminate_backend(pid)"))
         with pytest.raises(UnreachableError, match="Nothing is left halfway"):
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, 60)
     assert await state(empty_database) == before
 
 
@@ -156,8 +156,8 @@ async def crash_at(postgres: Postgres, dsn: str, scripts: Path, step: str) -> No
     )
     migrating = asyncio.create_task(migration(scripts, timeout="1m").apply(dsn))
     await becomes(observer, BLOCKED)
-    await postgres.child.stop(signal.SIGQUIT, within=20)
+    await postgres.child.stop(signal.SIGQUIT, within=60)
     with pytest.raises(UnreachableError):
-        await asyncio.wait_for(migrating, 20)
+        await asyncio.wait_for(migrating, 60)
     for connection in (gate, observer):
         connection.terminate()

@@ -79,7 +79,7 @@ async def rounds(client: asyncio.subprocess.Process, number: int) -> None:
     assert client.stdout
     assert client.stderr
     for _ in range(number):
-        line = await asyncio.wait_for(client.stdout.readline(), 30)
+        line = await asyncio.wait_for(client.stdout.readline(), 90)
         assert line, (await client.stderr.read()).decode()
 
 
@@ -97,7 +97,7 @@ async def test_the_last_releases_client_works_while_and_after_the_schema_changes
             outcome = await Migration(discover(), RELEASE, MIN_COMPATIBLE, again=True).apply(empty_database)
             assert outcome.migrated
             await rounds(client, 3)
-        _, errors = await asyncio.wait_for(client.communicate(b""), 30)
+        _, errors = await asyncio.wait_for(client.communicate(b""), 90)
         assert client.returncode == 0, errors.decode()
     finally:
         if client.returncode is None:

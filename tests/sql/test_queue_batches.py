@@ -73,7 +73,7 @@ async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
 async def patient(queue: Connection) -> AsyncIterator[None]:
     """Batches that wait for locks as long as a test may need on a busy machine."""
     change = "alter function agent.insert_events(jsonb[], text[], text[]) set lock_timeout = '{}'"
-    await queue.execute(change.format("20s"))
+    await queue.execute(change.format("60s"))
     yield
     await queue.execute(change.format("500ms"))
 
@@ -257,7 +257,7 @@ async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
     other = await connect()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with other.transaction():
             if scheduled:
                 await enqueue(other, group_key="T1:D1")  # takes over, and holds the heads for no key update

@@ -57,7 +57,7 @@ async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None
     assert dict(claimed) == {name: stored[name] for name in claimed.keys()}  # noqa: SIM118 - a record iterates its values
     assert (claimed["attempts"], len(claimed["claimed"]), claimed["heartbeat_at"]) == (1, 1, None)
     assert claimed["claimed_by"] == "surelane"
-    assert timedelta(0) <= claimed["claimed"][0] - before < timedelta(seconds=5)
+    assert before <= claimed["claimed"][0] <= await queue.fetchval("select agent.clock()")
     assert claimed["vt"] - claimed["claimed"][0] == TEN_MINUTES
 
 
@@ -72,9 +72,9 @@ async def test_a_claimant_is_known_by_its_application(queue: Connection) -> None
 async def test_a_claim_is_invisible_until_its_time_is_up(queue: Connection) -> None:
     identity = await insert(queue, envelope("Ev1"))
     assert await claim_one(queue, 3, timedelta(minutes=1)) is not None
-    await advance(queue, timedelta(seconds=55))
+    await advance(queue, timedelta(seconds=30))
     assert await claim_one(queue) is None
-    await advance(queue, timedelta(seconds=5))
+    await advance(queue, timedelta(seconds=30))
     again = await claim_one(queue)
     assert again is not None
     assert (again["id"], again["attempts"], len(again["claimed"])) == (identity, 2, 2)
@@ -247,7 +247,7 @@ async def test_twenty_claimants_never_share_an_event(queue: Connection, connect:
         return mine
 
     claimed = Counter[int]()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         for ids in await asyncio.gather(*map(drain, claimants)):
             claimed.update(ids)
     assert (len(claimed), set(claimed.values())) == (400, {1})

@@ -110,13 +110,13 @@ async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, 
         await asyncio.sleep(0 if rows_claimed else 0.005)
 
 
-async def claim_batch(queue: Connection, limit: int) -> list[Row]:
+async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[Row]:
     """Claims as workers do: again after a deadlock, which no order of ours can exclude. Where a row is updated by a
     transaction that ends just then, PostgreSQL waits for the updated row, ``skip locked`` or not.
     """
     while True:
         try:
-            return await claim(queue, KIND, limit=limit, max_attempts=ATTEMPTS)
+            return await claim(queue, kind, limit=limit, max_attempts=ATTEMPTS)
         except asyncpg.DeadlockDetectedError:
             continue
 
@@ -158,7 +158,7 @@ async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing
     """Everybody at once; any deadlock, or a wrong answer, ends it."""
     floor, chance = Floor(), Random(7)
     connections = [await connect() for _ in range(WORKERS + INSERTERS)]
-    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(200), asyncio.TaskGroup() as tasks:
         for number, connection in enumerate(connections):
             if number < INSERTERS:
                 tasks.create_task(
@@ -228,7 +228,7 @@ class Mixed:
         return row is not None
 
     async def batch(self, queue: Connection, me: int) -> bool:
-        rows = await claim(queue, limit=3)
+        rows = await claim_batch(queue, 3, "job")
         self.pass_through(me, rows)
         items = [pair(row) for row in rows]
         while items:
@@ -248,7 +248,7 @@ async def test_single_claims_and_batches_get_along(queue: Connection, connect: C
             if not await (mixed.single if me % 2 else mixed.batch)(connection, me):
                 await asyncio.sleep(0.005)
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         for me in range(8):
             tasks.create_task(drain(await connect(), me))
     assert (len(mixed.handed), set(mixed.handed.values())) == (240, {1})

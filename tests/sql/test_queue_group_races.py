@@ -262,7 +262,7 @@ async def test_jobs_enqueued_in_one_transaction_enter_their_groups_together(
                 await asyncio.sleep(0)
 
     outcomes = await asyncio.wait_for(
-        asyncio.gather(both(queue, "ab"), both(other, "ba"), return_exceptions=True), 20
+        asyncio.gather(both(queue, "ab"), both(other, "ba"), return_exceptions=True), 60
     )
     failures = [outcome for outcome in outcomes if outcome is not None]
     assert all(isinstance(failure, asyncpg.DeadlockDetectedError) for failure in failures)

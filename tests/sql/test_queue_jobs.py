@@ -69,7 +69,7 @@ async def test_a_job_keeps_what_it_was_given(queue: Connection) -> None:
 
 async def test_a_job_with_a_time_in_the_past_runs_now(queue: Connection) -> None:
     await enqueue(queue, run_at=await queue.fetchval("select agent.clock() - interval '9 days'"))
-    assert await queue.fetchval("select agent.clock() - vt < interval '5 seconds' from agent.event")
+    assert await queue.fetchval("select agent.clock() - vt < interval '1 minute' from agent.event")
 
 
 @pytest.mark.parametrize(

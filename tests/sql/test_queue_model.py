@@ -1,6 +1,8 @@
 """The queue's SQL against a model of it in plain Python, step by step, through a clock that stands until it is set."""
 
 import asyncio
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -8,6 +10,7 @@ from random import Random, SystemRandom
 from typing import Any, cast
 
 import asyncpg
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -96,10 +99,24 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
 
 
 def test_long_random_histories_agree_with_the_model(database: str) -> None:
+    """The same ones in every run."""
     with connected(database) as (queue, run):
-        for _ in range(25):
-            seed = SystemRandom().randrange(2**32)
-            try:
-                walk(Machine(queue, run), Random(seed), 60)
-            except Exception as error:
-                raise AssertionError(f"a walk with seed {seed} went wrong: {error}") from error
+        for seed in range(25):
+            walk_from(seed, queue, run)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1000)
+def test_ever_other_random_histories_agree_with_the_model(database: str) -> None:
+    end = time.monotonic() + float(os.environ.get("SURELANE_SOAK_SECONDS", "300"))
+    with connected(database) as (queue, run):
+        while time.monotonic() < end:
+            walk_from(SystemRandom().randrange(2**32), queue, run)
+
+
+def walk_from(seed: int, queue: Connection, run: Callable[[Any], Any]) -> None:
+    """A walk; one that goes wrong says with which seed it can be had again."""
+    try:
+        walk(Machine(queue, run), Random(seed), 60)
+    except Exception as error:
+        raise AssertionError(f"a walk with seed {seed} went wrong: {error}") from error

@@ -86,7 +86,7 @@ async def test_ten_thousand_children_are_started_and_counted_off_in_bounded_time
     (row,) = await claim(queue, "then")
     assert row["id"] == identity
     assert len(await Queue(queue).children(identity)) == 10_000
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 120
 
 
 async def test_children_deleted_by_hand_are_counted_off_by_the_sweep(queue: Connection) -> None:
@@ -104,5 +104,5 @@ async def test_the_sweep_does_not_hold_up_children_that_end(queue: Connection, c
     sweeping = await connect()
     async with sweeping.transaction():
         await sweeping.execute("select agent.sweep_waiting()")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await complete(queue, *map(pair, rows)) == ["done", "done"]

@@ -81,7 +81,7 @@ async def test_a_job_under_both_keys_whose_twin_runs_is_answered(
     client = Queue(queue)
     identity = await client.enqueue("mail", item_key="i", dedupe_key="d")
     await claim(queue, "mail")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (
             await client.enqueue("mail", item_key="i", dedupe_key="d", on_duplicate=on_duplicate) == identity
         )

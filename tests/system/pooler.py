@@ -64,7 +64,7 @@ def _user(socket: Path, directory: Path, config: Path) -> int | None:
 
 
 async def _until_it_answers(uri: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             try:
                 connection = await asyncpg.connect(uri, statement_cache_size=0)

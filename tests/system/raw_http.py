@@ -10,15 +10,20 @@ from tests.system.ingest_client import Slack, signed
 PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
 
 
-async def raw(port: int, request: bytes, *, quiet: float = 0.5) -> bytes:
-    """What the service answers on a connection that carries ``request``, until it closes it or is ``quiet``."""
+async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5) -> bytes:
+    """What the service answers on a connection that carries ``request``, until it closes it or is ``quiet``.
+
+    So many ``answers`` are waited for, however busy the machine.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = b""
     try:
         writer.write(request)
-        async with asyncio.timeout(8):
-            while piece := await asyncio.wait_for(reader.read(65536), quiet):
+        async with asyncio.timeout(30):
+            patience = 30 if answers else quiet
+            while piece := await asyncio.wait_for(reader.read(65536), patience):
                 answer += piece
+                patience = quiet if len(statuses(answer)) >= answers else 30
     except (ConnectionError, TimeoutError):
         pass
     finally:

@@ -120,7 +120,7 @@ class Pair:
 
     async def settled(self, event_id: str, state: str) -> dict[str, Any]:
         """Waits until a delivery is in a state; returns it."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while (delivery := await self.control.request("GET", f"/control/deliveries/{event_id}"))[
             "state"
         ] != state:

@@ -50,7 +50,7 @@ class Command:
     async def process(self, *arguments: str, **env: str) -> Done:
         """Runs it as its users do."""
         process = await self.start(*arguments, **env)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             out, err = await process.communicate()
         return Done(process.returncode or 0, out.decode(), err.decode())
 
@@ -186,7 +186,7 @@ async def test_an_event_that_waits_for_its_children_says_so(
 async def test_a_watched_list_is_shown_again(surelane: Command, connection: Connection) -> None:
     process = await surelane.start("jobs", "list", "--watch")
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert b"no such events" in await process.stdout.readline()
         await Queue(connection).enqueue("mail")
         while b"mail" not in await process.stdout.readline():

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.processes import until
 from tests.system.restartable import Restartable, restartable
-from tests.system.test_worker_outage import all_end, load
+from tests.system.test_worker_outage import all_end, load, stored_more
 from tests.system.worker import worker
 
 ROUNDS = 3
@@ -31,6 +32,12 @@ async def replica(server: Restartable, kills: asyncio.Queue[None], stop: asyncio
             if waits[0] in done:
                 running.process.send_signal(signal.SIGKILL)
                 await running.child.wait()
+            else:  # it may have been started just now, and know no signal yet
+                await until(
+                    lambda: any('"working"' in line for line in running.output),
+                    within=60,
+                    what="its start",
+                )
 
 
 async def test_killed_workers_and_a_crashing_server_lose_nothing_and_double_nothing(
@@ -39,21 +46,21 @@ async def test_killed_workers_and_a_crashing_server_lose_nothing_and_double_noth
     stop_loading, stop_working = asyncio.Event(), asyncio.Event()
     kills: list[asyncio.Queue[None]] = [asyncio.Queue(), asyncio.Queue()]
     replicas = [asyncio.create_task(replica(server, queue, stop_working)) for queue in kills]
-    loading = asyncio.create_task(load(server, stop_loading))
+    stored: list[int] = []
+    loading = asyncio.create_task(load(server, stop_loading, stored))
     chance = random.Random(7)
     for _ in range(ROUNDS):
         await asyncio.sleep(2 + chance.random())
         kills[chance.randrange(2)].put_nowait(None)
         await asyncio.sleep(chance.random())
         await server.restart(signal.SIGQUIT)
-    await asyncio.sleep(1)
+    await stored_more(stored, 100)
     stop_loading.set()
-    stored = await loading
+    await loading
 
     await all_end(server, stored)
     async with server.connected() as connection:
         doubled = await connection.fetchval("select count(*) - count(distinct id) from agent.event_hist")
     stop_working.set()
     await asyncio.gather(*replicas)
-    assert len(stored) > 100
     assert doubled == 0

@@ -44,7 +44,7 @@ async def doctor(database: str, *arguments: str) -> tuple[int, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         out, err = await process.communicate()
     return process.returncode or 0, out.decode(), err.decode()
 

@@ -13,10 +13,13 @@ from tests.databases import as_role
 from tests.processes import until
 from tests.system.ingest_client import Answer, Served, event_id, mention, served
 
+LATEST = 3.0
+"""Seconds after which Slack gives up."""
+
 
 @pytest.fixture
 async def service(database: str) -> AsyncIterator[Served]:
-    async with served(as_role(database, "surelane_ingest")) as running:
+    async with served(as_role(database, "surelane_ingest"), database_budget="10s") as running:
         yield running
 
 
@@ -31,7 +34,7 @@ async def test_requests_that_come_together_share_commits(service: Served, connec
     answers = await asyncio.gather(*(service.slack.event(mention(channel=f"C{n}")) for n in range(100)))
     assert {answer.status for answer in answers} == {200}
     transactions = await connection.fetchval("select count(distinct xmin::text) from agent.event")
-    assert transactions < 60
+    assert transactions < 80
 
 
 async def test_a_lone_request_waits_for_nothing(service: Served) -> None:
@@ -56,7 +59,7 @@ async def test_a_blocked_event_holds_up_no_other(service: Served, connection: Co
     assert max(seconds for _, seconds in others) < took
     assert answer.status == 503
     assert not answer.no_retry
-    assert took < 2.5
+    assert took < LATEST
     await transaction.commit()
     assert (await service.slack.event(blocked)).status == 200
     assert await connection.fetchval("select count(*) from agent.event") == 32
@@ -76,7 +79,7 @@ async def test_an_event_in_the_same_batch_as_a_blocked_one_is_stored(
     statuses = [answer.status for answer, _ in answers]
     assert statuses.pop(10) == 503
     assert set(statuses) == {200}
-    assert max(took for _, took in answers) < 2.5
+    assert max(took for _, took in answers) < LATEST
 
 
 async def test_an_event_the_database_refuses_fails_no_other(service: Served, connection: Connection) -> None:
@@ -106,15 +109,15 @@ async def test_a_database_that_turned_read_only_is_left_for_one_that_takes_event
 async def test_the_buffer_is_bounded_and_what_is_beyond_it_is_refused_at_once(
     database: str, connection: Connection
 ) -> None:
-    async with served(as_role(database, "surelane_ingest"), buffer=5) as running:
+    async with served(as_role(database, "surelane_ingest"), buffer=5, database_budget="1500ms") as running:
         async with connection.transaction():
             await connection.execute("lock table agent.event in access exclusive mode")
             answers = await asyncio.gather(*(timed(running, mention()) for _ in range(60)))
         refused_at_once = [took for answer, took in answers if b"too many" in answer.body]
         assert {answer.status for answer, _ in answers} == {503}
         assert len(refused_at_once) > 30
-        assert min(refused_at_once) < 0.4
-        assert max(took for _, took in answers) < 2.8
+        assert min(refused_at_once) < 0.7
+        assert max(took for _, took in answers) < LATEST
         assert (await running.slack.event(mention())).status == 200
 
 

@@ -81,7 +81,7 @@ async def prometheus(directory: Path, config: dict[str, Any]) -> AsyncIterator[P
     try:
         async with aiohttp.ClientSession() as session:
             started = Prometheus(f"http://{url}", session)
-            await eventually(lambda: _ready(started), True, within=30)
+            await eventually(lambda: _ready(started), True, within=60)
             yield started
     finally:
         process.terminate()
@@ -101,7 +101,7 @@ async def test_every_panel_has_data_and_no_rule_fails(database: str, tmp_path: P
     async with whole(database) as running, prometheus(tmp_path, configuration(running)) as server:
         await answered_once(running.system)
         none: list[str] = []
-        await eventually(lambda: _empty_panels(server), none, within=60)
+        await eventually(lambda: _empty_panels(server), none, within=120)
 
         rules = [rule for group in (await server.get("rules"))["groups"] for rule in group["rules"]]
         assert {rule["name"]: rule["health"] for rule in rules} == {

@@ -62,7 +62,7 @@ async def test_people_edit_and_delete_only_what_is_theirs() -> None:
 async def test_a_reply_is_waited_for_and_a_stream_until_it_ends() -> None:
     async with simulated() as pair:
         asked = await pair.said()
-        waiting = asyncio.create_task(pair.control.reply(asked, timeout=10))
+        waiting = asyncio.create_task(pair.control.reply(asked, timeout=60))
         stream = await pair.web.chat_stream(
             channel=asked["channel"],
             thread_ts=asked["ts"],
@@ -84,7 +84,7 @@ async def test_the_feed_tells_of_every_change_in_order() -> None:
             asked = await pair.said(wait=True)
             await pair.web.reactions_add(channel=asked["channel"], timestamp=asked["ts"], name="eyes")
             kinds: list[tuple[str, str]] = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while ("call", "reactions.add") not in kinds:
                     kinds.append(await _next(feed))
         assert kinds[:2] == [("message", asked["ts"]), ("delivery", "sending")]
@@ -112,7 +112,7 @@ async def test_it_ends_at_once_although_a_page_is_open_and_somebody_waits_for_a_
             waiting = asyncio.create_task(patient.reply(asked, timeout=60))
             await asyncio.sleep(0)
             started = loop.time()
-        assert loop.time() - started < 5
+        assert loop.time() - started < 20
         feed.close()
         with pytest.raises(SimulatorError):
             await waiting

@@ -25,7 +25,7 @@ def exporting(receiver: Receiver) -> dict[str, str]:
 async def handled(running: Whole) -> Mention:
     mention = await new_mention(running.system)
     assert await send(running.system, mention) == 200
-    await eventually(lambda: outcomes(running.system, [mention]), {mention.event_id: "completed"}, within=20)
+    await eventually(lambda: outcomes(running.system, [mention]), {mention.event_id: "completed"}, within=60)
     return mention
 
 

@@ -152,7 +152,7 @@ async def test_a_webhook_whose_twin_is_held_by_a_long_transaction_is_refused_for
     async with server.fresh(template) as name:
         holder = await asyncpg.connect(server.uri(name))
         async with (
-            served(server.uri(name), trigger_secrets=SECRETS, database_budget="500ms") as ingest,
+            served(server.uri(name), trigger_secrets=SECRETS, database_budget="3s") as ingest,
         ):
             assert (await post(ingest, identity="msg_0")).status == 200
             transaction = holder.transaction()

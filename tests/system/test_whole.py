@@ -16,7 +16,7 @@ async def test_slacks_retry_of_an_event_is_answered_200_and_handled_once(databas
         assert await send(running.system, mention) == 200
         assert await send(running.system, mention) == 200
         await eventually(
-            lambda: outcomes(running.system, [mention]), {mention.event_id: "completed"}, within=20
+            lambda: outcomes(running.system, [mention]), {mention.event_id: "completed"}, within=60
         )
         assert await send(running.system, mention) == 200
 

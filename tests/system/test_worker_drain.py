@@ -15,10 +15,10 @@ from tests.system.worker import claimed, ended, enqueue, live, worker
 
 async def test_running_handler_finishes(database: str, connection: Connection) -> None:
     async with worker(database) as running:
-        identity = await enqueue(connection, "sleep", {"seconds": 1})
+        identity = await enqueue(connection, "sleep", {"seconds": 2})
         await claimed(connection, identity)
-        assert await running.child.stop(signal.SIGTERM, 10) == 0
-    row = await ended(connection, identity, within=1)
+        assert await running.child.stop(signal.SIGTERM, 60) == 0
+    row = await ended(connection, identity)
     assert (row["outcome"], row["attempts"]) == ("completed", 1)
 
 
@@ -36,7 +36,7 @@ async def test_synchronous_handler_that_takes_too_long_keeps_no_process_alive(
     async with worker(database, SURELANE_DRAIN_TIMEOUT="300ms") as running:
         identity = await enqueue(connection, "sleep-in-a-thread", {"seconds": 60})
         await claimed(connection, identity)
-        assert await running.child.stop(signal.SIGTERM, 10) == 0
+        assert await running.child.stop(signal.SIGTERM, 30) == 0
     assert (await live(connection, identity))["attempts"] == 0
 
 
@@ -46,29 +46,30 @@ async def test_rest_of_an_entity_is_released_after_the_running_event(
     async with worker(database):
         async with connection.transaction():
             first, *rest = [
-                await enqueue(connection, "sleep", {"seconds": 1}, group_key="T:C:1") for _ in range(4)
+                await enqueue(connection, "sleep", {"seconds": 3}, group_key="T:C:1") for _ in range(4)
             ]
         await claimed(connection, first)
-    assert (await ended(connection, first, within=1))["outcome"] == "completed"
+    assert (await ended(connection, first))["outcome"] == "completed"
     rows = [await live(connection, identity) for identity in rest]
     assert [(row["attempts"], row["claimed_by"]) for row in rows] == [(0, None)] * 3
 
 
 async def test_second_signal_ends_the_process_at_once(database: str, connection: Connection) -> None:
+    """The drain alone would take its thirty seconds."""
     async with worker(database) as running:
         await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}))
         running.process.send_signal(signal.SIGTERM)
         await until(lambda: any("draining" in line for line in running.output), what="the drain")
-        assert await running.child.stop(signal.SIGTERM, 3) == EXIT_FORCED
+        assert await running.child.stop(signal.SIGTERM, 15) == EXIT_FORCED
 
 
 async def test_draining_worker_is_not_ready_and_claims_nothing(database: str, connection: Connection) -> None:
     async with worker(database) as running:
-        await claimed(connection, await enqueue(connection, "sleep", {"seconds": 1}))
+        await claimed(connection, await enqueue(connection, "sleep", {"seconds": 3}))
         running.process.send_signal(signal.SIGTERM)
         await until(lambda: any("draining" in line for line in running.output), what="the drain")
         late = await enqueue(connection, "echo")
-        assert await running.child.stop(signal.SIGCONT, 10) == 0
+        assert await running.child.stop(signal.SIGCONT, 60) == 0
     assert (await live(connection, late))["attempts"] == 0
 
 
@@ -100,7 +101,7 @@ async def test_rolling_restarts_lose_nothing_and_repeat_nothing(
     stop.set()
     await loading
     async with worker(database):
-        rows = [await ended(connection, identity, within=30) for identity in stored]
+        rows = [await ended(connection, identity, within=60) for identity in stored]
     assert len(stored) > 200
     assert {(row["outcome"], row["attempts"]) for row in rows} == {("completed", 1)}
     await _assert_in_order(connection)

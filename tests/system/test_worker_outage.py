@@ -22,9 +22,8 @@ async def server() -> AsyncIterator[Restartable]:
         yield started
 
 
-async def load(server: Restartable, stop: asyncio.Event) -> list[int]:
-    """Stores jobs until told to stop, whatever happens to the server; returns those that were acknowledged."""
-    stored: list[int] = []
+async def load(server: Restartable, stop: asyncio.Event, stored: list[int]) -> None:
+    """Stores jobs until told to stop, whatever happens to the server; ``stored`` are those that were acknowledged."""
     while not stop.is_set():
         with contextlib.suppress(*UNAVAILABLE, asyncpg.PostgresError):
             async with server.connected() as connection:
@@ -33,10 +32,15 @@ async def load(server: Restartable, stop: asyncio.Event) -> list[int]:
                     stored.append(await enqueue(connection, "nothing"))
                     await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
-    return stored
 
 
-async def all_end(server: Restartable, stored: list[int], within: float = 40) -> None:
+async def stored_more(stored: list[int], number: int = 20) -> None:
+    """Waits for so many more acknowledged jobs."""
+    goal = len(stored) + number
+    await until(lambda: len(stored) >= goal, within=60, what=f"{goal} stored jobs")
+
+
+async def all_end(server: Restartable, stored: list[int], within: float = 90) -> None:
     """Waits until every stored event is in history, once."""
     async with server.connected() as connection, asyncio.timeout(within):
         while await connection.fetchval("select exists (select from agent.event)"):  # noqa: ASYNC110 - no event says so
@@ -58,48 +62,50 @@ async def test_worker_started_before_the_database_waits_for_it(server: Restartab
             lambda: any("waiting for the database" in line for line in running.output), what="the wait"
         )
         await server.start()
-        await until(lambda: any('"working"' in line for line in running.output), within=15, what="the start")
+        await until(lambda: any('"working"' in line for line in running.output), within=60, what="the start")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
 async def test_restarts_under_load_lose_nothing(server: Restartable, how: signal.Signals) -> None:
     async with worker(server.uri(), SURELANE_LEASE="5s") as running:
-        stop = asyncio.Event()
-        loading = asyncio.create_task(load(server, stop))
+        stop, stored = asyncio.Event(), list[int]()
+        loading = asyncio.create_task(load(server, stop, stored))
         for _ in range(3):
-            await asyncio.sleep(0.7)
+            await stored_more(stored)
             await server.restart(how)
+        await stored_more(stored)
         stop.set()
-        stored = await loading
+        await loading
         await all_end(server, stored)
         assert still_runs(running)
-    assert len(stored) > 50
 
 
 async def test_killed_connections_under_load_lose_nothing(server: Restartable) -> None:
     async with worker(server.uri(), SURELANE_LEASE="5s") as running:
-        stop = asyncio.Event()
-        loading = asyncio.create_task(load(server, stop))
+        stop, stored = asyncio.Event(), list[int]()
+        loading = asyncio.create_task(load(server, stop, stored))
         for _ in range(20):
-            await asyncio.sleep(0.1)
+            await stored_more(stored)
             await server.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-worker'"
             )
         stop.set()
-        await all_end(server, await loading)
+        await loading
+        await all_end(server, stored)
         assert still_runs(running)
 
 
 async def test_database_that_hangs_is_outlasted(server: Restartable) -> None:
     async with worker(server.uri()) as running:
-        stop = asyncio.Event()
-        loading = asyncio.create_task(load(server, stop))
-        await asyncio.sleep(0.5)
+        stop, stored = asyncio.Event(), list[int]()
+        loading = asyncio.create_task(load(server, stop, stored))
+        await stored_more(stored)
         server.freeze()
         await asyncio.sleep(2)
         server.thaw()
         stop.set()
-        await all_end(server, await loading)
+        await loading
+        await all_end(server, stored)
         assert still_runs(running)
 
 
@@ -109,9 +115,7 @@ async def test_handlers_stop_when_their_lease_runs_out_though_the_database_hangs
             await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}))
         server.freeze()
         try:
-            await until(
-                lambda: any("lease lost" in line for line in running.output), within=5, what="the loss"
-            )
+            await until(lambda: any("lease lost" in line for line in running.output), what="the loss")
         finally:
             server.thaw()
     async with server.connected() as connection:
@@ -121,21 +125,28 @@ async def test_handlers_stop_when_their_lease_runs_out_though_the_database_hangs
 async def test_claim_that_is_answered_after_its_lease_is_given_back_unspent(server: Restartable) -> None:
     async with worker(server.uri(), SURELANE_LEASE="1s", SURELANE_POLL_INTERVAL="1s"):
         async with server.connected() as connection:
-            identity = await enqueue(connection, "echo", run_in=1.5)
-        await asyncio.sleep(1)  # in which the worker has seen when to claim it
+            identity = await enqueue(connection, "echo", run_in=4)
+        await asyncio.sleep(2)  # in which the worker has seen when to claim it
         server.freeze()
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(4.5)
         server.thaw()
         async with server.connected() as connection:
             row = await ended(connection, identity)
-    assert (row["outcome"], row["attempts"], len(row["claimed"])) == ("completed", 1, 2)
+    assert (row["outcome"], row["attempts"]) == ("completed", 1)
+    assert len(row["claimed"]) >= 2
 
 
 async def test_outage_is_logged_once_when_it_begins_and_once_when_it_ends(server: Restartable) -> None:
     async with worker(server.uri(), SURELANE_POLL_INTERVAL="200ms") as running:
         await server.stop()
-        await asyncio.sleep(2)
+        await until(lambda: said(running), what="the outage")
+        await asyncio.sleep(2)  # in which it tries again and again
         await server.start()
-        await until(lambda: any("available again" in line for line in running.output), what="the recovery")
-        lines = [line for line in running.output if '"claims"' in line]
-    assert len(lines) == 2
+        await until(lambda: len(said(running)) > 1, what="the recovery")
+        begun, over = said(running)
+    assert ("unavailable" in begun, "available again" in over) == (True, True)
+
+
+def said(running: Service) -> list[str]:
+    """What the worker logged of its claims, which every poll interval tries."""
+    return [line for line in running.output if '"claims"' in line]

@@ -35,7 +35,7 @@ async def test_figures_come_with_the_next_poll(polling: Poll, monkeypatch: pytes
     monkeypatch.setattr(poll, "PATIENCE", 600)
     running = asyncio.create_task(polling.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             first, again = await polling.figures(), await polling.figures()
     finally:
         running.cancel()

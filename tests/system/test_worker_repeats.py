@@ -8,6 +8,7 @@ import pytest
 from surelane.pool import Connection
 from tests.processes import until
 from tests.system.slack_stand import Stand, fault, slack_stand
+from tests.system.test_worker_leases import LEASE
 from tests.system.worker import ended, worker
 
 
@@ -19,7 +20,7 @@ async def slack(connection: Connection) -> AsyncIterator[Stand]:
 
 async def die_and_try_again(database: str, slack: Stand, connection: Connection, text: str) -> list[str]:
     """Lets a worker be killed by the handler, a second one try again; returns the thread."""
-    settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": "1s"}
+    settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": LEASE}
     async with worker(database, **settings) as first:
         identity, message = await slack.mention(text)
         await until(lambda: first.child.exit_code is not None, what="the first worker's death")
@@ -45,7 +46,7 @@ async def test_worker_killed_between_replies_sends_only_the_missing_one(
 async def test_worker_that_stood_still_while_another_took_over_says_nothing_more(
     database: str, slack: Stand, connection: Connection
 ) -> None:
-    settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": "1s"}
+    settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": LEASE}
     async with worker(database, **settings) as first:
         identity, message = await slack.mention("twice slowly")
         await until(lambda: slack.answers(message), what="the first answer")
@@ -72,9 +73,9 @@ async def test_finished_stream_is_not_repeated(database: str, slack: Stand, conn
 async def test_rate_limit_longer_than_the_lease_is_waited_out(
     database: str, slack: Stand, connection: Connection
 ) -> None:
-    slack.simulator.faults.add(fault("rate_limited", methods=["chat.postMessage"], retry_after=3))
-    async with worker(database, SLACK_API_URL=slack.api, SURELANE_LEASE="1s"):
+    slack.simulator.faults.add(fault("rate_limited", methods=["chat.postMessage"], retry_after=5))
+    async with worker(database, SLACK_API_URL=slack.api, SURELANE_LEASE=LEASE):
         identity, message = await slack.mention("hello")
         row = await ended(connection, identity)
     assert (row["attempts"], slack.answers(message)) == (1, ["first answer"])
-    assert (row["finished_at"] - row["enqueued_at"]).total_seconds() >= 3
+    assert (row["finished_at"] - row["enqueued_at"]).total_seconds() >= 5

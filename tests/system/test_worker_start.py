@@ -45,7 +45,7 @@ async def test_worker_without_a_schema_is_alive_but_not_ready(empty_database: st
     async with (
         worker(empty_database, ready="", DATABASE_URL=empty_database) as running,
         aiohttp.ClientSession() as session,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         while not any("waiting for the database" in line for line in running.output):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.05)

@@ -1,8 +1,9 @@
 """When an idle worker wakes."""
 
 import asyncio
-import contextlib
+import signal
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 
 import aiohttp
 import asyncpg
@@ -17,6 +18,8 @@ from tests.system.worker import ended, enqueue, worker
 RARELY = "1h"
 TOO_SOON = 0.05
 """Clocks of two processes on one machine, read at different moments."""
+LATE = 5.0
+"""Seconds that a busy machine may take for what is milliseconds otherwise; without any reason to wake it is an hour."""
 
 OURS = "application_name = 'surelane-worker' and datname = current_database()"
 PEEKING = f"select exists (select from pg_stat_activity where {OURS} and wait_event = 'PgSleep')"
@@ -26,8 +29,8 @@ create function agent.peek_events (_kinds text[], _within interval, _max_attempt
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval)
 language sql volatile security definer
 begin atomic
-    select now_at, vts, paused, interval '3 s'
-    from pg_sleep(3), agent.quick_peek(_kinds, _within, _max_attempts, _cursors);
+    select now_at, vts, paused, interval '1 s'
+    from pg_sleep(8), agent.quick_peek(_kinds, _within, _max_attempts, _cursors);
 end
 """
 BACKENDS = f"select pid, query_start from pg_stat_activity where {OURS}"
@@ -54,7 +57,7 @@ async def test_notification_wakes_long_before_the_poll(
 ) -> None:
     async with worker(database, SURELANE_POLL_INTERVAL=RARELY):
         await idle(insider)
-        await ended(connection, await enqueue(connection, "echo"), within=1)
+        await ended(connection, await enqueue(connection, "echo"))
 
 
 async def test_scheduled_event_runs_on_time_though_nothing_commits_then(
@@ -66,16 +69,16 @@ async def test_scheduled_event_runs_on_time_though_nothing_commits_then(
             await enqueue(connection, "echo", run_in=2.5),
             await enqueue(connection, "echo", run_in=1.5),
         )
-        rows = [await ended(connection, identity, within=5) for identity in (soon, late)]
+        rows = [await ended(connection, identity) for identity in (soon, late)]
     waited = [(row["finished_at"] - row["enqueued_at"]).total_seconds() for row in rows]
-    assert 1.5 - TOO_SOON <= waited[0] < 2.0
-    assert 2.5 - TOO_SOON <= waited[1] < 3.0
+    assert 1.5 - TOO_SOON <= waited[0] < 1.5 + LATE
+    assert 2.5 - TOO_SOON <= waited[1] < 2.5 + LATE
 
 
 async def test_retry_runs_on_time_though_nothing_commits_then(database: str, connection: Connection) -> None:
     async with worker(database, SURELANE_POLL_INTERVAL=RARELY, SURELANE_BACKOFF_BASE="1s"):
-        row = await ended(connection, await enqueue(connection, "raise-once"), within=5)
-    assert (row["finished_at"] - row["enqueued_at"]).total_seconds() < 2
+        row = await ended(connection, await enqueue(connection, "raise-once"))
+    assert (row["finished_at"] - row["enqueued_at"]).total_seconds() < 1 + LATE
 
 
 async def test_lost_connection_is_replaced_at_once(
@@ -85,11 +88,11 @@ async def test_lost_connection_is_replaced_at_once(
         await idle(insider)
         before = {row["pid"] for row in await insider.fetch(BACKENDS)}
         await insider.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {OURS}")
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(LATE):
             while not {row["pid"] for row in await insider.fetch(BACKENDS)} - before:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.02)
         await idle(insider)
-        await ended(connection, await enqueue(connection, "echo"), within=1)
+        await ended(connection, await enqueue(connection, "echo"))
 
 
 async def test_without_notifications_the_poll_finds_events(
@@ -97,7 +100,7 @@ async def test_without_notifications_the_poll_finds_events(
 ) -> None:
     async with worker(database, SURELANE_NOTIFICATIONS="off", SURELANE_POLL_INTERVAL="300ms"):
         for _ in range(3):
-            await ended(connection, await enqueue(connection, "echo"), within=2)
+            await ended(connection, await enqueue(connection, "echo"))
         listening = await insider.fetchval(
             "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'"
         )
@@ -107,9 +110,12 @@ async def test_without_notifications_the_poll_finds_events(
 async def test_burst_is_not_answered_one_notification_at_a_time(
     database: str, connection: Connection
 ) -> None:
+    """All of them have arrived when the worker comes to look at the first."""
     async with worker(database, SURELANE_POLL_INTERVAL=RARELY) as running:
+        running.process.send_signal(signal.SIGSTOP)
         for _ in range(200):
             await enqueue(connection, "nothing")
+        running.process.send_signal(signal.SIGCONT)
         await _empty(connection)
         assert await _claims(running) < 200
 
@@ -117,19 +123,16 @@ async def test_burst_is_not_answered_one_notification_at_a_time(
 async def test_idle_worker_sends_at_most_one_statement_a_poll_interval(
     database: str, insider: Connection
 ) -> None:
-    seen: set[tuple[int, object]] = set()
-
-    async def watch() -> None:
-        while True:
-            seen.update((row["pid"], row["query_start"]) for row in await insider.fetch(BACKENDS))
-            await asyncio.sleep(0.02)
-
+    """Measured by when they came, after those that are still of its start."""
+    seen: set[tuple[int, datetime]] = set()
     async with worker(database, SURELANE_POLL_INTERVAL="400ms"):
-        await asyncio.sleep(1)  # what starting asks for
-        known = {(row["pid"], row["query_start"]) for row in await insider.fetch(BACKENDS)}
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(watch(), 4)
-    assert 4 <= len(seen - known) <= 10
+        await asyncio.sleep(1)
+        async with asyncio.timeout(60):
+            while len(seen) < 16:
+                seen.update((row["pid"], row["query_start"]) for row in await insider.fetch(BACKENDS))
+                await asyncio.sleep(0.02)
+    started = sorted(started for _, started in seen)
+    assert started[-1] - started[-11] >= 9 * timedelta(milliseconds=400)
 
 
 @pytest.mark.parametrize("late", ["commit", "lock"])
@@ -152,10 +155,10 @@ async def test_what_claims_passed_over_is_found_within_two_poll_intervals(
             await holder.execute("select from agent.event where id = $1 for update", passed)
             await connection.execute("select agent.resume_kind('echo')")
         await asyncio.sleep(MARGIN.total_seconds() + 0.2)
-        await ended(connection, await _enqueue_in_lane_3(connection), within=2 * interval)
+        await ended(connection, await _enqueue_in_lane_3(connection))
         await holding.commit()
         await holder.close()
-        await ended(connection, passed, within=2 * interval)
+        await ended(connection, passed, within=2 * interval + LATE)
 
 
 async def _enqueue_in_lane_3(connection: Connection) -> int:
@@ -172,15 +175,15 @@ async def test_a_poll_that_takes_long_delays_no_event(
     await connection.execute(SLOW_PEEK)
     async with worker(database, SURELANE_POLL_INTERVAL="10ms"):
         for _ in range(2):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not await insider.fetchval(PEEKING):  # noqa: ASYNC110 - no event says so
                     await asyncio.sleep(0.02)
-            await ended(connection, await enqueue(connection, "echo"), within=1)
+            await ended(connection, await enqueue(connection, "echo"), within=7)
             assert await insider.fetchval(PEEKING), "it is still at it"
 
 
 async def _empty(connection: Connection) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await connection.fetchval("select exists (select from agent.event)"):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.02)
 

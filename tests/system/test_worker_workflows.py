@@ -11,7 +11,7 @@ from tests.system.worker import ended, enqueue, worker
 async def test_plan_goes_on_in_subtasks_and_their_synthesis(database: str, connection: Connection) -> None:
     async with worker(database):
         planned = await ended(connection, await enqueue(connection, "plan", {"parts": 5}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (  # noqa: ASYNC110 - no event says so
                 row := await connection.fetchrow(
                     "select outcome, result from agent.event_hist where kind = 'synthesize'"
@@ -26,7 +26,7 @@ async def test_event_waits_for_its_answer_without_a_worker(database: str, connec
     queue = Queue(connection)
     async with worker(database) as running:
         identity = await enqueue(connection, "dispatch-execute")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await queue.answer_event(identity, '{"from": "elsewhere"}') != "done":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         row = await ended(connection, identity)

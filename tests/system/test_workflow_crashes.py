@@ -8,6 +8,7 @@ import signal
 from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
 from surelane.queue import Queue
+from tests.sql.migrations import becomes
 from tests.system.worker import ended, worker
 
 BRANCHES, LEAVES = 6, 5
@@ -25,15 +26,17 @@ async def test_a_nested_workflow_survives_the_death_of_its_workers(
     queue = Queue(connection)
     branches = [Job("branch", {"leaves": LEAVES}) for _ in range(BRANCHES)]
     async with worker(database, **SETTINGS) as first, worker(database, **SETTINGS) as survivor:
+        announced = "select count(*) = 2 from agent.worker"
+        await becomes(connection, announced)  # which they do a moment after they are ready
         identity = await queue.fan_out(branches, Continuation("sum"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await connection.fetchval(  # noqa: ASYNC110 - nothing to listen to
                 "select exists (select from agent.event_hist where kind = 'part')"
                 " and exists (select from agent.event where claimed_by is not null)"
             ):
                 await asyncio.sleep(0.005)
         os.kill(first.process.pid, signal.SIGKILL)
-        row = await ended(connection, identity, within=30)
+        row = await ended(connection, identity, within=60)
         assert survivor.child.exit_code is None
 
     assert json.loads(row["result"])["sum"] == BRANCHES * LEAVES

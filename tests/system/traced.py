@@ -39,15 +39,15 @@ class Traced:
             spans = found()
             return all(len(named(spans, operation)) >= count for operation, count in counts.items())
 
-        await until(complete, within=20, what=f"{counts} in the trace of {key}")
+        await until(complete, within=60, what=f"{counts} in the trace of {key}")
         return found()
 
-    async def ended(self, *mentions: Mention, within: float = 30) -> None:
+    async def ended(self, *mentions: Mention, within: float = 60) -> None:
         """Waits until mentions are handled."""
         expected = {mention.event_id: "completed" for mention in mentions}
         await eventually(lambda: outcomes(self.running.system, list(mentions)), expected, within=within)
 
-    async def handled(self, words: str = "", *, within: float = 30) -> Mention:
+    async def handled(self, words: str = "", *, within: float = 60) -> Mention:
         """Sends a mention with these words and waits until it is handled."""
         mention = said(await new_mention(self.running.system), words)
         assert await send(self.running.system, mention) == 200

@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import asyncpg
 import psutil  # type: ignore[import-untyped]
 from dev.processes import Child
 
-from tests.processes import clean_environment, until
+from tests.processes import clean_environment, free_port, until
 from tests.scenario import System
 
 PORTS = ("SURELANE_PORT", "SURELANE_PRIVATE_PORT", "SURELANE_WORKER_PRIVATE_PORT", "SURELANE_SIMULATOR_PORT")
@@ -70,23 +70,23 @@ class Up:
         """Waits until it says that it is up."""
         await until(
             lambda: "Surelane is up" in self.shown or self.child.exit_code is not None,
-            within=60,
+            within=120,
             what="`make up`",
         )
         assert self.child.exit_code is None, f"it ended with {self.child.exit_code}:\n{self.shown}"
-        await until(lambda: any("database " in line for line in self.output[-3:]), what="the last line")
+        await until(lambda: re.search(r"^ +database +\S", self.shown, re.MULTILINE), what="the last line")
         itself = psutil.Process(self.child.process.pid)
         self.family = [itself, *itself.children(recursive=True)]
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends a signal; returns the exit code."""
-        return await self.child.stop(number, within=45)
+        return await self.child.stop(number, within=90)
 
 
 @asynccontextmanager
 async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
     """Runs it for the length of the block; whatever is left of it afterwards is killed."""
-    ports = dict.fromkeys(PORTS, "0")
+    ports = {name: str(free_port()) for name in PORTS}
     output: list[str] = []
 
     def show(line: str) -> None:
@@ -106,7 +106,7 @@ async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[
         child.kill()
         await child.wait()
         for process in running.family:
-            if process.is_running():
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
 
 

@@ -51,7 +51,7 @@ async def enqueue(
     return identity
 
 
-async def ended(connection: Connection, identity: int, within: float = 10) -> asyncpg.Record:
+async def ended(connection: Connection, identity: int, within: float = 30) -> asyncpg.Record:
     """The event's row in history, waited for."""
     try:
         async with asyncio.timeout(within):
@@ -65,7 +65,7 @@ async def ended(connection: Connection, identity: int, within: float = 10) -> as
         raise AssertionError(f"event {identity} did not end within {within} s; it is {live}") from None
 
 
-async def claimed(connection: Connection, identity: int, within: float = 10) -> asyncpg.Record:
+async def claimed(connection: Connection, identity: int, within: float = 30) -> asyncpg.Record:
     """The event's row once a worker holds it, waited for."""
     async with asyncio.timeout(within):
         while True:

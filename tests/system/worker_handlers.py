@@ -109,9 +109,11 @@ async def sleep(event: Event, ctx: Context) -> None:
 
 @handlers.on("sleep-in-a-thread")
 def sleep_in_a_thread(event: Event, ctx: Context) -> dict[str, object]:
-    """Takes as long as it is told, blocking a thread."""
+    """Takes as long as it is told, blocking a thread; says when it ran."""
+    began = time.time()
     time.sleep(event.payload.get("seconds", 0.1))
-    return {"attempt": ctx.attempt, "replied_from_a_thread": ctx.run(asyncio.sleep(0, result=True))}
+    replied = ctx.run(asyncio.sleep(0, result=True))
+    return {"replied_from_a_thread": replied, "began": began, "ended": time.time()}
 
 
 @handlers.on("too-slow", timeout="200ms")
@@ -158,7 +160,7 @@ async def mentioned(event: Event, ctx: Context) -> object:
         return await _stream(event, ctx, words)
     first = await ctx.slack.reply(event, "first answer")
     _die_if(event, words, "die-after-first")
-    await asyncio.sleep(1 if "slowly" in words else 0)
+    await asyncio.sleep(2 if "slowly" in words else 0)
     second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
     _die_if(event, words, "die-at-the-end")
     return [first, second]

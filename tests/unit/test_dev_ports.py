@@ -7,6 +7,7 @@ import pytest
 from dev.ports import Wanted, choose
 
 from surelane.errors import SettingsError
+from tests.processes import free_port
 
 HOST = "127.0.0.1"
 
@@ -28,8 +29,7 @@ def test_a_port_that_is_set_and_taken_is_named(taken: int) -> None:
 
 
 def test_a_default_makes_way_for_a_port_that_is_set() -> None:
-    with socket.create_server((HOST, 0)) as listener:
-        wanted = listener.getsockname()[1]
+    wanted = free_port()
     ports = choose(
         HOST,
         {

@@ -65,4 +65,4 @@ async def test_children_do_not_outlive_a_killed_parent() -> None:
     grandchild = psutil.Process(int(lines[0]))
     parent.process.kill()
     await parent.wait()
-    await asyncio.to_thread(grandchild.wait, 10)
+    await asyncio.to_thread(grandchild.wait, 60)
