@@ -123,10 +123,10 @@ async def test_handlers_stop_when_their_lease_runs_out_though_the_database_hangs
 
 
 async def test_claim_that_is_answered_after_its_lease_is_given_back_unspent(server: Restartable) -> None:
-    async with worker(server.uri(), SURELANE_LEASE="1s", SURELANE_POLL_INTERVAL="1s"):
+    async with worker(server.uri(), SURELANE_LEASE="1s", SURELANE_POLL_INTERVAL="10s"):
         async with server.connected() as connection:
             identity = await enqueue(connection, "echo", run_in=4)
-        await asyncio.sleep(2)  # in which the worker has seen when to claim it
+        await asyncio.sleep(2)  # in which the worker, being notified, has seen when to claim it
         server.freeze()
         await asyncio.sleep(4.5)
         server.thaw()
