@@ -12,17 +12,17 @@ set enable_bitmapscan = off
 as $$
 declare
     _now timestamptz := agent.clock();
-    _picked record;
+    _held record;
 begin
-    select * into _picked
-    from agent.pick_heads(array(select kind from agent.kind where not paused), 1, _max_attempts, _now, null);
-    if _picked.lapsed[1] and _picked.group_keys[1] is not null then
-        perform agent.fence_members(_picked.group_keys[1:1], _now);
+    select * into _held
+    from agent.hold_heads(array(select kind from agent.kind where not paused), 1, _max_attempts, _now, null);
+    if _held.lapsed[1] and _held.group_keys[1] is not null then
+        perform agent.fence_members(_held.group_keys[1:1], _now);
     end if;
     return query
     update agent.event
     set attempts = attempts + 1, vt = _now + _invisible_for, claimed = claimed || _now, heartbeat_at = null, retrying = false
     , claimed_by = coalesce(nullif(current_setting('application_name'), ''), session_user)
-    where id = _picked.ids[1] returning *;
+    where ctid = _held.places[1] returning *;
 end
 $$;

@@ -18,23 +18,22 @@ as $$
 #variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
-    _picked record;
-    _ids int8[];
+    _held record;
 begin
-    select * into _picked from agent.pick_heads(_kinds, _limit, _max_attempts, _now, _cursors);
-    if _picked.ids is null then
+    select places[1:_limit] as places, vts, group_keys, lapsed into _held from agent.hold_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+    if _held.places is null then
         return;
     end if;
-    _ids := _picked.ids[1:_limit];
-    if array_remove(_picked.group_keys, null) <> '{}' then
-        _ids := agent.pick_members(_ids, _picked.group_keys, _picked.lapsed, _kinds, _limit, _max_attempts, _now);
+    if array_remove(_held.group_keys, null) <> '{}' then
+        select * into _held from agent.hold_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, _kinds, _limit, _max_attempts, _now);
     end if;
     return query
     update agent.event as e
     set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed = e.claimed || _now, claimed_by = _claimed_by, heartbeat_at = _now
     , retrying = false
-    where e.id = any(_ids)
-    returning e.id, e.kind, e.lane, e.event_ts, e.attempts, cardinality(e.claimed), e.vt, _picked.vts[array_position(_picked.ids, e.id)]
+    from unnest(_held.places, _held.vts) as held (place, vt)
+    where e.ctid = held.place
+    returning e.id, e.kind, e.lane, e.event_ts, e.attempts, cardinality(e.claimed), e.vt, held.vt
     , e.event, e.item_key, e.group_key, e.max_attempts, e.enqueued_at, e.errors, e.notes, e.traceparent;
 end
 $$;

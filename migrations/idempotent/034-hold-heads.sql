@@ -1,9 +1,10 @@
 -- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, the lanes in turn from a random one, the
 -- kinds of a lane in random order; one index probe a (lane, kind), from its cursor on where one is given.
+-- Their places (ctid) stay theirs while they are locked: whoever goes on to them by place spares another look at the index.
 -- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A claim that meets only those looks at 100 more, then has them swept.
-create or replace function agent.pick_heads
+create or replace function agent.hold_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
-, out ids int8[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -15,11 +16,11 @@ declare
     _swept int4 := 0;
 begin
     foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
-        select array_agg(h.id) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
+        select array_agg(h.ctid) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
         , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
-        into ids, vts, group_keys, lapsed, _exhausted
+        into places, vts, group_keys, lapsed, _exhausted
         from (
-            select e.id, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _max_attempts) as claimable
+            select e.ctid, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _max_attempts) as claimable
             from (
                 select (_first + turn) & 15 as lane, k.kind
                 -- A cursor ahead of the clock would hide events: it is dropped.
@@ -30,13 +31,13 @@ begin
                 order by turn, random()
             ) as probe
             cross join lateral (
-                select * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
+                select ctid, * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
                 order by vt limit _limit for update skip locked
             ) as e
             limit _limit
         ) as h;
         -- Fewer than asked for: there are no others.
-        exit when ids is not null or _exhausted < _limit or _swept > 0;
+        exit when places is not null or _exhausted < _limit or _swept > 0;
         if _exhausted > 100 then
             _swept := agent.sweep_exhausted(_max_attempts, 1000);
         end if;
