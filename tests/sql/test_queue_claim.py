@@ -2,13 +2,16 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
+from surelane.events import Event
 from surelane.pool import Connection
+from surelane.queue import Queue, Row
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
@@ -45,6 +48,27 @@ def chi_square(counts: Counter[int], total: int) -> float:
 async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
     assert await claim_one(queue) is None
     assert await claim(queue) == []
+
+
+def event_of(row: Row, prior_vt: datetime | None) -> Event:
+    """A claimed row as an event, each field by its name."""
+    named = {**row, "body": row["event"], "claim": len(row["claimed"]), "prior_vt": prior_vt}
+    return Event(**{field.name: named[field.name] for field in fields(Event)})
+
+
+async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    vt = await queue.fetchval(
+        "update agent.event set attempts = 1, max_attempts = 7, errors = '[1]', notes = '{}', traceparent = 't'"
+        ", lane = 5, enqueued_at = enqueued_at - interval '1 day' returning vt"
+    )
+    (batched,) = await Queue(queue).claim_events(["slack.app_mention"], 1, worker="w")
+    assert (row := await live(queue, identity)) is not None
+    assert batched == event_of(row, vt)
+    await release(queue, (batched.id, batched.claim))
+    single = await Queue(queue).claim_event()
+    assert (row := await live(queue, identity)) is not None
+    assert single == event_of(row, None)
 
 
 async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None:

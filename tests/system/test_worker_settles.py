@@ -1,6 +1,8 @@
 """When settles are sent."""
 
 import asyncio
+import gc
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -47,6 +49,22 @@ async def test_what_somebody_waits_for_is_not_held_back_to_gather_more(
         sending.cancel()
         await close_pool(pool)
     assert await connection.fetchval("select count(*) from agent.event_hist") == MANY + 1
+
+
+async def test_what_is_settled_is_freed_without_the_garbage_collector(connection: Connection) -> None:
+    await connection.execute("select agent.enqueue('echo')")
+    leases = Leases(Queue(connection), timedelta(minutes=10), Metrics())
+    (event,) = await Queue(connection).claim_events(["echo"], 1, worker="w")
+    work = Work(Handler("echo", ("echo",), nothing), [event], 600.0, 0.0)
+    leases.add(work)
+    freed = weakref.ref(event)
+    gc.disable()
+    try:
+        leases.drop(work.claims)
+        del event, work
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_full_batch_of_an_entity_says_that_there_may_be_more(connection: Connection) -> None:

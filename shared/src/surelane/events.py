@@ -100,7 +100,7 @@ class Settled(StrEnum):
     """A lock was held; nothing was changed; try again, the lease is kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Event
 class Completion:
     """An event to be moved to history as completed. ``result`` is JSON text."""
 

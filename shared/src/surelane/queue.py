@@ -67,11 +67,12 @@ class Queue(Jobs, Schedules, Measured):
     ) -> Event | None:
         """Claims one visible event of any kind that is not paused, chosen at random; ``None`` when there is none."""
         row = await self._database.fetchrow(
-            "select *, cardinality(claimed) as claim, null::timestamptz as prior_vt from agent.claim_event($1, $2)",
+            "select id, kind, event_ts, attempts, cardinality(claimed), vt, event, null::timestamptz, item_key"
+            ", group_key, max_attempts, enqueued_at, errors, traceparent, lane, notes from agent.claim_event($1, $2)",
             max_attempts,
             invisible_for,
         )
-        return None if row is None else _event(row)
+        return None if row is None else Event(*row)
 
     async def claim_events(
         self,
@@ -90,7 +91,9 @@ class Queue(Jobs, Schedules, Measured):
             cursors: for each lane and kind (``lane * len(kinds) + position``), where to start scanning.
         """
         rows = await self._database.fetch(
-            "select * from agent.claim_events($1, $2, $3, $4, $5, $6)",
+            # In the order of Event's fields: looking each up by its name takes a microsecond an event.
+            "select id, kind, event_ts, attempts, claim, vt, event, prior_vt, item_key, group_key, max_attempts"
+            ", enqueued_at, errors, traceparent, lane, notes from agent.claim_events($1, $2, $3, $4, $5, $6)",
             kinds,
             limit,
             max_attempts,
@@ -98,7 +101,7 @@ class Queue(Jobs, Schedules, Measured):
             worker,
             cursors,
         )
-        return [_event(row) for row in rows]
+        return [Event(*row) for row in rows]
 
     async def peek_events(
         self,
@@ -245,27 +248,6 @@ class Queue(Jobs, Schedules, Measured):
         if row is None:
             raise LookupError("agent.version holds no row")
         return row["version"], row["min_compatible"]
-
-
-def _event(row: Row) -> Event:
-    return Event(
-        id=row["id"],
-        kind=row["kind"],
-        event_ts=row["event_ts"],
-        attempts=row["attempts"],
-        claim=row["claim"],
-        vt=row["vt"],
-        prior_vt=row["prior_vt"],
-        body=row["event"],
-        item_key=row["item_key"],
-        group_key=row["group_key"],
-        max_attempts=row["max_attempts"],
-        enqueued_at=row["enqueued_at"],
-        errors=row["errors"],
-        traceparent=row["traceparent"],
-        lane=row["lane"],
-        notes=row["notes"],
-    )
 
 
 def _answers(count: int, others: Sequence[Row]) -> list[Settled]:

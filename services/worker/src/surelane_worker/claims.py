@@ -18,11 +18,10 @@ MOST_MEMBERS = 100
 class Claim:
     """One event in this worker's hands, from its claim until the database has answered to its settle."""
 
-    __slots__ = ("event", "lease_ends", "settling", "settling_since", "span", "work")
+    __slots__ = ("event", "lease_ends", "settling", "settling_since", "span")
 
-    def __init__(self, event: Event, work: "Work", lease_ends: float) -> None:
+    def __init__(self, event: Event, lease_ends: float) -> None:
         self.event = event
-        self.work = work
         self.lease_ends = lease_ends
         """When the lease runs out at the earliest, by the event loop's clock."""
         self.settling = False
@@ -45,7 +44,7 @@ class Work:
 
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
-        self.claims = [Claim(event, self, lease_ends) for event in events]
+        self.claims = [Claim(event, lease_ends) for event in events]
         self.since = since
         """When it was claimed, by the event loop's clock."""
         self.task: asyncio.Task[None] | None = None

@@ -8,7 +8,7 @@ from surelane.events import Settled
 from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE
 from surelane.queue import Queue
-from surelane_worker.claims import LOST, Claim
+from surelane_worker.claims import LOST, Claim, Work
 from surelane_worker.context import Stoppable
 from surelane_worker.metrics import Metrics
 from surelane_worker.outage import Outage
@@ -31,7 +31,8 @@ class Leases:
         self._metrics = metrics
         self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
         self._outage = Outage(log, "heartbeats")
-        self.held: set[Claim] = set()
+        self.held: dict[Claim, Work] = {}
+        """Each claim and its work. A claim does not know its work itself: as a cycle both would outlive the settle."""
 
     def ends(self, claimed_at: float) -> float:
         """When a lease that was asked for at ``claimed_at`` runs out at the earliest."""
@@ -95,14 +96,20 @@ class Leases:
 
     def _lose(self, claim: Claim) -> None:
         # A claim that is settled meanwhile answers stale to a heartbeat sent before: that is no loss.
-        if claim not in self.held or claim.settling or claim.work.stopped == LOST:
+        work = self.held.get(claim)
+        if work is None or claim.settling or work.stopped == LOST:
             return
         self._metrics.lease_lost(claim.event.kind)
         log.warning(
             "lease lost", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
         )
-        claim.work.stop(LOST)
+        work.stop(LOST)
+
+    def add(self, work: Work) -> None:
+        """Holds the claims of a piece of work."""
+        self.held.update(dict.fromkeys(work.claims, work))
 
     def drop(self, claims: Iterable[Claim]) -> None:
         """Forgets claims that are settled or lost."""
-        self.held.difference_update(claims)
+        for claim in claims:
+            self.held.pop(claim, None)

@@ -162,7 +162,7 @@ class Loop:
         lease_ends, now = self._leases.ends(began), asyncio.get_running_loop().time()
         works = works_of(events, self._handlers, lease_ends, now)
         for work in works:
-            self._leases.held.update(work.claims)
+            self._leases.add(work)
         if self.stopping or lease_ends < now:  # the answer may have taken longer than the lease
             self._give_back(works)
         else:

@@ -16,7 +16,7 @@ from surelane_worker.claims import Claim
 from surelane_worker.lease import Leases
 from surelane_worker.metrics import Metrics
 from surelane_worker.outage import Outage
-from surelane_worker.settles import SORTS, Settle, Settlement, send, without_what_was_refused
+from surelane_worker.settles import Settle, Settlement, send, without_what_was_refused
 from surelane_worker.tracing import Tracing, now
 
 FIRST_PAUSE = 0.02
@@ -114,12 +114,10 @@ class Settler:
 
     async def _send(self, batch: Sequence[Settlement]) -> list[Settlement]:
         """Sends a batch; returns what must be sent again."""
-        again: list[Settlement] = []
-        for sort in SORTS:
-            alike = [(claim, settle) for claim, settle in batch if isinstance(settle, sort)]
-            if alike:
-                again += await self._send_alike(alike)
-        return again
+        sorts: dict[type[Settle], list[Settlement]] = {}
+        for one in batch:
+            sorts.setdefault(type(one[1]), []).append(one)
+        return [again for alike in sorts.values() for again in await self._send_alike(alike)]
 
     async def _send_alike(self, batch: Sequence[Settlement]) -> Sequence[Settlement]:
         try:

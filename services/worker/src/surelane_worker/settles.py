@@ -47,7 +47,6 @@ class Awaiting:
 
 Settle = Completion | Failure | Snoozed | Released | Continued | Awaiting
 Settlement = tuple[Claim, Settle]
-SORTS: tuple[type[Settle], ...] = (Completion, Failure, Released, Snoozed, Continued, Awaiting)
 
 
 async def send(queue: Queue, batch: Sequence[Settlement], max_attempts: int) -> list[Settled]:
