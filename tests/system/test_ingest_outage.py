@@ -19,6 +19,7 @@ RETRY_DELAYS = (0.0, 0.3, 1.0)
 """Slack's three retries, at once, after a minute and after five, shortened."""
 
 
+CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-ingest'"
 BUDGET = "1s"
 """Half of the usual, so that Slack's three seconds hold on a busy machine too."""
 
@@ -135,15 +136,21 @@ async def test_killed_connections_lose_nothing(postgres: Restartable, slack: Sla
     work = asyncio.create_task(sending(sender, stop))
     for _ in range(10):
         await acknowledged_more(sender, 20)
-        await postgres.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-ingest'"
-        )
+        await postgres.execute(CUT)
     stop.set()
     await work
     async with postgres.connected() as connection:
         rows = await stored(connection)
     assert sorted(rows) == sorted(sender.acknowledged)
     assert not sender.given_up
+
+
+async def test_a_service_whose_connections_were_cut_while_idle_ends_when_it_is_told_to(
+    postgres: Restartable, ingest: Service, slack: Slack
+) -> None:
+    assert (await slack.event(mention())).status == 200
+    await postgres.execute(CUT)
+    assert await ingest.child.stop(signal.SIGTERM, 20) == 0
 
 
 async def test_a_database_that_hangs_is_answered_503_in_time_and_used_again_when_it_is_back(

@@ -1,10 +1,10 @@
 """Connections that cannot hang: one that is still busy when its user gives up is cut, not waited for."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-from surelane.pool import Connection, Pool
+from surelane.pool import UNAVAILABLE, Connection, Pool
 
 
 class Connections:
@@ -30,7 +30,8 @@ class Connections:
         try:
             yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
         except BaseException:
-            connection.terminate()
+            with suppress(*UNAVAILABLE):  # the server may have cut it already: that must not hide a cancellation
+                connection.terminate()
             raise
         finally:
             await self._pool.release(connection)
