@@ -113,9 +113,11 @@ def test_every_variable_is_read_by_the_code() -> None:
 
 
 def test_settings_are_passed_on_as_they_are_given() -> None:
-    services = config(*PRODUCTION, env={**SECRETS, "SURELANE_CONCURRENCY": "7"})["services"]
-    assert services["worker"]["environment"]["SURELANE_CONCURRENCY"] == "7"
-    assert production()["worker"]["environment"].get("SURELANE_CONCURRENCY") is None
+    given = {"SURELANE_CONCURRENCY": "7", "OTEL_BSP_MAX_QUEUE_SIZE": "9"}
+    services = config(*PRODUCTION, env={**SECRETS, **given})["services"]
+    assert given.items() <= services["worker"]["environment"].items()
+    assert services["ingest"]["environment"]["OTEL_BSP_MAX_QUEUE_SIZE"] == "9"
+    assert not any(production()["worker"]["environment"].get(name) for name in given)
 
 
 def test_the_demonstration_speaks_to_its_simulator_with_public_secrets() -> None:

@@ -171,7 +171,7 @@ def test_the_public_service_has_the_public_port_alone(manifests: tuple[Manifest,
 
 
 def test_what_is_scraped_is_found_by_name_ready_or_not(manifests: tuple[Manifest, ...]) -> None:
-    for name in ("ingest-private", "worker"):
+    for name in ("ingest-private", "operator-private", "worker"):
         service = named(manifests, "Service", name)["spec"]
         assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 

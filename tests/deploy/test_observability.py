@@ -10,7 +10,8 @@ import yaml
 
 from tests.deploy.commands import ROOT, run
 from tests.deploy.compose import config
-from tests.deploy.manifests import OBSERVED, named, rendered
+from tests.deploy.manifests import OBSERVED, named, rendered, workloads
+from tests.deploy.manifests import labels as labels_of
 from tests.deploy.monitoring import (
     ALERTS,
     DASHBOARD,
@@ -43,6 +44,7 @@ WORDS = {
 GRID = 24
 """Columns of a Grafana dashboard."""
 BY_TARGET = {"instance", "job"}
+NAME = "app.kubernetes.io/name"
 PUBLISHED = {"grafana": 3000, "jaeger": 16686, "prometheus": 9090}
 
 
@@ -151,6 +153,23 @@ def test_pipelines_are_made_of_components_that_are_defined(name: str) -> None:
             component for pipeline in read["service"]["pipelines"].values() for component in pipeline[part]
         }
         assert used == set(read[part])
+
+
+def test_every_program_that_shows_metrics_is_scraped_and_may_be() -> None:
+    manifests = rendered(OBSERVED)
+    shown = {
+        labels_of(workload)[NAME]
+        for workload in workloads(manifests)
+        if workload["spec"]["template"]["metadata"].get("annotations", {}).get("prometheus.io/scrape")
+        == "true"
+    }
+    jobs = yaml.safe_load(ALERTS.with_name("prometheus.yaml").read_text())["scrape_configs"]
+    names = [name for job in jobs for config in job["dns_sd_configs"] for name in config["names"]]
+    services = [named(manifests, "Service", name)["spec"]["selector"][NAME] for name in names]
+    assert services == [job["job_name"] for job in jobs] == sorted(shown)
+    (egress,) = named(manifests, "NetworkPolicy", "prometheus")["spec"]["egress"]
+    (reached,) = egress["to"][0]["podSelector"]["matchExpressions"]
+    assert (reached["key"], set(reached["values"])) == (NAME, shown)
 
 
 def test_what_scrapes_and_what_exports_may() -> None:

@@ -49,9 +49,9 @@ class Prometheus:
 
 
 def configuration(running: Whole) -> dict[str, Any]:
-    """Ours, but for where the services are, and faster."""
+    """Ours, but for where the services are, and faster; the operator's API has none of its own here."""
     read: dict[str, Any] = yaml.safe_load(ALERTS.with_name("prometheus.yaml").read_text())
-    ports = {"ingest": [running.ingest], "worker": running.workers}
+    ports = {"ingest": [running.ingest], "operator": [], "worker": running.workers}
     jobs = [
         {
             "job_name": job["job_name"],
