@@ -30,7 +30,7 @@ class Connections:
         try:
             yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
         except BaseException:
-            with suppress(*UNAVAILABLE):  # the server may have cut it already: that must not hide a cancellation
+            with suppress(*UNAVAILABLE):  # cut by the server already: that must not hide a cancellation
                 connection.terminate()
             raise
         finally:
