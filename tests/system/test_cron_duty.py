@@ -14,6 +14,7 @@ from surelane.pool import Connection, close_pool, create_pool
 from surelane.queue import Queue
 from surelane_worker.maintenance import cron
 from surelane_worker.maintenance.cron import CronDuty
+from surelane_worker.metrics import Metrics
 from surelane_worker.schedule import Schedule
 from tests.databases import as_role
 
@@ -30,7 +31,7 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
 async def firing(database: str, count: int = 1, declared: Sequence[Schedule] = ()) -> AsyncIterator[None]:
     """So many workers' duty for the length of the block."""
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=count)
-    duties = [asyncio.create_task(CronDuty(Queue(pool), declared).run()) for _ in range(count)]
+    duties = [asyncio.create_task(CronDuty(Queue(pool), declared, Metrics()).run()) for _ in range(count)]
     try:
         yield
         assert not any(duty.done() for duty in duties)

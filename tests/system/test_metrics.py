@@ -4,17 +4,21 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import aiohttp
 import asyncpg
 
+from surelane.events import Settled
+from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane_worker.counted_queue import CountedQueue
 from tests.databases import Server, as_role
 from tests.metrics import documented, documented_labels, exported, labels, ours, value
 from tests.otlp import receiving
 from tests.processes import Service, service, until
+from tests.scenario import eventually
 from tests.system.ingest_client import Slack, mention, settings
 from tests.system.worker import ended, enqueue, worker
 from tests.vacuum import holder, owner_sees_sessions, snapshot_held
@@ -95,6 +99,31 @@ async def test_counts_of_a_handled_kind_begin_at_zero(database: str) -> None:
         shown = await exported(working.private_url)
     for name in ("messaging_client_consumed_messages_total", "surelane_event_failures_total"):
         assert value(shown, name, messaging_destination_name="echo") == 0
+
+
+async def test_what_workers_store_is_counted_by_kind(database: str, connection: Connection) -> None:
+    due = datetime.now(UTC) - timedelta(minutes=1)
+    await Queue(connection).set_cron("yearly", kind="nothing", schedule="0 0 1 1 *", next_at=due)
+    async with worker(database) as working:
+        await ended(connection, await enqueue(connection, "plan", {"parts": 2}))
+
+        async def sent() -> dict[str, float | None]:
+            shown, name = await exported(working.private_url), "messaging_client_sent_messages_total"
+            kinds = ("subtask", "synthesize", "nothing", "plan")
+            return {kind: value(shown, name, messaging_destination_name=kind) for kind in kinds}
+
+        expected: dict[str, float | None] = {"subtask": 2, "synthesize": 1, "nothing": 1, "plan": 0}
+        await eventually(sent, expected, within=30)
+
+
+async def test_a_job_that_is_there_already_is_not_counted_as_stored(connection: Connection) -> None:
+    sent: list[str] = []
+    queue = CountedQueue(connection, sent.extend)
+    for _ in range(2):
+        await queue.enqueue("mail", item_key="welcome:ada")
+    await queue.fan_out([Job("part")], Continuation("whole"))
+    assert await queue.continue_event(1, 1, [Job("part")], Continuation("whole")) is Settled.STALE
+    assert sent == ["mail", "part", "whole"]
 
 
 async def test_every_replica_shows_the_queue(database: str, connection: Connection) -> None:

@@ -20,6 +20,7 @@ class DueCron:
     """
 
     name: str
+    kind: str
     schedule: str
     time_zone: str
     catch_up: CatchUp
@@ -87,6 +88,7 @@ class Schedules:
         return [
             DueCron(
                 row["name"],
+                row["kind"],
                 row["schedule"],
                 row["time_zone"],
                 row["catch_up"],

@@ -15,6 +15,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
+from surelane.figures import MOST_KINDS, Bounded
 from surelane.telemetry import SCHEMA_URL
 from surelane_worker.distribution import KIND, SHORT, Distribution
 
@@ -26,6 +27,8 @@ class Metrics(Collector):
     """What one worker counts."""
 
     def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
+        self._sent_kinds = Bounded(MOST_KINDS)
         self._consumed: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
@@ -52,6 +55,7 @@ class Metrics(Collector):
         """Makes these the process's metrics; counts of ``kinds`` begin at 0. ``pushed``: they also go out by OTLP."""
         meter = metrics.get_meter("surelane_worker", schema_url=SCHEMA_URL)
         for name, description, counted in (
+            ("messaging.client.sent.messages", "Jobs stored.", self._sent),
             ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
             ("surelane.event.retries", "Attempts that will be followed by another.", self._retries),
             ("surelane.event.failures", "Attempts that failed.", self._failures),
@@ -80,6 +84,10 @@ class Metrics(Collector):
     def describe(self) -> Iterable[HistogramMetricFamily]:
         """Names alone, so that registering collects nothing."""
         return self.collect()
+
+    def sent(self, kinds: Sequence[str]) -> None:
+        """Counts jobs that were stored: their kinds may be others than those handled here."""
+        self._sent.update(map(self._sent_kinds, kinds))
 
     def claimed(self, events: Sequence[Event]) -> None:
         """Counts a batch of claimed events."""

@@ -20,6 +20,7 @@ from surelane.settings import load_settings
 from surelane.telemetry import configure_telemetry
 from surelane.watch import Watch
 from surelane_worker.context import Services
+from surelane_worker.counted_queue import CountedQueue
 from surelane_worker.cursors import Cursors
 from surelane_worker.dispatch import Dispatch
 from surelane_worker.execute import Executor
@@ -101,7 +102,7 @@ async def _serve(
     metrics: Metrics,
     tracing: Tracing | None,
 ) -> None:
-    queue = Queue(pool)
+    queue = CountedQueue(pool, metrics.sent)
     worker = assemble(settings, handlers, queue, slack, metrics, tracing)
     worker.watch.publish()
     readiness = Readiness(queue, stop.is_set, lambda: worker.loop.claiming_for > 0)
@@ -202,7 +203,7 @@ def assemble(
         interval=settings.sweep_interval,
         claiming_for=lambda: loop.claiming_for,
     )
-    cron = CronDuty(queue, registered.schedules())
+    cron = CronDuty(queue, registered.schedules(), metrics)
     poll = Poll(
         queue,
         list(handlers),

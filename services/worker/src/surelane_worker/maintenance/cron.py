@@ -13,6 +13,7 @@ from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
 from surelane.schedules import DueCron
+from surelane_worker.metrics import Metrics
 from surelane_worker.outage import Outage
 from surelane_worker.schedule import Schedule
 
@@ -25,9 +26,10 @@ log = get_logger("surelane_worker.maintenance.cron")
 class CronDuty:
     """Declares the schedules that come with the handlers, then fires whatever is due."""
 
-    def __init__(self, queue: Queue, declared: Sequence[Schedule]) -> None:
+    def __init__(self, queue: Queue, declared: Sequence[Schedule], metrics: Metrics) -> None:
         self._queue = queue
         self._declared = list(declared)
+        self._metrics = metrics
         self._unreadable: set[tuple[str, str, str]] = set()
         self._outage = Outage(log, "schedules")
         self._due: float | None = None
@@ -103,6 +105,7 @@ class CronDuty:
             return False
         fired = await self._queue.fire_cron(due.name, due.next_at, times, following)
         if fired:
+            self._metrics.sent([due.kind] * fired)
             log.info("schedule fired", schedule=due.name, jobs=fired)
         return following <= due.now
 
