@@ -10,7 +10,7 @@ from surelane.operations import Operations
 from surelane.pool import Connection
 from surelane.queue import Queue
 from surelane.story import trace_of
-from surelane.telemetry import trace_id_of
+from surelane.spans import trace_id_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
 from tests.system.slack_stand import slack_stand

@@ -1,17 +1,44 @@
 """Which exporters the standard ``OTEL_*`` variables name."""
 
 import os
+from types import ModuleType
 
 from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
 
 from surelane.redaction import RedactingExporter
+from surelane.span_encoder import encode_spans
 
 
-def span_exporter() -> SpanExporter | None:
-    """The exporter of spans; ``None``: traces are off."""
-    exporter = _span_exporter()
-    return None if exporter is None else RedactingExporter(exporter)
+def span_exporter() -> tuple[SpanExporter, bool] | None:
+    """The exporter of spans, and whether it takes spans of ours; ``None``: traces are off."""
+    exporter: SpanExporter
+    match _named("traces"):
+        case "otlp" if _protocol("traces") == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc  # noqa: PLC0415 - grpc is slow to import and rarely used
+
+            exporter, lean = grpc.OTLPSpanExporter(), _encodes_ours(grpc)
+        case "otlp":
+            from opentelemetry.exporter.otlp.proto.http import trace_exporter as http  # noqa: PLC0415
+
+            exporter, lean = http.OTLPSpanExporter(), _encodes_ours(http)
+        case "console":
+            exporter, lean = ConsoleSpanExporter(), False
+        case _:
+            return None
+    return RedactingExporter(exporter), lean
+
+
+def _encodes_ours(exporter: ModuleType) -> bool:
+    """Has an exporter of the SDK's encode with our encoder, where that can be: it has no parameter for it.
+
+    Not where variables set limits, which only the SDK's spans keep.
+    """
+    limited = any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
+    if limited or "encode_spans" not in vars(exporter):
+        return False
+    vars(exporter).update(encode_spans=encode_spans)
+    return True
 
 
 def metric_exporter() -> MetricExporter | None:
@@ -19,28 +46,12 @@ def metric_exporter() -> MetricExporter | None:
     if _named("metrics") != "otlp":
         return None
     if _protocol("metrics") == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc  # noqa: PLC0415 - grpc is slow to import and rarely used
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc  # noqa: PLC0415
 
         return Grpc()
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http  # noqa: PLC0415
 
     return Http()
-
-
-def _span_exporter() -> SpanExporter | None:
-    match _named("traces"):
-        case "otlp" if _protocol("traces") == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc  # noqa: PLC0415
-
-            return Grpc()
-        case "otlp":
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http  # noqa: PLC0415
-
-            return Http()
-        case "console":
-            return ConsoleSpanExporter()
-        case _:
-            return None
 
 
 def _named(signal: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from surelane.telemetry import trace_id_of
+from surelane.spans import trace_id_of
 
 
 @dataclass(frozen=True, slots=True)

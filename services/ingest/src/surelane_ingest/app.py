@@ -16,6 +16,7 @@ from aiohttp import web
 
 from surelane.events import Inserted
 from surelane.logs import get_logger
+from surelane.spans import Tracer
 from surelane.telemetry import send_span, traceparent_of
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.envelope import (
@@ -62,7 +63,7 @@ class SlackApp:
         bodies: Bodies,
         writer: Writer,
         drain: Drain,
-        tracing: bool,
+        tracer: Tracer | None,
     ) -> None:
         self._signatures = signatures
         self._subscriptions = subscriptions
@@ -70,7 +71,7 @@ class SlackApp:
         self._writer = writer
         self._metrics = writer.metrics
         self._drain = drain
-        self._tracing = tracing
+        self._tracer = tracer
         # Bound once: a logger that is not costs more to silence than the rest of answering a request.
         self._logger = _logger.bind()
 
@@ -169,9 +170,9 @@ class SlackApp:
         return web.Response()
 
     async def _insert(self, request: web.Request, event: Take) -> Inserted | NotStored:
-        if not self._tracing:
+        if self._tracer is None:
             return await self._writer.store(event.body, event.key)
-        with send_span(event.key, event.kind) as span:
+        with send_span(self._tracer, event.key, event.kind) as span:
             delivered(span, request.headers.get(RETRY))
             answer = await self._writer.store(event.body, event.key, traceparent_of(span))
             answered(span, answer)

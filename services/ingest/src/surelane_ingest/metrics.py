@@ -8,7 +8,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
 from surelane.figures import MOST_KINDS, Bounded
-from surelane.telemetry import SCHEMA_URL, operation
+from surelane.telemetry import SCHEMA_URL, messaging
 
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -88,7 +88,7 @@ class Metrics:
 
     def _observe_sent(self, _: CallbackOptions) -> Iterable[Observation]:
         for (kind, error), number in self._sent.items():
-            attributes = operation("send", "send", kind)
+            attributes = messaging("send", kind)
             yield Observation(number, {**attributes, "error.type": error} if error else attributes)
 
     def _observe_answers(self, _: CallbackOptions) -> Iterable[Observation]:

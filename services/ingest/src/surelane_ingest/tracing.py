@@ -4,38 +4,45 @@ By the HTTP semantic conventions, and no more of a request than its method, its 
 headers and hosts are whatever the caller put there.
 """
 
-from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler
-from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, use_span
+from functools import lru_cache
 
-from surelane.telemetry import context_of, failed, tracer
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+from opentelemetry.trace import Span, SpanKind
+
+from surelane.spans import Shape, Tracer, running
+from surelane.telemetry import failed, span_context_of
 from surelane_ingest.lane import Answer, NotStored
 
 RETRY = "X-Slack-Retry-Num"
 OTHER = "_OTHER"
 
 
-@web.middleware
-async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers a request within a span of its own, where it is sampled. Only while tracing is on."""
+def traced(tracer: Tracer) -> Middleware:
+    """Answers each request within a span of its own, where it is sampled."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        parent = span_context_of(request.headers.get("traceparent"))
+        span = tracer.start(_shape(request), parent, attributes={"url.path": request.path})
+        if not span.is_recording():
+            return await handler(request)
+        with running(span):
+            return await _answered(span, request, handler)
+
+    return answer
+
+
+def _shape(request: web.Request) -> Shape:
     method = request.method if request.method in hdrs.METH_ALL else OTHER
     resource = request.match_info.route.resource
-    route = "" if resource is None else resource.canonical
-    parent = context_of(request.headers.get("traceparent")) or Context()
-    span = tracer("surelane_ingest").start_span(f"{method} {route}", parent, SpanKind.SERVER)
-    if not span.is_recording():
-        return await handler(request)
-    span.set_attributes(
-        {
-            "http.request.method": method,
-            "http.route": route,
-            "url.path": request.path,
-            "url.scheme": request.scheme,
-        }
-    )
-    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-        return await _answered(span, request, handler)
+    return _shape_of(method, "" if resource is None else resource.canonical, request.scheme)
+
+
+@lru_cache(128)
+def _shape_of(method: str, route: str, scheme: str) -> Shape:
+    attributes = {"http.request.method": method, "http.route": route, "url.scheme": scheme}
+    return Shape(f"{method} {route}", SpanKind.SERVER, attributes)
 
 
 async def _answered(span: Span, request: web.Request, handler: Handler) -> web.StreamResponse:

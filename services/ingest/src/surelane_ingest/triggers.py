@@ -17,6 +17,7 @@ from surelane import Queue
 from surelane.events import Inserted
 from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.spans import Tracer
 from surelane.telemetry import send_span, traceparent_of
 from surelane.webhooks import keys_of, verified
 from surelane_ingest.app import JSON, RETRY_AFTER, Drain
@@ -61,6 +62,7 @@ class TriggersApp:
         budget: timedelta,
         metrics: Metrics,
         drain: Drain,
+        tracer: Tracer | None,
     ) -> None:
         """Makes the handlers.
 
@@ -80,6 +82,7 @@ class TriggersApp:
         self._budget = budget.total_seconds()
         self._metrics = metrics
         self._drain = drain
+        self._tracer = tracer
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
     def routes(self) -> list[web.AbstractRouteDef]:
@@ -124,7 +127,7 @@ class TriggersApp:
         if webhook_id is None:
             raise Refused(401, "the signature is missing, wrong or stale")
         payload = _json(body)
-        with send_span(f"webhook:{name}:{webhook_id}", KIND) as span:
+        with send_span(self._tracer, f"webhook:{name}:{webhook_id}", KIND) as span:
             traceparent = traceparent_of(span)
             inserted = await self._stored(
                 lambda queue: queue.fire_trigger(name, webhook_id, payload.text, traceparent)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aiohttp import web
-from opentelemetry.sdk.trace import TracerProvider
 
 from surelane import __version__
 from surelane.logs import configure_logs, get_logger
@@ -16,6 +15,7 @@ from surelane.pool import close_pool, create_pool
 from surelane.private import private_app, serving
 from surelane.queue import Queue
 from surelane.settings import load_settings
+from surelane.spans import Tracer
 from surelane.telemetry import configure_telemetry
 from surelane.watch import Watch
 from surelane_ingest.app import Drain, SlackApp
@@ -58,7 +58,7 @@ async def main(stop: asyncio.Event) -> None:
     gc.collect()
     gc.freeze()
     try:
-        async with running(settings, telemetry.traces) as ingest:
+        async with running(settings, telemetry.tracer) as ingest:
             _logger.info("taking events", port=ingest.port, private_port=ingest.private_port)
             await stop.wait()
         _logger.info("stopped")
@@ -67,7 +67,7 @@ async def main(stop: asyncio.Event) -> None:
 
 
 @asynccontextmanager
-async def running(settings: IngestSettings, traces: TracerProvider | None = None) -> AsyncIterator[Ingest]:
+async def running(settings: IngestSettings, tracer: Tracer | None = None) -> AsyncIterator[Ingest]:
     """Runs the service for the length of the block.
 
     At its end the public port closes first and its requests finish, within the drain timeout; then the writer
@@ -83,7 +83,7 @@ async def running(settings: IngestSettings, traces: TracerProvider | None = None
         _watching(settings),
         _serving_private(settings, connections, drain, operator_routes) as private_port,
         Writer(connections, budget=settings.database_budget, buffer=settings.buffer) as writer,
-        _serving_public(settings, bodies, connections, writer, drain, traces) as port,
+        _serving_public(settings, bodies, connections, writer, drain, tracer) as port,
     ):
         try:
             yield Ingest(port, private_port, writer, bodies, drain)
@@ -165,7 +165,7 @@ def _serving_public(
     connections: Connections,
     writer: Writer,
     drain: Drain,
-    traces: TracerProvider | None,
+    tracer: Tracer | None,
 ) -> AbstractAsyncContextManager[int]:
     slack = SlackApp(
         signatures=Signatures(settings.signing_secrets),
@@ -173,7 +173,7 @@ def _serving_public(
         bodies=bodies,
         writer=writer,
         drain=drain,
-        tracing=traces is not None,
+        tracer=tracer,
     )
     triggers = TriggersApp(
         triggers=settings.trigger_secrets,
@@ -183,8 +183,9 @@ def _serving_public(
         budget=settings.database_budget,
         metrics=writer.metrics,
         drain=drain,
+        tracer=tracer,
     )
-    app = web.Application(client_max_size=settings.max_body, middlewares=[traced] if traces else [])
+    app = web.Application(client_max_size=settings.max_body, middlewares=[traced(tracer)] if tracer else [])
     app.add_routes([*triggers.routes(), *slack.routes()])
     options = server_options(settings.drain_timeout)
     return serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, **options)

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from opentelemetry.trace import Span
+
 from surelane.events import Completion, Event, Failure
+from surelane.spans import running
 from surelane.telemetry import failed, traceparent_of
 from surelane_worker.claims import LOST, Claim, Work, runs_of
 from surelane_worker.context import Context, Services
@@ -95,7 +98,10 @@ class Executor:
         if self._tracing is None:
             ending = await self._run(handler, work, context, events)
         else:
-            ending = await self._run_traced(self._tracing, handler, work, context, claims)
+            span = self._tracing.process(events)
+            for claim in claims:
+                claim.span = span.get_span_context()
+            ending = await self._run_traced(span, handler, work, context, events)
         self._count(events, began)
         return self._settle(work, claims, ending, context)
 
@@ -121,12 +127,10 @@ class Executor:
             return Raised(error)
 
     async def _run_traced(
-        self, tracing: Tracing, handler: Handler, work: Work, context: Context, claims: Sequence[Claim]
+        self, span: Span, handler: Handler, work: Work, context: Context, events: list[Event]
     ) -> Ending:
-        with tracing.process([claim.event for claim in claims]) as span:
-            for claim in claims:
-                claim.span = span.get_span_context()
-            ending = await self._run(handler, work, context, [claim.event for claim in claims])
+        with running(span):
+            ending = await self._run(handler, work, context, events)
             span.set_attribute("surelane.outcome", type(ending).__name__.lower())
             if isinstance(ending, Raised):
                 failed(span, type(ending.error).__name__)

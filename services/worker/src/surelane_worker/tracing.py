@@ -4,16 +4,14 @@ Receive and settle are round trips to the queue: one span each, however many eve
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from json import loads
 
-from opentelemetry import context as otel_context
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, set_span_in_context
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.trace import Span, SpanContext, SpanKind
 
 from surelane.events import Event, Settled
-from surelane.telemetry import context_of, link_to, operation, root_context, tracer, unsampled
+from surelane.spans import Tracer, Value
+from surelane.telemetry import shape_of, span_context_of
 
 MOST_LINKS = 128
 """As many as the SDK keeps."""
@@ -22,16 +20,16 @@ MOST_OF_A_TRIP = 32
 MIXED = "events"
 """The destination of a round trip for events of several kinds."""
 
-Attributes = dict[str, AttributeValue]
+Attributes = dict[str, Value]
 
 
 class Tracing:
     """Makes spans of what the worker does with events."""
 
-    def __init__(self, *, linked: bool = False) -> None:
+    def __init__(self, tracer: Tracer, *, linked: bool = False) -> None:
         """``linked``: handling starts a trace of its own, linked to the one that stored the event."""
+        self._tracer = tracer
         self._linked = linked
-        self._tracer = tracer("surelane_worker")
 
     def received(self, events: Sequence[Event], began: int) -> None:
         """One receive span for a claim that brought events, linked to those that stored them.
@@ -40,36 +38,26 @@ class Tracing:
             events: what was claimed.
             began: nanoseconds since 1970.
         """
-        links = _links(events, MOST_OF_A_TRIP)
-        self._round_trip("receive", events, otel_context.Context(), links, began)
+        self._round_trip("receive", events, None, _links(events, MOST_OF_A_TRIP), began)
 
-    @contextmanager
-    def process(self, events: Sequence[Event]) -> Iterator[Span]:
+    def process(self, events: Sequence[Event]) -> Span:
         """The span around a handler: child of the span that stored the event; of a group, linked to each event's.
 
         What was stored without a span begins the trace that its key names.
         """
-        parent = self._parent(events)
-        span = unsampled(parent) or self._tracer.start_span(
-            f"process {events[0].kind}",
-            parent,
-            SpanKind.CONSUMER,
-            _process_attributes(events),
-            self._process_links(events),
+        return self._tracer.start(
+            shape_of("process", events[0].kind, SpanKind.CONSUMER),
+            self._parent(events),
+            links=self._process_links(events),
+            attributes=_process_attributes(events),
         )
-        token = otel_context.attach(set_span_in_context(span, parent))
-        try:
-            yield span
-        finally:
-            otel_context.detach(token)
-            span.end()
 
-    def _parent(self, events: Sequence[Event]) -> otel_context.Context:
+    def _parent(self, events: Sequence[Event]) -> SpanContext | None:
         if self._linked or len(events) > 1:
-            return otel_context.Context()
-        return context_of(events[0].traceparent) or root_context(events[0].key)
+            return None
+        return span_context_of(events[0].traceparent) or self._tracer.root(events[0].key)
 
-    def _process_links(self, events: Sequence[Event]) -> list[Link]:
+    def _process_links(self, events: Sequence[Event]) -> list[SpanContext]:
         links = _links(events) if self._linked or len(events) > 1 else []
         return links + [link for event in events[:MOST_LINKS] if (link := _earlier(event)) is not None]
 
@@ -89,9 +77,7 @@ class Tracing:
         attempts = list({span.span_id: span for span in sampled}.values())
         if not attempts:
             return
-        parent, links = otel_context.Context(), [Link(span) for span in attempts[:MOST_OF_A_TRIP]]
-        if len(attempts) == 1:
-            parent, links = set_span_in_context(NonRecordingSpan(attempts[0]), parent), []
+        parent, links = (attempts[0], []) if len(attempts) == 1 else (None, attempts[:MOST_OF_A_TRIP])
         events = [event for event, _ in settles]
         said: Attributes = {"surelane.settle": sort, "surelane.answer": answer.value}
         self._round_trip("settle", events, parent, links, began, said)
@@ -100,17 +86,15 @@ class Tracing:
         self,
         name: str,
         events: Sequence[Event],
-        parent: otel_context.Context,
-        links: Sequence[Link],
+        parent: SpanContext | None,
+        links: Sequence[SpanContext],
         began: int,
         said: Attributes | None = None,
     ) -> None:
         kinds = {event.kind for event in events}
-        destination = kinds.pop() if len(kinds) == 1 else MIXED
-        attributes = {**operation(name, name, destination), **_which(events), **(said or {})}
-        self._tracer.start_span(
-            f"{name} {destination}", parent, SpanKind.CLIENT, attributes, links, start_time=began
-        ).end()
+        shape = shape_of(name, kinds.pop() if len(kinds) == 1 else MIXED, SpanKind.CLIENT)
+        attributes = {**_which(events), **(said or {})}
+        self._tracer.start(shape, parent, links=links, attributes=attributes, started=began).end()
 
 
 def now() -> int:
@@ -120,7 +104,7 @@ def now() -> int:
 
 def _process_attributes(events: Sequence[Event]) -> Attributes:
     first = events[0]
-    attributes = operation("process", "process", first.kind) | _which(events)
+    attributes = _which(events)
     attributes["surelane.attempt"] = first.attempts
     if first.group_key is not None:
         attributes["messaging.message.conversation_id"] = first.group_key
@@ -133,11 +117,11 @@ def _which(events: Sequence[Event]) -> Attributes:
     return {"messaging.batch.message_count": len(events)}
 
 
-def _links(events: Sequence[Event], most: int = MOST_LINKS) -> list[Link]:
-    return [link for event in events[:most] if (link := link_to(event.traceparent)) is not None]
+def _links(events: Sequence[Event], most: int = MOST_LINKS) -> list[SpanContext]:
+    return [link for event in events[:most] if (link := span_context_of(event.traceparent)) is not None]
 
 
-def _earlier(event: Event) -> Link | None:
+def _earlier(event: Event) -> SpanContext | None:
     """A link to the attempt before, whose span the error record of a failed attempt names.
 
     An attempt that ended with its worker left neither a record nor a span.
@@ -145,4 +129,4 @@ def _earlier(event: Event) -> Link | None:
     if event.errors == "[]":
         return None
     latest = loads(event.errors)[-1]
-    return link_to(latest.get("traceparent")) if isinstance(latest, dict) else None
+    return span_context_of(latest.get("traceparent")) if isinstance(latest, dict) else None

@@ -58,7 +58,8 @@ async def main(stop: asyncio.Event) -> None:
     telemetry = configure_telemetry(SERVICE, __version__)
     metrics = Metrics()
     metrics.publish(sorted(_kinds(handlers)), pushed=telemetry.pushes_metrics)
-    tracing = None if telemetry.traces is None else Tracing(linked=settings.process_span == "linked")
+    tracer = telemetry.tracer
+    tracing = None if tracer is None else Tracing(tracer, linked=settings.process_span == "linked")
     pool = await create_pool(
         settings.database_url.get_secret_value(),
         service=SERVICE,

@@ -17,8 +17,8 @@ from surelane.cli.output import show_json, show_table
 from surelane.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
 from surelane.operations import STATUSES, Filter, Operations
 from surelane.pool import Connection
+from surelane.spans import trace_id_of
 from surelane.story import story_of, trace_of
-from surelane.telemetry import trace_id_of
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
 jobs = typer.Typer(help="Find events, and see why one waits.", no_args_is_help=True)

@@ -1,0 +1,246 @@
+"""Spans of our own: to everybody who meets them they are what the SDK's would be."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_sdk_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1 import trace_pb2
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from surelane.redaction import RedactingExporter
+from surelane.span_encoder import encode_spans
+from surelane.spans import Shape, Span, Tracer, Value, running, trace_id_of
+from surelane.telemetry import span_context_of, traceparent_of
+
+SHAPE = Shape("process mail", SpanKind.CONSUMER, {"messaging.system": "surelane", "surelane.batch": False})
+REMOTE = SpanContext(trace_id_of("Ev1"), 7, is_remote=True, trace_flags=TraceFlags(1))
+LOCAL = SpanContext(trace_id_of("Ev1"), 8, is_remote=False, trace_flags=TraceFlags(3))
+UNSAMPLED = SpanContext(trace_id_of("Ev1"), 9, is_remote=True, trace_flags=TraceFlags(0))
+
+
+class Traced:
+    """A tracer, and what it exported."""
+
+    def __init__(self, sampler: Sampler | None = None, *, lean: bool = True) -> None:
+        self.memory = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler or ParentBased(ALWAYS_ON), Resource({"service.name": "test"}))
+        processor = SimpleSpanProcessor(RedactingExporter(self.memory))
+        self.provider.add_span_processor(processor)
+        scope = InstrumentationScope("surelane", "1.2.3", "https://example.org/schema")
+        self.tracer = Tracer(self.provider, processor, scope, lean=lean)
+
+    def encoded(self) -> ExportTraceServiceRequest:
+        """What was exported, as a collector gets it."""
+        return encode_spans(self.memory.get_finished_spans())
+
+    def messages(self) -> list[trace_pb2.Span]:
+        """The spans alone."""
+        return [
+            span
+            for resource in self.encoded().resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+
+@pytest.fixture
+def traced() -> Traced:
+    return Traced()
+
+
+def values(message: trace_pb2.Span) -> dict[str, object]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in message.attributes}
+
+
+@pytest.mark.parametrize("parent", [None, REMOTE, LOCAL])
+@pytest.mark.parametrize("links", [[], [REMOTE, LOCAL]])
+@pytest.mark.parametrize("failed", [False, True])
+def test_is_encoded_as_the_sdk_encodes_its_own(
+    traced: Traced, parent: SpanContext | None, links: list[SpanContext], failed: bool
+) -> None:
+    attributes: dict[str, Value] = {
+        "messaging.message.id": "Évènement\u0000",
+        "surelane.attempt": 2**40,
+        "surelane.share": 0.5,
+    }
+    span = traced.tracer.start(SHAPE, parent, links=links, attributes=attributes)
+    if failed:
+        span.set_status(StatusCode.ERROR)
+    span.end()
+    assert isinstance(span, Span)
+    ours, full = traced.encoded(), span.full()
+    full.end(span.ended)
+    theirs = encode_sdk_spans([full])
+    for request in (ours, theirs):
+        (message,) = request.resource_spans[0].scope_spans[0].spans
+        if message.status == trace_pb2.Status():
+            message.ClearField("status")
+    assert ours == theirs
+
+
+def test_batch_of_both_sorts_arrives_whole(traced: Traced) -> None:
+    theirs = traced.provider.get_tracer("a library")
+    with running(traced.tracer.start(SHAPE, REMOTE)) as parent, theirs.start_as_current_span("call"):
+        pass
+    call, process = traced.messages()
+    assert call.parent_span_id == process.span_id == parent.get_span_context().span_id.to_bytes(8, "big")
+    assert call.trace_id == process.trace_id == REMOTE.trace_id.to_bytes(16, "big")
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+SAYS_MORE: dict[str, Callable[[trace.Span], object]] = {
+    "attribute": lambda span: span.set_attribute("handler.answer", 42),
+    "attributes": lambda span: span.set_attributes({"handler.answers": ["a", "b"]}),
+    "event": lambda span: span.add_event("asked", {"times": 2}),
+    "link": lambda span: span.add_link(REMOTE, {"why": "asked"}),
+    "exception": lambda span: span.record_exception(ValueError("told")),
+    "name": lambda span: span.update_name("renamed"),
+    "status": lambda span: span.set_status(Status(StatusCode.OK)),
+    "description": lambda span: span.set_status(StatusCode.ERROR, "told"),
+    "sequence of ours": lambda span: span.set_attribute("surelane.many", (1, 2)),
+}
+
+
+@pytest.mark.parametrize("what", SAYS_MORE)
+def test_whatever_a_handler_says_of_it_is_exported_as_the_sdk_would(what: str) -> None:
+    requests = []
+    for lean in (True, False):
+        traced = Traced(lean=lean)
+        span = traced.tracer.start(
+            SHAPE, REMOTE, links=[LOCAL], attributes={"surelane.attempt": 1}, started=10
+        )
+        SAYS_MORE[what](span)
+        span.set_attribute("surelane.outcome", "done")
+        span.end(20)
+        (message,) = traced.messages()
+        message.ClearField("span_id")
+        for event in message.events:
+            event.ClearField("time_unix_nano")
+        requests.append(message)
+    assert requests[0] == requests[1]
+    assert (requests[0].start_time_unix_nano, requests[0].end_time_unix_nano) == (10, 20)
+    assert values(requests[0])["surelane.outcome"] == "done"
+
+
+def test_what_a_handler_says_is_redacted(traced: Traced) -> None:
+    with running(traced.tracer.start(SHAPE)) as span:
+        span.set_attribute("http.url", "https://example.org/x?code=secret")
+        span.record_exception(ValueError("secret"))
+    assert b"secret" not in traced.encoded().SerializeToString()
+
+
+def test_says_nothing_after_its_end(traced: Traced) -> None:
+    span = traced.tracer.start(SHAPE)
+    span.end()
+    assert not span.is_recording()
+    span.set_attribute("surelane.late", 1)
+    span.end()
+    (message,) = traced.messages()
+    assert "surelane.late" not in values(message)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "parent", "recorded"),
+    [
+        (ParentBased(ALWAYS_ON), None, True),
+        (ParentBased(ALWAYS_ON), REMOTE, True),
+        (ParentBased(ALWAYS_ON), UNSAMPLED, False),
+        (ParentBased(ALWAYS_OFF), None, False),
+        (ParentBased(ALWAYS_OFF), REMOTE, True),
+        (ALWAYS_OFF, REMOTE, False),
+        (ALWAYS_ON, UNSAMPLED, False),
+        (TraceIdRatioBased(0.0), REMOTE, False),
+        (TraceIdRatioBased(1.0), REMOTE, True),
+    ],
+)
+def test_what_the_sampler_and_the_parent_leave_out_is_not_recorded(
+    sampler: Sampler, parent: SpanContext | None, recorded: bool
+) -> None:
+    traced = Traced(sampler)
+    span = traced.tracer.start(SHAPE, parent)
+    span.end()
+    assert span.get_span_context().trace_flags.sampled == recorded
+    assert len(traced.messages()) == recorded
+    if parent is not None:
+        assert span.get_span_context().trace_id == parent.trace_id
+
+
+def test_root_of_an_event_is_sampled_as_its_trace_id_says() -> None:
+    traced = Traced(ParentBased(TraceIdRatioBased(0.5)))
+    roots = [traced.tracer.root(f"Ev{number}") for number in range(200)]
+    again = [Traced(ParentBased(TraceIdRatioBased(0.5))).tracer.root(f"Ev{number}") for number in range(200)]
+    assert roots == again
+    assert 60 < sum(root.trace_flags.sampled for root in roots) < 140
+    assert roots[0].trace_id == trace_id_of("Ev0")
+    assert roots[0].is_remote
+
+
+@pytest.mark.parametrize("traceparent", [traceparent_of(REMOTE), traceparent_of(UNSAMPLED)])
+def test_traceparent_is_read_back(traceparent: str) -> None:
+    assert traceparent_of(span_context_of(traceparent)) == traceparent
+
+
+TRACE, SPAN = "a" * 32, "b" * 16
+
+
+def test_later_version_of_traceparent_may_say_more() -> None:
+    assert traceparent_of(span_context_of(f"cc-{TRACE}-{SPAN}-01-more")) == f"00-{TRACE}-{SPAN}-01"
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        None,
+        "",
+        "00",
+        f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"cc-{TRACE}-{SPAN}-01more",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01\n",
+        f"00-{'1_' * 16}-{SPAN}-01",
+        "x" * 100_000,
+    ],
+)
+def test_malformed_traceparent_names_nothing(traceparent: str | None) -> None:
+    assert span_context_of(traceparent) is None
+
+
+PROGRAM = """
+from opentelemetry.trace import SpanKind
+from surelane.spans import Shape, running
+from surelane.telemetry import configure_telemetry
+telemetry = configure_telemetry("test", "0")
+with running(telemetry.tracer.start(Shape("process mail", SpanKind.CONSUMER, {"surelane.fixed": "x" * 20}))) as span:
+    span.set_attribute("surelane.own", "y" * 20)
+telemetry.shutdown()
+"""
+
+
+def test_limits_that_variables_set_hold_for_our_spans_too() -> None:
+    environment = {"OTEL_TRACES_EXPORTER": "console", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "5"}
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    told = json.loads(run.stdout)
+    assert told["name"] == "process mail"
+    assert told["attributes"] == {"surelane.fixed": "xxxxx", "surelane.own": "yyyyy"}
