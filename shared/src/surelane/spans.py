@@ -25,8 +25,8 @@ from opentelemetry.util.types import AttributeValue
 Attributes = Mapping[str, AttributeValue]
 Value = str | bool | int | float
 VALUES = (str, bool, int, float)
-OWN = ("surelane.", "messaging.", "http.response.status_code", "error.type")
-"""How the names of attributes begin that we set ourselves: short, and nothing to be redacted."""
+OWN = ("surelane.", "messaging.", "http.response.status_code", "url.path", "error.type")
+"""How the names of attributes begin that we set ourselves: nothing in them is to be redacted."""
 
 
 def trace_id_of(key: str) -> int:
@@ -175,7 +175,7 @@ class Span(trace.Span):
 
 
 class running:  # noqa: N801 - a block: a generator's costs more than the span
-    """Makes a span the current one for the length of the block, and ends it then."""
+    """Makes a span the current one for the length of the block, and ends it then: failed, if an exception got out."""
 
     __slots__ = ("_span", "_token")
 
@@ -187,10 +187,18 @@ class running:  # noqa: N801 - a block: a generator's costs more than the span
         self._token = attach(trace.set_span_in_context(self._span, OtelContext()))
         return self._span
 
-    def __exit__(self, *_: object) -> None:
-        """Whoever marks it as failed has done so."""
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """The exception goes on."""
         detach(self._token)
+        if error is not None and issubclass(error, Exception):
+            failed(self._span, error.__name__)
         self._span.end()
+
+
+def failed(span: trace.Span, error: str) -> None:
+    """Marks a span as failed. ``error`` is a type or a short word: messages may quote what people wrote."""
+    span.set_attribute("error.type", error)
+    span.set_status(Status(StatusCode.ERROR))
 
 
 class Tracer:

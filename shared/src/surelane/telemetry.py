@@ -7,8 +7,6 @@ costs nothing measurable. Conventions: OpenTelemetry messaging semantic conventi
 import os
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,10 +21,10 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import INVALID_SPAN, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
 
 from surelane.exporters import metric_exporter, span_exporter
-from surelane.spans import Shape, Tracer, running
+from surelane.spans import Shape, Tracer, Value, running
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 FLUSH = 5.0
@@ -98,31 +96,23 @@ def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
     AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def send_span(tracer: Tracer | None, key: str, destination: str) -> Iterator[trace.Span]:
-    """The ``send`` span of an event: the root of its trace, linked to the current span (the HTTP request's).
+def send_span(tracer: Tracer | None, key: str, destination: str) -> running:
+    """A block within the ``send`` span of an event: the root of its trace, linked to the current span (the HTTP
+    request's).
 
     Its :func:`traceparent_of` is to be stored on the row. Without a tracer it is a span that records nothing.
     """
     if tracer is None:
-        yield INVALID_SPAN
-        return
+        return running(INVALID_SPAN)
+    root = tracer.root(key)
+    if not root.trace_flags.sampled:
+        return running(NonRecordingSpan(root))
     request = trace.get_current_span().get_span_context()
-    links = [request] if request.is_valid else []
     shape = shape_of("send", destination, SpanKind.PRODUCER)
-    span = tracer.start(shape, tracer.root(key), links=links, attributes={"messaging.message.id": key})
-    with running(span):
-        try:
-            yield span
-        except Exception as error:
-            failed(span, type(error).__name__)
-            raise
-
-
-def failed(span: trace.Span, error: str) -> None:
-    """Marks a span as failed. ``error`` is a type or a short word: messages may quote what people wrote."""
-    span.set_attribute("error.type", error)
-    span.set_status(Status(StatusCode.ERROR))
+    attributes: dict[str, Value] = {"messaging.message.id": key}
+    return running(
+        tracer.start(shape, root, links=[request] if request.is_valid else [], attributes=attributes)
+    )
 
 
 def messaging(operation: str, destination: str) -> dict[str, str]:

@@ -75,7 +75,7 @@ class SlackApp:
         # Bound once: a logger that is not costs more to silence than the rest of answering a request.
         self._logger = _logger.bind()
 
-    def routes(self) -> list[web.AbstractRouteDef]:
+    def routes(self) -> list[web.RouteDef]:
         """The routes, the refusals of other methods and paths last."""
         posts = {
             "/slack/events": self.events,

@@ -85,7 +85,7 @@ class TriggersApp:
         self._tracer = tracer
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
-    def routes(self) -> list[web.AbstractRouteDef]:
+    def routes(self) -> list[web.RouteDef]:
         """The routes, and the refusals of other methods."""
         return [
             web.post(TRIGGER, self._answering(TRIGGER, self._fire)),

@@ -185,7 +185,8 @@ def _serving_public(
         drain=drain,
         tracer=tracer,
     )
-    app = web.Application(client_max_size=settings.max_body, middlewares=[traced(tracer)] if tracer else [])
-    app.add_routes([*triggers.routes(), *slack.routes()])
+    app = web.Application(client_max_size=settings.max_body)
+    routes = [*triggers.routes(), *slack.routes()]
+    app.add_routes(traced(tracer, routes) if tracer else routes)
     options = server_options(settings.drain_timeout)
     return serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, **options)

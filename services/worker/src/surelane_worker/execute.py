@@ -9,8 +9,8 @@ from datetime import timedelta
 from opentelemetry.trace import Span
 
 from surelane.events import Completion, Event, Failure
-from surelane.spans import running
-from surelane.telemetry import failed, traceparent_of
+from surelane.spans import failed, running
+from surelane.telemetry import traceparent_of
 from surelane_worker.claims import LOST, Claim, Work, runs_of
 from surelane_worker.context import Context, Services
 from surelane_worker.handler import Handler
