@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from json import loads
 
-from opentelemetry.trace import Span, SpanContext, SpanKind
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind
 
 from surelane.events import Event, Settled
 from surelane.spans import Tracer, Value
@@ -45,9 +45,12 @@ class Tracing:
 
         What was stored without a span begins the trace that its key names.
         """
+        parent = self._parent(events)
+        if parent is not None and not parent.trace_flags.sampled:
+            return NonRecordingSpan(parent)
         return self._tracer.start(
             shape_of("process", events[0].kind, SpanKind.CONSUMER),
-            self._parent(events),
+            parent,
             links=self._process_links(events),
             attributes=_process_attributes(events),
         )
