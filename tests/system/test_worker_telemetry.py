@@ -9,8 +9,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from surelane.operations import Operations
 from surelane.pool import Connection
 from surelane.queue import Queue
-from surelane.story import trace_of
 from surelane.spans import trace_id_of
+from surelane.story import trace_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
 from tests.system.slack_stand import slack_stand
