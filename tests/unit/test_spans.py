@@ -140,6 +140,19 @@ def test_what_a_handler_says_is_redacted(traced: Traced) -> None:
     assert b"secret" not in traced.encoded().SerializeToString()
 
 
+@pytest.mark.parametrize("value", ["half a pair: \ud800", 2**63])
+def test_what_cannot_be_encoded_costs_the_attribute_and_nothing_else(
+    traced: Traced, value: str | int
+) -> None:
+    span = traced.tracer.start(SHAPE, attributes={"messaging.message.id": value, "surelane.attempt": 1})
+    span.set_attribute("surelane.\udcff", "x")
+    span.end()
+    traced.tracer.start(Shape("process \ud800", SpanKind.CONSUMER, {})).end()
+    broken, other = traced.messages()
+    assert values(broken) == {**SHAPE.attributes, "surelane.attempt": 1}
+    assert (broken.dropped_attributes_count, other.name) == (2, "process ?")
+
+
 def test_says_nothing_after_its_end(traced: Traced) -> None:
     span = traced.tracer.start(SHAPE)
     span.end()

@@ -14,6 +14,7 @@ from typing import cast
 from opentelemetry import trace
 from opentelemetry.context import Context as OtelContext
 from opentelemetry.context import attach, detach
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 from opentelemetry.sdk import trace as sdk
 from opentelemetry.sdk.resources import Resource
@@ -40,26 +41,34 @@ class Shape:
     __slots__ = ("attributes", "kind", "message", "name")
 
     def __init__(self, name: str, kind: SpanKind, attributes: Mapping[str, Value]) -> None:
-        self.name = name
+        self.name = name.encode(errors="replace").decode()
         self.kind = kind
         self.attributes = attributes
-        self.message = Message(name=name, kind=Message.SpanKind.ValueType(kind.value + 1))
+        self.message = Message(name=self.name, kind=Message.SpanKind.ValueType(kind.value + 1))
         put(self.message, attributes)
 
 
 def put(message: Message, attributes: Mapping[str, Value]) -> None:
-    """Adds attributes to an encoded span."""
+    """Adds attributes to an encoded span. Half a surrogate pair, or a number of over 64 bits, costs the attribute."""
     for name, value in attributes.items():
-        encoded = message.attributes.add(key=name).value
-        match value:
-            case str():
-                encoded.string_value = value
-            case bool():
-                encoded.bool_value = value
-            case int():
-                encoded.int_value = value
-            case float():
-                encoded.double_value = value
+        count = len(message.attributes)
+        try:
+            _put(message.attributes.add(key=name).value, value)
+        except ValueError:
+            del message.attributes[count:]
+            message.dropped_attributes_count += 1
+
+
+def _put(encoded: AnyValue, value: Value) -> None:
+    match value:
+        case str():
+            encoded.string_value = value
+        case bool():
+            encoded.bool_value = value
+        case int():
+            encoded.int_value = value
+        case float():
+            encoded.double_value = value
 
 
 class FullSpan(sdk.Span):
