@@ -22,7 +22,7 @@ AWAY = 10
 """Seconds a worker is cut off or frozen: twice its lease."""
 LATE = 20
 """Seconds after which what a worker says that was cut off has arrived."""
-CUTS = 5
+CUTS = 3
 """How often a worker is cut off until it had something to say: whether it ends an event just then is chance."""
 FULL = 15
 """Seconds every connection of the database is taken."""
