@@ -8,7 +8,7 @@ from time import perf_counter
 from surelane_worker.claims import DRAINED, Work
 from surelane_worker.handler import Handler
 
-MOST = 400
+MOST = 600
 """Events claimed at a time, at most."""
 MOST_WAITING = 2 * MOST
 """Events that wait for a slot, at most: slots stay busy while the next are claimed."""
