@@ -107,9 +107,9 @@ class Machine(RuleBasedStateMachine):
             self.model.remove(newcomer)
         twins = [nth for nth, (number, *_) in enumerate(batch) if nth != first[number]]
         for nth in sorted(twins, key=in_order(batch)):
-            newcomer = self.add_of_batch(batch[nth], *answers[nth])
-            if newcomer:
-                self.model.remove(newcomer)
+            twin = self.add_of_batch(batch[nth], *answers[nth])
+            if twin is not None:
+                self.model.remove(twin)
 
     def add_of_batch(
         self, event: tuple[int, str, str | None], identity: int, duplicate: bool
