@@ -1,6 +1,8 @@
 """Drain: how fast one worker process empties a full queue into history, beside its peers."""
 
+from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 
 from benchmarks import consumer, figures, ours
 from benchmarks.bench import Bench, at_rest
@@ -18,15 +20,20 @@ OURS, KEYED = "surelane", "surelane, events with a natural key"
 async def measure(bench: Bench) -> Result:
     """Finds each peer's fastest tuning, then drains each queue once a round, in turn."""
     peers, missing = await at_hand()
-    tunings = {peer: await _fastest(bench, peer) for peer in peers}
+    tunings = {peer: tuning for peer in peers if (tuning := await _fastest(bench, peer)) is not None}
+    missing |= {peer.name: "it did not finish a trial" for peer in peers if peer not in tunings}
     rounds: dict[str, list[Drain]] = {}
     for _ in range(bench.rounds):
         for name, item_key in ((OURS, None), (KEYED, "key ")):
             rounds.setdefault(name, []).append(await _ours(bench, item_key))
             bench.say(f"{name}: {figures.rate(rounds[name][-1].rate)} events/s")
         for peer, tuning in tunings.items():
-            rounds.setdefault(peer.name, []).append(await _peer(bench, peer, tuning, _count(bench)))
-            bench.say(f"{peer.name}: {figures.rate(rounds[peer.name][-1].rate)} events/s")
+            done = await _finished(bench, peer, tuning, _count(bench))
+            if done is not None:
+                rounds.setdefault(peer.name, []).append(done)
+                bench.say(f"{peer.name}: {figures.rate(done.rate)} events/s")
+    missing |= {peer.name: "it finished no round" for peer in tunings if peer.name not in rounds}
+    tunings = {peer: tuning for peer, tuning in tunings.items() if peer.name in rounds}
     return _result(bench, rounds, tunings, missing)
 
 
@@ -34,15 +41,26 @@ def _count(bench: Bench) -> int:
     return bench.size(100_000, 20_000)
 
 
-async def _fastest(bench: Bench, peer: Peer) -> Tuning:
+async def _fastest(bench: Bench, peer: Peer) -> Tuning | None:
     if bench.quick or len(peer.tunings) == 1:
         return peer.tunings[-1]
-    rates = [(await _peer(bench, peer, tuning, TRIAL)).rate for tuning in peer.tunings]
-    tuning = peer.tunings[rates.index(max(rates))]
-    bench.say(
-        f"{peer.name} is fastest with {_text(tuning)}, of {', '.join(map(figures.rate, rates))} events/s"
-    )
-    return tuning
+    trials = [(await _finished(bench, peer, tuning, TRIAL), tuning) for tuning in peer.tunings]
+    rates = [(done.rate, tuning) for done, tuning in trials if done is not None]
+    if not rates:
+        return None
+    _, fastest = max(rates, key=itemgetter(0))
+    told = ", ".join(figures.rate(rate) for rate, _ in rates)
+    bench.say(f"{peer.name} is fastest with {_text(fastest)}, of {told} events/s")
+    return fastest
+
+
+async def _finished(bench: Bench, peer: Peer, tuning: Tuning, count: int) -> Drain | None:
+    """A peer's drain; nothing, and a word about it, where it did not complete all its jobs."""
+    try:
+        return await _peer(bench, peer, tuning, count)
+    except RuntimeError as error:
+        bench.say(f"{peer.name}, {_text(tuning)}: {error}")
+        return None
 
 
 def _text(tuning: Tuning) -> str:
@@ -79,21 +97,24 @@ def _result(
     bench: Bench, rounds: dict[str, list[Drain]], tunings: dict[Peer, Tuning], missing: dict[str, str]
 ) -> Result:
     rates = ours.rates(rounds)
-    fastest = max((peer.name for peer in tunings), key=lambda name: rates[name])
-    lead = rates[OURS] / rates[fastest]
+    fastest = max(tunings, key=lambda peer: rates[peer.name])
+    keeping = max((peer for peer in tunings if peer.keeps), key=lambda peer: rates[peer.name])
     return Result(
         title="Drain",
         how=_how(bench, tunings, missing),
         table=ours.table("queue", rounds),
         verdicts=[
-            Verdict(
-                f"one worker process drains at least twice as fast as the fastest peer ({fastest})",
-                f"{figures.ratio(lead)} times",
-                lead >= 2,
-            )
+            _twice(rates, "peer that keeps what ended, as we do", keeping),
+            _twice(rates, "peer of all", fastest),
         ],
         plots=[Bars("Drain of a full queue, one worker process", "events/s", rates)],
     )
+
+
+def _twice(rates: Mapping[str, float], of: str, peer: Peer) -> Verdict:
+    lead = rates[OURS] / rates[peer.name]
+    what = f"one worker process drains at least twice as fast as the fastest {of} ({peer.name})"
+    return Verdict(what, f"{figures.ratio(lead)} times", lead >= 2)
 
 
 def _how(bench: Bench, tunings: dict[Peer, Tuning], missing: dict[str, str]) -> str:

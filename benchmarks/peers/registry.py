@@ -39,6 +39,9 @@ class Peer:
     share: float
     """How many jobs it is given for each of ours: a slow one would take the time of all the others."""
 
+    keeps: bool = True
+    """Whether a job that ended stays in the database, as a row of its own or of a log."""
+
     inserting: Inserting | None = None
     """For its latency; ``None`` where only its drain is measured."""
 
@@ -67,6 +70,7 @@ PEERS = (
         fill=graphile.fill,
         span=graphile.SPAN,
         share=1.0,
+        keeps=False,
         prepare=graphile.prepare,
     ),
     Peer(
