@@ -9,7 +9,7 @@ from tests.deploy.commands import ROOT, run, version
 from tests.deploy.compose import engine
 
 IMAGES = ("ingest", "worker", "migrations", "simulator")
-BUILT_FROM = ("shared", "services", "migrations", "dev", "requirements")
+BUILT_FROM = ("compose", "shared", "services", "migrations", "dev", "requirements")
 BUILT_BY = ("Makefile", ".dockerignore", "compose.yaml", "compose.override.yaml")
 
 

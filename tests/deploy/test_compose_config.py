@@ -12,8 +12,8 @@ from tests.deploy.commands import ROOT, version
 from tests.deploy.compose import PRODUCTION, SECRETS, config
 from tests.deploy.settings import is_read
 
-IMAGES = {"ingest": "ingest", "worker": "worker", "migrate": "migrations"}
-LONG_RUNNING = ("db", "ingest", "worker", "simulator")
+IMAGES = {"ingest": "ingest", "worker": "worker", "migrate": "migrations", "operator": "ingest"}
+LONG_RUNNING = ("db", "ingest", "worker", "operator", "simulator")
 
 
 @cache
@@ -28,8 +28,8 @@ def demonstration() -> dict[str, Any]:
     return services
 
 
-def test_production_is_the_database_the_migration_ingest_and_workers() -> None:
-    assert set(production()) == {"settings", "db", "migrate", "ingest", "worker"}
+def test_production_is_the_database_the_migration_ingest_workers_and_the_operators_api() -> None:
+    assert set(production()) == {"settings", "db", "migrate", "ingest", "worker", "operator"}
     assert set(demonstration()) == {*production(), "simulator"}
 
 
@@ -45,6 +45,7 @@ def test_each_starts_when_what_it_needs_is_there() -> None:
         "migrate": {"db": "service_healthy"},
         "ingest": {"migrate": completed},
         "worker": {"migrate": completed},
+        "operator": {"migrate": completed},
     }
 
 
@@ -53,7 +54,7 @@ def test_every_secret_is_demanded() -> None:
     assert demanded == set(SECRETS)
 
 
-@pytest.mark.parametrize("name", ["db", "migrate", "ingest", "worker", "simulator"])
+@pytest.mark.parametrize("name", ["db", "migrate", "ingest", "worker", "operator", "simulator"])
 def test_containers_are_hardened(name: str) -> None:
     service = demonstration()[name]
     assert service["read_only"] is True
@@ -64,13 +65,25 @@ def test_containers_are_hardened(name: str) -> None:
     assert service["restart"] == ("no" if name == "migrate" else "unless-stopped")
 
 
-def test_only_ingest_and_the_simulators_page_are_published_and_on_this_machine_only() -> None:
+def test_ports_are_published_on_this_machine_only_and_no_private_one_but_the_operators() -> None:
     published = {
         (name, port["target"], port["host_ip"])
         for name, service in demonstration().items()
         for port in service.get("ports", [])
     }
-    assert published == {("ingest", 8080, "127.0.0.1"), ("simulator", 8090, "127.0.0.1")}
+    assert published == {
+        ("ingest", 8080, "127.0.0.1"),
+        ("operator", 8081, "127.0.0.1"),
+        ("simulator", 8090, "127.0.0.1"),
+    }
+
+
+def test_the_operators_api_runs_where_its_token_is_set() -> None:
+    assert production()["operator"]["scale"] == 0
+    with_token = config(*PRODUCTION, env={**SECRETS, "SURELANE_API_TOKEN": "a-token"})["services"]["operator"]
+    assert with_token["scale"] == 1
+    assert with_token["environment"]["SURELANE_API_TOKEN"] == "a-token"
+    assert "SURELANE_API_TOKEN" not in production()["ingest"]["environment"]
 
 
 def test_published_ports_move() -> None:
@@ -117,7 +130,26 @@ def test_settings_are_passed_on_as_they_are_given() -> None:
     services = config(*PRODUCTION, env={**SECRETS, **given})["services"]
     assert given.items() <= services["worker"]["environment"].items()
     assert services["ingest"]["environment"]["OTEL_BSP_MAX_QUEUE_SIZE"] == "9"
-    assert not any(production()["worker"]["environment"].get(name) for name in given)
+
+
+def test_a_setting_that_is_not_given_leaves_the_images_own_alone() -> None:
+    """Compose removes a variable without a value from the image's ENV, and an empty one hides it."""
+    for services in (production(), demonstration()):
+        for name in ("migrate", "ingest", "worker", "operator"):
+            blank = {
+                variable for variable, value in services[name]["environment"].items() if value in (None, "")
+            }
+            assert blank <= {"SURELANE_API_TOKEN"}, f"{name}: {sorted(blank)}"
+            assert not services[name]["environment"].keys() & {"SURELANE_HANDLERS", "OTEL_TRACES_SAMPLER"}
+
+
+def test_the_demonstration_hands_no_real_apps_secrets_to_the_simulator() -> None:
+    real = {
+        name: f"real-{name}"
+        for name in ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SURELANE_DISPATCH_SECRETS")
+    }
+    simulator = config(env=real)["services"]["simulator"]["environment"]
+    assert not set(real.values()) & set(simulator.values())
 
 
 def test_the_demonstration_speaks_to_its_simulator_with_public_secrets() -> None:
@@ -138,13 +170,12 @@ def test_no_service_gets_anothers_password() -> None:
 
 
 def test_every_variable_is_explained() -> None:
-    """Those that Compose puts in, and those passed on by name alone (``NAME:`` without a value)."""
+    """Those that Compose puts in, and those that the files in ``compose/`` pass on."""
     used = set()
-    for file in ("compose.yaml", "compose.override.yaml"):
-        text = (ROOT / file).read_text()
-        used |= set(re.findall(r"\$\{([A-Z_]+)", text)) | set(
-            re.findall(r"^ +([A-Z_]+):$", text, re.MULTILINE)
-        )
+    for file in (ROOT / "compose.yaml", ROOT / "compose.override.yaml", *(ROOT / "compose").iterdir()):
+        used |= set(re.findall(r"\$\{([A-Z_]+)", file.read_text()))
+        used |= set(re.findall(r"^([A-Z_]+)\b", file.read_text(), re.MULTILINE))
+    assert not re.findall(r"^ +[A-Z_]+:$", (ROOT / "compose.yaml").read_text(), re.MULTILINE)
     explained = set(re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
     assert used <= explained, sorted(used - explained)
     assert explained - used == {"COMPOSE_FILE"}

@@ -130,12 +130,15 @@ def test_compose_runs_it_hardened_and_reads_the_files_that_kubernetes_does(name:
 
 
 def test_services_export_to_the_collector_only_while_there_is_one() -> None:
-    for name in ("ingest", "worker"):
+    for name in ("ingest", "worker", "operator"):
         with_profile, without = observed()[name]["environment"], config()["services"][name]["environment"]
         assert with_profile["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
         assert with_profile["OTEL_METRICS_EXPORTER"] == "none", "Prometheus scrapes them"
-        assert not without["OTEL_EXPORTER_OTLP_ENDPOINT"]
-        assert not without["OTEL_METRICS_EXPORTER"]
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in without
+        assert "OTEL_METRICS_EXPORTER" not in without
+    elsewhere = {"COMPOSE_PROFILES": "observability", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://mine:4318"}
+    moved = config(env=elsewhere)["services"]["worker"]["environment"]
+    assert moved["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://mine:4318"
     data = next(
         manifest["data"]
         for manifest in rendered(OBSERVED)

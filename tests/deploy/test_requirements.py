@@ -1,49 +1,100 @@
-"""An image installs one requirements file: what its program imports must be in it, not only on developers' machines."""
+"""What the programs import is declared: in the requirements file of their image, and in their package's metadata."""
 
 import ast
 import importlib.metadata
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.deploy.commands import ROOT
+from tests.deploy.commands import ROOT, run
 
 OURS = {"surelane", "surelane_ingest", "surelane_worker", "surelane_migrations"}
+PACKAGES = ("shared", "services/ingest", "services/worker", "migrations")
+
+
+@cache
+def providers() -> dict[str, str]:
+    """The distribution that each installed module comes from, by its whole name: namespaces are shared by many."""
+    return {
+        re.sub(r"(/__init__)?\.(py|[\w-]+\.so)$", "", str(file)).replace("/", "."): distribution.name
+        for distribution in importlib.metadata.distributions()
+        for file in distribution.files or ()
+        if file.suffix in {".py", ".so"}
+    }
 
 
 def imported(file: Path) -> Iterator[str]:
-    """The modules of others that a file imports, by their first name."""
+    """The distributions whose modules a file imports; a module of nothing installed stands for itself."""
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.Import(names=names):
-                yield from (name.name.partition(".")[0] for name in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield module.partition(".")[0]
+                wanted = [(name.name,) for name in names]
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                wanted = [(f"{module}.{name.name}", module) for name in names]
+            case _:
+                continue
+        for modules in wanted:
+            if modules[-1].partition(".")[0] not in OURS | set(sys.stdlib_module_names):
+                found = (providers()[module] for module in modules if module in providers())
+                yield canonical(next(found, modules[-1]))
 
 
 def canonical(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-@pytest.mark.parametrize(
-    ("sources", "requirements"),
-    [
-        ("shared/src", "runtime"),
-        ("services/ingest/src", "runtime"),
-        ("services/worker/src", "runtime"),
-        ("migrations/src", "migrations"),
-    ],
-)
-def test_a_program_imports_nothing_that_its_image_does_not_install(sources: str, requirements: str) -> None:
-    pinned = re.findall(
-        r"^([\w.-]+)==", (ROOT / f"requirements/{requirements}.txt").read_text(), re.MULTILINE
+def pinned(requirements: str) -> dict[str, str]:
+    """The versions in a requirements file."""
+    text = (ROOT / f"requirements/{requirements}.txt").read_text()
+    return {
+        canonical(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)
+    }
+
+
+def declared(package: str) -> dict[str, str]:
+    """What a package depends on, and which versions of it."""
+    project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
+    parts = (re.match(r"([\w.-]+)([^;]*)", dependency) for dependency in project["dependencies"])
+    return {canonical(part[1]): part[2].strip() for part in parts if part}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_program_imports_nothing_that_its_image_or_its_package_does_not_install(package: str) -> None:
+    installed = pinned("migrations" if package == "migrations" else "runtime")
+    for file in (ROOT / package / "src").rglob("*.py"):
+        for distribution in imported(file):
+            assert distribution in installed, f"{file.relative_to(ROOT)} imports {distribution}"
+            assert distribution in declared(package), f"{package} does not declare {distribution}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: str) -> None:
+    for name, demanded in declared(package).items():
+        if demanded.startswith("=="):
+            assert demanded[2:] == {**pinned("runtime"), "surelane": own_version()}[name]
+        elif name.startswith("opentelemetry-"):
+            assert name == "opentelemetry-api", f"{name} is released together with others: pin it"
+
+
+def own_version() -> str:
+    return str(tomllib.loads((ROOT / "shared/pyproject.toml").read_text())["project"]["version"])
+
+
+@pytest.mark.container  # as slow as those: it downloads what a newcomer would
+@pytest.mark.timeout(600)
+def test_the_pip_of_python_3_11_installs_the_four_packages(tmp_path: Path) -> None:
+    """Resolvers of that age give up where a newer one still finds versions that agree."""
+    run(sys.executable, "-m", "venv", tmp_path)
+    python = tmp_path / "bin/python"
+    run(python, "-m", "pip", "install", "--quiet", "pip==23.2.1", within=120)
+    run(python, "-m", "pip", "install", "--quiet", *(f"./{package}" for package in PACKAGES), within=480)
+    run(
+        python, "-c", "import surelane_ingest.wiring, surelane_worker.wiring; from surelane import Job, Queue"
     )
-    installed = set(map(canonical, pinned))
-    provided_by = importlib.metadata.packages_distributions()
-    for file in (ROOT / sources).rglob("*.py"):
-        for module in set(imported(file)) - OURS - set(sys.stdlib_module_names):
-            providers = set(map(canonical, provided_by[module]))
-            assert providers & installed, f"{file.relative_to(ROOT)} imports {module}"
+    assert "surelane" in run(tmp_path / "bin/surelane", "--version").stdout
+    run(python, "-m", "surelane_migrations", "--help")

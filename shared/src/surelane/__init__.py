@@ -7,8 +7,9 @@ from importlib.metadata import version
 
 from surelane.errors import SurelaneError
 from surelane.events import Event
+from surelane.jobs import Job
 from surelane.queue import Queue
 
-__all__ = ["Event", "Queue", "SurelaneError", "__version__"]
+__all__ = ["Event", "Job", "Queue", "SurelaneError", "__version__"]
 
 __version__ = version("surelane")
