@@ -1,4 +1,7 @@
-"""The manifests are valid, strictly (no unknown field), for the Kubernetes versions in use."""
+"""The manifests are valid, strictly (no unknown field), for the Kubernetes versions in use: the oldest, one between, the newest.
+
+What a version between two others refuses, one of them refuses as well: fields are added, and removed at last.
+"""
 
 from pathlib import Path
 
@@ -11,7 +14,7 @@ CUSTOM = {"ScaledObject", "TriggerAuthentication"}
 """Kinds that come with an operator: Kubernetes has no schema for them."""
 
 
-@pytest.mark.parametrize("version", [f"1.{minor}" for minor in range(27, 38)])
+@pytest.mark.parametrize("version", ["1.27", "1.32", "1.37"])
 @pytest.mark.parametrize("directory", [OBSERVED, PRODUCTION], ids=["demonstration", "production"])
 def test_manifests_are_valid(version: str, directory: Path) -> None:
     for manifest in rendered(directory):

@@ -4,11 +4,12 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from surelane_migrations.errors import IncompatibleError, WaitTimedOutError
+from surelane_migrations.errors import IncompatibleError, UnreachableError, WaitTimedOutError
 from surelane_migrations.settings import parse_duration
 from surelane_migrations.wait import wait_for_schema
 from tests.databases import Server, as_role
@@ -22,6 +23,7 @@ from tests.sql.migrations import (
     finish,
     migration,
     one_returns,
+    relay,
     start,
     state,
     write_scripts,
@@ -181,11 +183,47 @@ async def test_wait_never_migrates_and_can_be_interrupted(empty_database: str) -
 @pytest.mark.parametrize("subcommand", ["apply", "status", "plan"])
 async def test_a_database_that_is_down_is_one_clear_line(subcommand: str, tmp_path: Path) -> None:
     dsn = f"postgresql://surelane:se%40cret@127.0.0.1:{free_port()}/surelane"
-    finished = await command(dsn, subcommand, "--scripts", write_scripts(tmp_path))
+    given = {"SURELANE_MIGRATION_CONNECT_TIMEOUT": "0"}
+    finished = await command(dsn, subcommand, "--scripts", write_scripts(tmp_path), **given)
     assert finished.code == 3
     assert finished.progress.startswith("error: cannot connect to the database: ")
     assert finished.progress.count("\n") == 1
     assert "cret" not in finished.progress
+
+
+@pytest.mark.parametrize("absent", ["no-such-host.invalid", "127.0.0.1"])
+async def test_apply_waits_for_a_database_that_is_not_there_yet_and_says_so(
+    absent: str, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    waiting = migration(write_scripts(tmp_path), lines=lines, connect="50ms")
+    with pytest.raises(UnreachableError, match="cannot connect to the database"):
+        await waiting.apply(f"postgresql://surelane@{absent}:{free_port()}/surelane")
+    assert [line.partition(" to the")[0] for line in lines] == ["waiting up to 0.05 s: cannot connect"]
+
+
+async def test_apply_goes_on_once_the_database_is_there(empty_database: str, tmp_path: Path) -> None:
+    """The server's address is a port that listens only after the command has said that it waits."""
+    where = urlsplit(empty_database)
+    port = free_port()
+    applying = await start(
+        f"postgresql://surelane:{where.password or ''}@127.0.0.1:{port}{where.path}",
+        *("apply", "--scripts", write_scripts(tmp_path)),
+    )
+    assert applying.stderr
+    assert b"waiting up to 120 s: cannot connect" in await asyncio.wait_for(applying.stderr.readline(), 60)
+    async with relay(port, empty_database):
+        finished = await finish(applying)
+    assert finished.code == 0, finished.progress
+    assert "migrated from nothing" in finished.progress
+
+
+async def test_apply_does_not_wait_for_a_server_that_refuses_it(empty_database: str, tmp_path: Path) -> None:
+    lines: list[str] = []
+    elsewhere = empty_database.replace(urlsplit(empty_database).path, "/no_such_database", 1)
+    with pytest.raises(UnreachableError, match="no_such_database"):
+        await migration(write_scripts(tmp_path), lines=lines, connect="60s").apply(elsewhere)
+    assert lines == []
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,23 @@
 """The connection, and what a database says about itself before anything is changed."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
 
-from surelane_migrations.errors import ForbiddenError, MigrationError, SettingsError, UnreachableError
+from surelane_migrations.errors import (
+    AbsentError,
+    ForbiddenError,
+    MigrationError,
+    SettingsError,
+    UnreachableError,
+)
 from surelane_migrations.files import Applied
 from surelane_migrations.version import Version
 
@@ -33,6 +43,16 @@ UNREACHABLE = (
     asyncpg.InternalClientError,
 )
 """The database is away, going away or coming back, or does not let us in."""
+
+_ABSENT = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CannotConnectNowError,
+)
+"""What connecting ends with while a server is not up yet. A refused password or certificate is not among these."""
+
+_PAUSE = 1.0
 
 _FACTS = """
 select current_user::text as role, current_database()::text as database
@@ -96,6 +116,31 @@ async def connected(dsn: str, answers_within: float | None = None) -> AsyncItera
         await _close(connection)
 
 
+async def wait_until_there(dsn: str, within: timedelta, report: Callable[[str], None]) -> None:
+    """Return once the server takes a connection; wait only while it may still be on its way up.
+
+    Raises:
+        SettingsError: ``dsn`` cannot be read.
+        UnreachableError: the time is up, or the server refuses us, which waiting does not mend.
+    """
+    deadline = time.monotonic() + within.total_seconds()
+    said = False
+    while True:
+        try:
+            connection = await _connect(dsn, max(1.0, deadline - time.monotonic()))
+        except AbsentError as error:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            if not said:
+                report(f"waiting up to {within.total_seconds():g} s: {error}")
+                said = True
+            await asyncio.sleep(min(_PAUSE, left))
+        else:
+            await _close(connection)
+            return
+
+
 async def _connect(dsn: str, answers_within: float | None) -> Connection:
     try:
         return await asyncpg.connect(
@@ -112,7 +157,8 @@ async def _connect(dsn: str, answers_within: float | None) -> Connection:
             "special characters in the password as %XX"
         ) from None
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
-        raise UnreachableError(
+        absent = isinstance(error, _ABSENT) and not isinstance(error, ssl.SSLError)
+        raise (AbsentError if absent else UnreachableError)(
             f"cannot connect to the database: {_one_line(error)}. Check that it is up and DATABASE_URL right."
         ) from error
 

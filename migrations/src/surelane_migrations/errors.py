@@ -36,6 +36,10 @@ class UnreachableError(MigrationError):
     exit_code = Exit.UNREACHABLE
 
 
+class AbsentError(UnreachableError):
+    """The database is not there yet: its name is unknown, it refuses connections, or it is starting."""
+
+
 class IncompatibleError(MigrationError):
     """The database's schema is newer than this release, or no longer serves it."""
 

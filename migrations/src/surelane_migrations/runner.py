@@ -19,6 +19,7 @@ from surelane_migrations.database import (
     read_applied,
     read_facts,
     read_version,
+    wait_until_there,
 )
 from surelane_migrations.errors import (
     DifferentError,
@@ -78,11 +79,12 @@ class Migration:
     report: Report = silent
 
     async def apply(self, dsn: str) -> Outcome:
-        """Migrates, waiting for another runner if there is one.
+        """Migrates, waiting for a database that is not there yet, and for another runner if there is one.
 
         Raises:
             MigrationError: each of its kinds as ``errors`` has them. The database is then as it was before.
         """
+        await wait_until_there(dsn, self.locks.connect, self.report)
         for attempt in range(1, self.locks.attempts + 1):
             # A new connection each time: a session whose create extension was rolled back cannot do it again.
             async with connected(dsn) as connection:

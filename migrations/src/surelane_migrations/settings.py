@@ -31,7 +31,7 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 
 class LockSettings(BaseSettings):
-    """How patiently a migration asks for its locks."""
+    """How patiently a migration waits: for its database, and for its locks."""
 
     model_config = SettingsConfigDict(
         env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
@@ -48,6 +48,11 @@ class LockSettings(BaseSettings):
     )
     """How long a statement may wait for a table's lock, in scripts too: while an ``alter table`` waits for a
     long query, everybody else waits for the ``alter table``."""
+
+    connect: Duration = Field(
+        default=timedelta(minutes=2), validation_alias="SURELANE_MIGRATION_CONNECT_TIMEOUT"
+    )
+    """How long to wait for a database that is not there yet: deployments start it and the migration at once."""
 
     @property
     def timeout_ms(self) -> int:
