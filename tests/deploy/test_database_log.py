@@ -47,7 +47,7 @@ async def test_no_text_of_an_event_reaches_the_servers_log() -> None:
                     " raise exception using message = 'refused', detail = text, hint = text; end $$"
                 )
                 await fail(connection, "private-words of an event")
-                await connection.execute("set log_error_verbosity = default")
+                await connection.execute("set log_error_verbosity = 'verbose'")
                 await connection.execute("set log_min_error_statement = error")
                 await fail(connection, "private-words without the settings")
                 await until(lambda: "HINT:" in str(lines), what="the last error's hint")
