@@ -81,6 +81,8 @@ async def running_server() -> AsyncIterator[Server]:
             admin = await stack.enter_async_context(_container() if _use_container() else _embedded())
         connection = await asyncpg.connect(admin)
         try:
+            # Runs that share a server make them one after another: grants of one role at once fail.
+            await connection.execute("select pg_advisory_lock(hashtext('surelane test roles'))")
             await create_roles(connection)
         finally:
             await connection.close()

@@ -6,7 +6,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -14,9 +14,29 @@ from itertools import cycle
 import aiohttp
 from dev.processes import Child
 
-_SHARES = 50
-_own_ports = cycle(random.sample(range(20_000 + os.getpid() % _SHARES, 30_000, _SHARES), 10_000 // _SHARES))
-"""This process's share of the ports that nobody is given who asks for any port: those begin at 32768."""
+_FIRST, _LAST, _SHARES = 20_000, 30_000, 50
+
+
+def _take_share() -> tuple[socket.socket, Iterator[int]]:
+    """Takes a share of the ports that nobody is given who asks for any port: those begin at 32768.
+
+    A share is taken by listening on its first port until this process ends, so no other run of the tests on
+    this machine, of whichever clone or user, has the same.
+    """
+    for share in random.sample(range(_FIRST, _FIRST + _SHARES), _SHARES):
+        taken = socket.socket()
+        try:
+            taken.bind(("127.0.0.1", share))
+            taken.listen(1)
+        except OSError:
+            taken.close()
+            continue
+        ports = range(share + _SHARES, _LAST, _SHARES)
+        return taken, cycle(random.sample(ports, len(ports)))
+    raise RuntimeError(f"all {_SHARES} shares of the test ports are taken: too many test runs at once")
+
+
+_share, _own_ports = _take_share()
 
 OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_")
 
@@ -102,11 +122,14 @@ def clean_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free, and stays so: no other process is given it before it is used."""
+    """A TCP port of 127.0.0.1 that is free, and stays so: no other process is given it before it is used.
+
+    It is free for every address: a service that listens on all of them, or Docker, would be in the way too.
+    """
     while True:
         with socket.socket() as listener, suppress(OSError):
             port = next(_own_ports)
-            listener.bind(("127.0.0.1", port))
+            listener.bind(("", port))
             return port
 
 

@@ -1,4 +1,4 @@
-"""The manifests are valid, strictly (no unknown field), for the oldest, a middle and the newest Kubernetes version in use.
+"""The manifests are valid, strictly (no unknown field), for the oldest, a middle and the newest Kubernetes version.
 
 What a version between two others refuses, one of them refuses as well: fields are added, and removed at last.
 """

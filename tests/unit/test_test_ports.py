@@ -1,0 +1,23 @@
+"""Test runs on one machine do not get in each other's way: the ports that they take are their own."""
+
+import subprocess
+import sys
+
+from tests.deploy.commands import ROOT
+
+TAKE = "from tests.processes import free_port; print(*(free_port() for _ in range(300))); input()"
+
+
+def test_processes_are_given_different_ports_while_they_run() -> None:
+    command = [sys.executable, "-c", TAKE]
+    running = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    try:
+        given = [set(process.stdout.readline().split()) for process in running if process.stdout]
+    finally:
+        for process in running:
+            process.communicate("\n", timeout=60)
+    assert all(len(ports) > 100 for ports in given)
+    assert len(set.union(*given)) == sum(map(len, given))
