@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.chaos.witness import stale_settles
-from tests.deploy.commands import run, version
+from tests.deploy.commands import REGISTRY, run, version
 from tests.deploy.compose import Project
 
 Fault = Callable[[Project], Awaitable[float]]
 
-HELPER = f"surelane-worker:{version()}"
+HELPER = f"{REGISTRY}surelane-worker:{version()}"
 """An image with Python and asyncpg that is there anyway."""
 
 DOWN = 10

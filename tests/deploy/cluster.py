@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.deploy.commands import run, version
+from tests.deploy.commands import REGISTRY, run, version
 from tests.deploy.forward import Forward
 from tests.deploy.manifests import DEMONSTRATION
 from tests.needs import lacking, program
@@ -108,9 +108,12 @@ def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
     shutil.copytree(DEMONSTRATION, copy, dirs_exist_ok=True)
     root = copy / "kustomization.yaml"
     changed = root.read_text().replace("namespace: surelane", f"namespace: {cluster.namespace}")
-    for image in ("ingest", "worker", "migrations"):
-        entry = f"name: surelane-{image}, newTag: "
-        changed = changed.replace(entry + version(), entry + (tag or version()))
+    for image in ("ingest", "worker", "migrations", "simulator"):
+        entry, name = f"name: surelane-{image}, newTag: ", f"{REGISTRY}surelane-{image}"
+        newer = tag if tag and image != "simulator" else version()
+        changed = changed.replace(
+            entry + version(), f"name: surelane-{image}, newName: {name}, newTag: {newer}"
+        )
     root.write_text(changed)
     manifests = run("kubectl", "kustomize", copy).stdout
     known = run("kubectl", "api-versions").stdout.split()

@@ -1,5 +1,6 @@
 """Runs the tools that operators run."""
 
+import hashlib
 import os
 import subprocess
 import tomllib
@@ -7,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+REGISTRY = f"surelane-test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}/"
+"""Before the names of the images that the tests build: each clone on a machine has images of its own."""
 OURS = ("DATABASE_URL", "POSTGRES_", "SURELANE_", "SLACK_", "OTEL_", "LOG_LEVEL", "COMPOSE_")
 
 

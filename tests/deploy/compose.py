@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.databases import engine_answers
-from tests.deploy.commands import run
+from tests.deploy.commands import REGISTRY, run
 from tests.needs import lacking, program
 from tests.processes import free_port
 from tests.scenario import System
@@ -100,7 +100,8 @@ def project(*files: str, env: Mapping[str, str] | None = None) -> Iterator[Proje
     """A project with a name and ports of its own, removed with its volumes at the end."""
     engine()
     ports = {"SURELANE_PORT": str(free_port()), "SURELANE_SIMULATOR_PORT": str(free_port())}
-    made = Project(f"surelane-test-{secrets.token_hex(4)}", {**ports, **(env or {})}, files)
+    given = {"SURELANE_REGISTRY": REGISTRY, **ports, **(env or {})}
+    made = Project(f"surelane-test-{secrets.token_hex(4)}", given, files)
     try:
         yield made
     except BaseException:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.commands import ROOT, run, version
+from tests.deploy.commands import REGISTRY, ROOT, run, version
 from tests.deploy.compose import engine
 
 IMAGES = ("ingest", "worker", "migrations", "simulator")
@@ -17,8 +17,8 @@ BUILT_BY = ("Makefile", ".dockerignore", "compose.yaml", "compose.override.yaml"
 def images() -> dict[str, str]:
     """Builds the images, as ``make images`` does; answers their names with tag."""
     engine()
-    run("make", "--no-print-directory", "images", within=600)
-    return {image: f"surelane-{image}:{version()}" for image in IMAGES}
+    run("make", "--no-print-directory", "images", env={"SURELANE_REGISTRY": REGISTRY}, within=600)
+    return {image: f"{REGISTRY}surelane-{image}:{version()}" for image in IMAGES}
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +33,8 @@ def next_version(images: dict[str, str], tmp_path_factory: pytest.TempPathFactor
         shutil.copy(ROOT / name, tree)
     for metadata in tree.rglob("pyproject.toml"):
         metadata.write_text(metadata.read_text().replace(f'{version()}"', f'{following}"'))
-    run("make", "--no-print-directory", "images", where=tree, within=600)
+    run("make", "--no-print-directory", "images", env={"SURELANE_REGISTRY": REGISTRY}, where=tree, within=600)
     yield following
-    run("docker", "image", "rm", *(f"surelane-{image}:{following}" for image in images), check=False)
+    run(
+        "docker", "image", "rm", *(f"{REGISTRY}surelane-{image}:{following}" for image in images), check=False
+    )

@@ -1,10 +1,12 @@
 """A team's own image, derived from the worker's, as the README says: it holds the team's handlers and finds them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.deploy.commands import ROOT, run, version
+from tests.deploy.commands import REGISTRY, ROOT, run, version
+from tests.deploy.compose import project
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
@@ -18,13 +20,16 @@ print(*sorted(kind for handler in load_handlers(os.environ["SURELANE_HANDLERS"])
 @pytest.fixture(scope="module")
 def team_image(images: dict[str, str]) -> Iterator[str]:
     """The example team's image, built on the worker's."""
-    name = f"surelane-test-team:{images['worker'].partition(':')[2]}"
+    name = f"{REGISTRY}team-worker:{version()}"
+    assert images["worker"] == f"{REGISTRY}surelane-worker:{version()}"
     run(
         "docker",
         "build",
         "--quiet",
         "--build-arg",
         f"VERSION={version()}",
+        "--build-arg",
+        f"REGISTRY={REGISTRY}",
         "-t",
         name,
         str(ROOT / "examples/team"),
@@ -38,6 +43,18 @@ def test_a_teams_image_runs_the_teams_handlers_without_privileges(team_image: st
     loaded = run("docker", "run", "--rm", *sandbox, "--entrypoint=python", team_image, "-c", LOADED).stdout
 
     assert "slack.app_mention" in loaded.split()
+
+
+def test_under_compose_a_teams_image_runs_the_teams_handlers(team_image: str, tmp_path: Path) -> None:
+    """As docs/deploy-compose.md has it: the image stands in a file of the team's own."""
+    (tmp_path / "team.yaml").write_text(
+        f"services: {{worker: {{image: '{team_image}', build: !reset null}}}}\n"
+    )
+    files = ("compose.yaml", "compose.override.yaml", str(tmp_path / "team.yaml"))
+    with project(*(part for file in files for part in ("-f", file))) as running:
+        running.compose("up", "--detach", "--wait", "--wait-timeout=180", "worker", within=300)
+        kinds = running.query("select unnest(kinds) from agent.worker").split()
+    assert {"reminder", "slack.command.status"} <= set(kinds), kinds
 
 
 def test_a_teams_image_says_in_one_line_what_it_lacks(team_image: str) -> None:

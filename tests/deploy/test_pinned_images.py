@@ -1,0 +1,70 @@
+"""A release names the images of others by digest: ``python -m dev.pin_images`` puts them in, and checks them."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.commands import ROOT, run
+from tests.deploy.manifests import containers, rendered, workloads
+
+# In a registry's place: a digest made of the image's name, as buildx prints it.
+REGISTRY_STUB = """#!/bin/sh
+test "$1 $2 $3 $5 $6" = "buildx imagetools inspect --format {{.Manifest.Digest}}" || exit 9
+printf 'sha256:%s\\n' "$(printf %s "$4" | sha256sum | cut -d' ' -f1)"
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what names images, with a stub of ``docker`` beside it."""
+    for name in ("compose.yaml", "compose.override.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("k8s", "observability"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for file in ("migrations", "services/ingest", "services/worker", "dev/simulator"):
+        (tmp_path / file).mkdir(parents=True)
+        shutil.copy(ROOT / file / "Dockerfile", tmp_path / file)
+    stub = tmp_path / "bin/docker"
+    stub.parent.mkdir()
+    stub.write_text(REGISTRY_STUB)
+    stub.chmod(0o755)
+    return tmp_path
+
+
+def pin(tree: Path, *arguments: str) -> tuple[int, str]:
+    command = (sys.executable, "-m", "dev.pin_images", "--root", tree, *arguments)
+    done = run(*command, env={"PATH": f"{tree / 'bin'}:{os.environ['PATH']}"}, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_release_has_a_digest_for_every_image_of_others(tree: Path) -> None:
+    code, lacking = pin(tree, "--check")
+    images = {line.rpartition(": ")[2] for line in lacking.splitlines()}
+    assert code == 1
+    assert {name.partition(":")[0] for name in images} == {
+        *("python", "timescale/timescaledb", "otel/opentelemetry-collector"),
+        *("jaegertracing/jaeger", "prom/prometheus", "grafana/grafana"),
+    }
+    assert pin(tree) == (0, "")
+    assert pin(tree, "--check") == (0, "every image has a digest\n")
+    pinned = (tree / "compose.yaml").read_text()
+    assert pin(tree)[0] == 0, "pinning again looks them up again"
+    assert (tree / "compose.yaml").read_text() == pinned
+    for file in ("compose.yaml", "migrations/Dockerfile"):
+        named = re.findall(r"^(?: +image:|FROM) (\w\S+)", (tree / file).read_text(), re.MULTILINE)
+        assert named
+        assert all(re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", name) for name in named), named
+    for workload in workloads(rendered(tree / "k8s")):
+        for container in containers(workload):
+            assert "@sha256:" in container["image"] or "surelane-" in container["image"], container["image"]
+
+
+def test_a_registry_that_does_not_answer_is_said(tree: Path) -> None:
+    (tree / "bin/docker").write_text("#!/bin/sh\necho 'no such host' >&2; exit 1\n")
+    code, said = pin(tree)
+    assert code == 1
+    assert re.search(r"no digest of \S+: no such host", said)
