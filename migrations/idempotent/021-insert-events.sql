@@ -63,10 +63,7 @@ declare
     _given record;
 begin
     perform agent.require_read_committed();
-    -- New kinds in order, before anything else: inserted as they come up, two batches could wait for each other's.
-    insert into agent.kind (kind)
-    select kind from (select distinct agent.event_kind(event) as kind from unnest(_events) as event) as given
-    where not exists (select from agent.kind where kind = given.kind) order by kind on conflict do nothing;
+    perform agent.register_kinds(array(select agent.event_kind(event) from unnest(_events) as event));
     _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
     return query select nth::int4, given.id, false from unnest(_ids) with ordinality as given (id, nth) where given.id = any(_stored);
     if cardinality(_stored) = cardinality(_ids) then

@@ -14,15 +14,16 @@ declare
     _first int4 := floor(random() * 16);
     _exhausted int8;
     _swept int4 := 0;
+    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
 begin
     foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
         select array_agg(h.ctid) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
         , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
         into places, vts, group_keys, lapsed, _exhausted
         from (
-            select e.ctid, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _max_attempts) as claimable
+            select e.ctid, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, probe.most) as claimable
             from (
-                select (_first + turn) & 15 as lane, k.kind
+                select (_first + turn) & 15 as lane, k.kind, _most[k.nth] as most
                 -- A cursor ahead of the clock would hide events: it is dropped.
                 , case when cursor <= _now then cursor else '-infinity' end as start
                 from generate_series(0, 15) as turn cross join unnest(_kinds) with ordinality as k (kind, nth)
@@ -39,7 +40,7 @@ begin
         -- Fewer than asked for: there are no others.
         exit when places is not null or _exhausted < _limit or _swept > 0;
         if _exhausted > 100 then
-            _swept := agent.sweep_exhausted(_max_attempts, 1000);
+            _swept := agent.sweep_exhausted(_max_attempts, 1000, _kinds);
         end if;
     end loop;
 end

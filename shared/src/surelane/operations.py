@@ -75,9 +75,9 @@ class Operations(Schedules, Measured):
         )
         return None if row is None else _job(row)
 
-    async def why(self, identity: int, max_attempts: int = 3) -> tuple[str, str] | None:
+    async def why(self, identity: int) -> tuple[str, str] | None:
         """Why an event is not running: a word and a sentence; ``None``: no such event."""
-        row = await self._database.fetchrow("select * from agent.why_waiting($1, $2)", identity, max_attempts)
+        row = await self._database.fetchrow("select * from agent.why_waiting($1)", identity)
         return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
 
     async def children(self, identity: int) -> list[dict[str, Any]]:
