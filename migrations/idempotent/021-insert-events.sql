@@ -21,7 +21,7 @@ begin
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as given (id, event, traceparent, item_key, nth)
         cross join lateral agent.event_time(event, _now)
         cross join lateral (values (agent.event_kind(event), agent.event_group_key(event)
-            , coalesce(agent.bounded_key(given.item_key), agent.event_item_key(event)))) as read (kind, group_key, item_key)
+            , agent.stored_item_key(given.item_key, event))) as read (kind, group_key, item_key)
         where jsonb_typeof(event) = 'object'
         order by read.item_key, nth
     ), stored as (
@@ -74,7 +74,7 @@ begin
         select g.event, g.traceparent, g.item_key, g.nth
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as g (id, event, traceparent, item_key, nth)
         where g.nth <= cardinality(_ids) and g.id <> all(_stored)
-        order by agent.event_group_key(g.event), coalesce(g.item_key, agent.event_item_key(g.event)), g.nth
+        order by agent.event_group_key(g.event), agent.stored_item_key(g.item_key, g.event), g.nth
     loop
         ordinal := _given.nth;
         select stored.id, stored.duplicate into id, duplicate

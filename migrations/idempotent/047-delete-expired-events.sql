@@ -13,7 +13,7 @@ declare
     _batch int4;
 begin
     loop
-        _batch := agent.sweep_events(_max_attempts, _max_vt_age, _limit => 500);
+        _batch := agent.sweep_events(_max_attempts, _max_vt_age, _limit => 500, _mend => _expired = 0);
         _expired := _expired + _batch;
         exit when _batch = 0 or clock_timestamp() >= _until;
     end loop;

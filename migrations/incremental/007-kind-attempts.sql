@@ -4,3 +4,4 @@ alter table agent.kind
 alter table agent.worker add column max_attempts int4;  -- its setting, for events without a maximum of their own
 drop function if exists agent.announce_worker(text, text[], text, interval);
 drop function if exists agent.sweep_exhausted(int4, int4);
+drop function if exists agent.sweep_events(int4, interval, text[], boolean, int4);

@@ -147,7 +147,10 @@ CALLS = {
 
 async def test_both_languages_have_the_same_constants(queue: Connection) -> None:
     assert await queue.fetchval("select agent.attempts_of('{unknown}', null)") == [DEFAULT_MAX_ATTEMPTS]
-    defaults = "select pg_get_function_arguments(oid) from pg_proc where pronamespace = 'agent'::regnamespace and proname = $1"
+    defaults = (
+        "select pg_get_function_arguments(oid) from pg_proc"
+        " where pronamespace = 'agent'::regnamespace and proname = $1"
+    )
     for function in ("claim_event", "delete_expired_events"):
         assert f"_max_attempts integer DEFAULT {DEFAULT_MAX_ATTEMPTS}," in await queue.fetchval(
             defaults, function

@@ -224,18 +224,26 @@ class Queue(Jobs, Schedules, Measured):
         kinds: Sequence[str] | None = None,
         by_age: bool = True,
         limit: int = 1000,
+        mend: bool = True,
     ) -> int:
         """One bounded batch of a sweep: moves up to ``limit`` events of each sort to history; returns how many.
 
-        Call it again until it returns 0: only then it also mends groups and continuations.
+        Call it again until it returns 0.
 
         Args:
             max_attempts: for events that neither have a maximum nor are of a kind that has one; ``None``: left alone.
             max_vt_age: an event visible and unclaimed for longer is too old, where ``by_age``.
             kinds: those that may be too old; every one where ``None``.
+            mend: looks at every group and continuation beforehand; once is enough for many calls in a row.
         """
         swept: int = await self._database.fetchval(
-            "select agent.sweep_events($1, $2, $3, $4, $5)", max_attempts, max_vt_age, kinds, by_age, limit
+            "select agent.sweep_events($1, $2, $3, $4, $5, $6)",
+            max_attempts,
+            max_vt_age,
+            kinds,
+            by_age,
+            limit,
+            mend,
         )
         return swept
 

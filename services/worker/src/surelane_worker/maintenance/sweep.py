@@ -56,14 +56,16 @@ class Sweep:
 
     async def _sweep(self) -> None:
         by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
-        swept = 1
+        swept, mend = 1, True
         while swept:
             swept = await self._queue.sweep_events(
                 max_vt_age=self._max_vt_age,
                 kinds=self._kinds,
                 by_age=by_age,
                 limit=BATCH,
+                mend=mend,
             )
+            mend = False
             if swept:
                 self._metrics.expired(swept)
                 log.info("events expired", count=swept)
