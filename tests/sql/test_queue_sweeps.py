@@ -30,8 +30,9 @@ async def test_a_row_that_history_refuses_keeps_no_other_in_the_queue(queue: Con
     if how == "exhausted":
         await claim(queue)
     await queue.execute(
-        "insert into agent.event_hist (id, event_ts, event, kind, head, lane, outcome)"
-        " select id, event_ts, event, kind, head, lane, 'completed' from agent.event where id = $1",
+        "insert into agent.event_hist (attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors"
+        ", id, event_ts, event, kind, head, lane, outcome)"
+        " select attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors, id, event_ts, event, kind, head, lane, 'completed' from agent.event where id = $1",
         ids[2],
     )
     await advance(queue, HOUR * 2)
