@@ -32,7 +32,8 @@ async def test_a_row_that_history_refuses_keeps_no_other_in_the_queue(queue: Con
     await queue.execute(
         "insert into agent.event_hist (attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors"
         ", id, event_ts, event, kind, head, lane, outcome)"
-        " select attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors, id, event_ts, event, kind, head, lane, 'completed' from agent.event where id = $1",
+        " select attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors"
+        ", id, event_ts, event, kind, head, lane, 'completed' from agent.event where id = $1",
         ids[2],
     )
     await advance(queue, HOUR * 2)
