@@ -34,6 +34,9 @@ SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "64MB",
     "log_line_prefix": "",
+    # Errors without their details, context and statement: those quote events. The client gets them all the same.
+    "log_error_verbosity": "terse",
+    "log_min_error_statement": "panic",
 }
 
 

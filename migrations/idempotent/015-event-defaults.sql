@@ -17,7 +17,7 @@ begin
     end if;
     -- Whoever copies an event back out of history under its old id means to move it.
     delete from agent.event_hist where id = new.id and event_ts = new.event_ts;
-    insert into agent.kind (kind) values (new.kind) on conflict do nothing;
+    perform agent.register_kinds(array[new.kind]);
     return new;
 end
 $$;

@@ -11,6 +11,38 @@ begin
 end
 $$;
 
+-- Adds kinds that are new to agent.kind. One that another transaction is just adding is left to it: an insert would wait until
+-- that transaction ends. Should it roll back, the next insert of the kind or the next sweep adds it.
+create or replace function agent.register_kinds(_kinds text[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _new text;
+begin
+    for _new in
+        select distinct given from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given
+    loop
+        if pg_try_advisory_xact_lock(hashtextextended('agent.kind ' || _new, 0)) then
+            insert into agent.kind (kind) values (_new) on conflict do nothing;
+        end if;
+    end loop;
+end
+$$;
+
+-- How many attempts an event of each of these kinds may have, where it has no maximum of its own: what the workers of the kind
+-- announced, else what is given, else 3.
+create or replace function agent.attempts_of(_kinds text[], _given int4) returns int4[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select coalesce(known.max_attempts, _given, 3) from unnest(_kinds) with ordinality as wanted (kind, nth)
+        left join agent.kind as known on known.kind = wanted.kind order by nth);
+end
+$$;
+
 -- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
 -- Every insert of ours ends here, but what store_new_events takes of a batch. Where the head of the row's group should yield to it, the insert trigger sees to that.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
@@ -26,7 +58,7 @@ declare
 begin
     perform agent.require_read_committed();
     if not exists (select from agent.kind where kind = _new.kind) then
-        insert into agent.kind (kind) values (_new.kind) on conflict do nothing;
+        perform agent.register_kinds(array[_new.kind]);
     end if;
     duplicate := false;
     loop

@@ -21,7 +21,7 @@ begin
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as given (id, event, traceparent, item_key, nth)
         cross join lateral agent.event_time(event, _now)
         cross join lateral (values (agent.event_kind(event), agent.event_group_key(event)
-            , coalesce(agent.bounded_key(given.item_key), agent.event_item_key(event)))) as read (kind, group_key, item_key)
+            , agent.stored_item_key(given.item_key, event))) as read (kind, group_key, item_key)
         where jsonb_typeof(event) = 'object'
         order by read.item_key, nth
     ), stored as (
@@ -63,10 +63,7 @@ declare
     _given record;
 begin
     perform agent.require_read_committed();
-    -- New kinds in order, before anything else: inserted as they come up, two batches could wait for each other's.
-    insert into agent.kind (kind)
-    select kind from (select distinct agent.event_kind(event) as kind from unnest(_events) as event) as given
-    where not exists (select from agent.kind where kind = given.kind) order by kind on conflict do nothing;
+    perform agent.register_kinds(array(select agent.event_kind(event) from unnest(_events) as event));
     _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
     return query select nth::int4, given.id, false from unnest(_ids) with ordinality as given (id, nth) where given.id = any(_stored);
     if cardinality(_stored) = cardinality(_ids) then
@@ -77,7 +74,7 @@ begin
         select g.event, g.traceparent, g.item_key, g.nth
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as g (id, event, traceparent, item_key, nth)
         where g.nth <= cardinality(_ids) and g.id <> all(_stored)
-        order by agent.event_group_key(g.event), coalesce(g.item_key, agent.event_item_key(g.event)), g.nth
+        order by agent.event_group_key(g.event), agent.stored_item_key(g.item_key, g.event), g.nth
     loop
         ordinal := _given.nth;
         select stored.id, stored.duplicate into id, duplicate

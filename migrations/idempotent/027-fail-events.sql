@@ -2,7 +2,7 @@
 -- was its last attempt or _final says so, and as cancelled where it was asked to be cancelled meanwhile.
 create or replace function agent.fail_events
 ( _ids int8[], _claims int4[], _errors jsonb[], _retry_in interval[], _final boolean[] default null, _reasons text[] default null
-, _max_attempts int4 default 3
+, _max_attempts int4 default null
 ) returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -18,7 +18,7 @@ begin
     perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.cancelled_by is not null)
         , 'cancelled', 'cancelled while running');
     perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held)
-            and (e.attempts >= coalesce(e.max_attempts, _max_attempts) or coalesce(_final[array_position(_of, e.id)], false)))
+            and (e.attempts >= coalesce(e.max_attempts, (agent.attempts_of(array[e.kind], _max_attempts))[1]) or coalesce(_final[array_position(_of, e.id)], false)))
         , 'failed', 'attempts_exhausted', _of, _reasons);
     perform agent.return_events(_held, true, _of, _retry_in);
     return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _held) as a;

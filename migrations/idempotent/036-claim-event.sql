@@ -15,7 +15,7 @@ declare
     _held record;
 begin
     select * into _held
-    from agent.hold_heads(array(select kind from agent.kind where not paused), 1, _max_attempts, _now, null);
+    from agent.hold_heads(array(select kind from agent.kind where not paused), 1, coalesce(_max_attempts, 0), _now, null);
     if _held.lapsed[1] and _held.group_keys[1] is not null then
         perform agent.fence_members(_held.group_keys[1:1], _now);
     end if;

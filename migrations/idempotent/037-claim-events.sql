@@ -3,7 +3,7 @@
 -- before the claim: the highest one seen in a (lane, kind) is where the claimant's cursor there may start next time.
 -- _cursors: one for each lane and kind, at lane * cardinality(_kinds) + position.
 create or replace function agent.claim_events
-( _kinds text[], _limit int4 default 100, _max_attempts int4 default 3, _invisible_for interval default '10m'
+( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
 , _claimed_by text default session_user, _cursors timestamptz[] default null
 ) returns table
 ( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
@@ -19,6 +19,7 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _held record;
+    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
 begin
     select places[1:_limit] as places, vts, group_keys, lapsed into _held from agent.hold_heads(_kinds, _limit, _max_attempts, _now, _cursors);
     if _held.places is null then
@@ -34,6 +35,6 @@ begin
     from unnest(_held.places, _held.vts) as held (place, vt)
     where e.ctid = held.place
     returning e.id, e.kind, e.lane, e.event_ts, e.attempts, cardinality(e.claimed), e.vt, held.vt
-    , e.event, e.item_key, e.group_key, e.max_attempts, e.enqueued_at, e.errors, e.notes, e.traceparent;
+    , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _most[array_position(_kinds, e.kind)]), e.enqueued_at, e.errors, e.notes, e.traceparent;
 end
 $$;

@@ -11,6 +11,7 @@ as $$
 declare
     _last text;
     _claimable text[] := array(select wanted from unnest(_kinds) as wanted where not exists (select from agent.kind where kind = wanted and paused));
+    _most int4[] := agent.attempts_of(_claimable, _max_attempts);
 begin
     select array_agg(m.place), array_agg(m.vt), (array_agg(m.group_key))[_limit] into places, vts, _last
     from (
@@ -21,7 +22,7 @@ begin
             union all
             (select e.ctid, null from agent.event as e where h.group_key is not null and not h.lapsed and e.group_key = h.group_key and not e.head
              and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
-             and e.attempts < coalesce(e.max_attempts, _max_attempts) and e.cancelled_by is null
+             and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)]) and e.cancelled_by is null
              order by e.event_ts, e.id limit 100)
         ) as batch
         limit _limit
@@ -31,7 +32,7 @@ begin
             select batch.place from (
                 select e.ctid as place from agent.event as e where e.group_key = _last and not e.head
                 and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
-                and e.attempts < coalesce(e.max_attempts, _max_attempts) and e.cancelled_by is null
+                and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)]) and e.cancelled_by is null
                 order by e.event_ts, e.id limit 100) as batch
             where batch.place <> all(places));
     end if;

@@ -3,7 +3,7 @@
 -- than needed spares the dead entries of leases, which end far ahead. Claims and locks nothing, so it delays nobody however
 -- many dead entries it walks over; _cursors as in claim_events.
 create or replace function agent.peek_events
-( _kinds text[], _within interval, _max_attempts int4 default 3, _cursors timestamptz[] default null
+( _kinds text[], _within interval, _max_attempts int4 default null, _cursors timestamptz[] default null
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval
 )
 language plpgsql volatile security definer
@@ -13,6 +13,8 @@ set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off
 as $$
+declare
+    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
 begin
     now_at := agent.clock();
     paused := array(select k.kind from agent.kind as k where k.kind = any(_kinds) and k.paused);
@@ -21,7 +23,7 @@ begin
             select e.vt from agent.event as e
             where e.head and e.lane = place.lane and e.kind = place.kind and e.vt >= place.start and e.vt <= now_at + _within
             -- Others are exhausted: the sweep's business.
-            and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _max_attempts)
+            and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _most[place.nth])
             and place.kind <> all(paused)
             order by e.vt limit 1)
         from (

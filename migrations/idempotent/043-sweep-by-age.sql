@@ -26,7 +26,6 @@ declare
         limit _limit));
 begin
     _ids := array(select id from agent.event where id = any(_ids) and vt < _since and claimed_by is null);
-    perform agent.archive_events(_ids, 'expired', 'too_old');
-    return cardinality(_ids);
+    return agent.archive_possible(_ids, 'expired', 'too_old');
 end
 $$;

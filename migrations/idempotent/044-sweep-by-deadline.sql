@@ -16,7 +16,6 @@ begin
     _ids := array(select id from agent.event where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
     perform agent.fence_members(array(
         select group_key from agent.event where id = any(_ids) and head and group_key is not null and claimed_by is not null order by group_key), _now);
-    perform agent.archive_events(_ids, 'expired', 'deadline_passed');
-    return cardinality(_ids);
+    return agent.archive_possible(_ids, 'expired', 'deadline_passed');
 end
 $$;

@@ -1,4 +1,5 @@
--- Ends the leases of claims that have sent no heartbeat for _dead_for: their worker has crashed. Their attempts count, and
+-- Ends the leases of claims that have sent no heartbeat for _dead_for: their worker has crashed. A worker takes a claim for lost as
+-- long after its last heartbeat (surelane.events.DEAD_FOR, the same five minutes), so that none works on what is freed here. Their attempts count, and
 -- they are claimed again as lapsed leases are. Claims that send no heartbeats are left to their vt. Returns how many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
 language plpgsql volatile security definer

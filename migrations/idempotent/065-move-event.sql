@@ -9,7 +9,8 @@ declare
 begin
     update agent.event
     set vt = _new_vt, event = _event, retrying = false, claimed_by = null, heartbeat_at = null
-    , event_ts = case when _old.kind like 'slack.%' then event_ts else _new_vt end
+    -- What history is searched for by its event_ts keeps it: Slack's and bare events, and webhooks' calls.
+    , event_ts = case when _old.kind like 'slack.%' or _old.kind = 'event' or _old.item_key like 'webhook:%' then event_ts else _new_vt end
     , changes = changes || jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by, 'from', jsonb_build_object('run_at', _old.vt)
         , 'to', jsonb_build_object('run_at', _new_vt))
     where id = _old.id;

@@ -10,6 +10,15 @@ as $$
 begin
     if jsonb_typeof(_payload) is distinct from 'object' then
         raise invalid_parameter_value using message = 'the payload of a schedule is a JSON object';
+    -- Not left to the constraints, whose violations quote the row, payload and all, in PostgreSQL's log.
+    elsif _name is null or _name = '' or length(_name) > 200 then
+        raise invalid_parameter_value using message = 'the name of a schedule has 1 to 200 characters';
+    elsif _kind is null or _kind = '' or length(_kind) > 200 then
+        raise invalid_parameter_value using message = 'a kind has 1 to 200 characters';
+    elsif _schedule is null or _time_zone is null or _next_at is null then
+        raise invalid_parameter_value using message = 'a schedule has fields, a time zone and a next firing';
+    elsif _catch_up is null or _catch_up not in ('none', 'one', 'all') then
+        raise invalid_parameter_value using message = 'what was missed is caught up with: none, one or all';
     end if;
     insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at)
     values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at)

@@ -1,6 +1,6 @@
 -- Why an event is not running, in one word, and what that means here: running, ended, paused, waits_for_children, awaits_answer, future,
 -- retrying, group_busy, group_waits, exhausted, no_worker, due; null: no such event.
-create or replace function agent.why_waiting(_id int8, _max_attempts int4 default 3, out reason text, out detail text)
+create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -10,6 +10,7 @@ declare
     _now timestamptz := agent.clock();
     _e agent.event;
     _head agent.event;
+    _most int4;
 begin
     select * into _e from agent.event where id = _id;
     if not found then
@@ -17,6 +18,7 @@ begin
         from agent.event_hist as h where h.id = _id order by finished_at desc limit 1;
         return;
     end if;
+    _most := coalesce(_e.max_attempts, (agent.attempts_of(array[_e.kind], _max_attempts))[1]);
     select * into _head from agent.event where group_key = _e.group_key and head and id <> _id;
     select c.reason, c.detail into reason, detail from (values
         (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[cardinality(_e.claimed)])),
@@ -25,7 +27,7 @@ begin
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
         (_e.vt > _now and _e.retrying, 'retrying', format('attempt %s begins at %s', _e.attempts + 1, _e.vt)),
         (_e.vt > _now, 'future', format('scheduled for %s', _e.vt)),
-        (_e.attempts >= coalesce(_e.max_attempts, _max_attempts), 'exhausted', format('%s attempts; the next sweep expires it', _e.attempts)),
+        (_e.attempts >= _most, 'exhausted', format('%s of %s attempts; the next sweep expires it', _e.attempts, _most)),
         (_head.claimed_by is not null and _head.vt > _now, 'group_busy', format('event %s of its group is held by %s', _head.id, _head.claimed_by)),
         (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
         (not exists (select from agent.worker where _e.kind = any(kinds) and seen_at > _now - interval '3 minutes'), 'no_worker'

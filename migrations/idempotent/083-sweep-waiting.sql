@@ -17,8 +17,8 @@ begin
         and e.waits_for > (select count(*) from agent.event as child where child.continuation_id = e.id)
         order by e.id limit _limit
     loop
-        select * into _waiting from agent.event where id = _waiting.id for update skip locked;
-        continue when not found;
+        continue when agent.lock_for_sweep(array[_waiting.id]) = '{}';
+        select * into _waiting from agent.event where id = _waiting.id;
         select count(*) into _living from agent.event where continuation_id = _waiting.id;
         if _living < _waiting.waits_for then
             perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');

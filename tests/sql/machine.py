@@ -291,6 +291,8 @@ class Machine(RuleBasedStateMachine):
         event.cancelled = event.cancelled or (event.held and event.vt > self.model.now)
         assert answer == ("running" if event.held and event.vt > self.model.now else "cancelled")
         if answer == "cancelled":
+            if event.held and self.model.is_head(event):
+                self.model.fence(event.group)
             self.model.archive([event], "cancelled", "cancelled by surelane")
 
     def reschedule_a_job(self, key: str, wait: int) -> None:

@@ -10,6 +10,14 @@ from typing import Any
 
 from surelane.figures import Figures
 
+DEFAULT_MAX_ATTEMPTS = 3
+"""Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
+DEAD_FOR = timedelta(minutes=5)
+"""A claim stands until its lease ends, and no longer than this after its last heartbeat: then it is rescued.
+
+Workers and the rescue use this one value: a worker stops what it can no longer be sure to hold.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Peek:
@@ -47,7 +55,7 @@ class Event:  # not frozen: freezing makes building one four times as dear, and 
         body: the event as stored, JSON text.
         item_key: its natural key: Slack's ``event_id``, or the schedule's key.
         group_key: the entity it belongs to; events of one entity are handed to one worker at a time.
-        max_attempts: its own maximum, or ``None`` for the worker's setting.
+        max_attempts: attempts in total: its own maximum, or its kind's.
         enqueued_at: when it was stored.
         errors: what went wrong in earlier attempts, oldest first, JSON text of an array.
         traceparent: the W3C context of the span that stored it.

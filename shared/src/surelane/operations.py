@@ -1,7 +1,7 @@
 """What operators ask and do: find events, see why one waits, requeue, cancel, pause, schedules, figures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,8 @@ from surelane.figures import Measured
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
 
+STEP = 500
+"""Events that one statement changes: many are changed in bounded steps, each kept when a later one fails."""
 STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
 
 
@@ -75,9 +77,9 @@ class Operations(Schedules, Measured):
         )
         return None if row is None else _job(row)
 
-    async def why(self, identity: int, max_attempts: int = 3) -> tuple[str, str] | None:
+    async def why(self, identity: int) -> tuple[str, str] | None:
         """Why an event is not running: a word and a sentence; ``None``: no such event."""
-        row = await self._database.fetchrow("select * from agent.why_waiting($1, $2)", identity, max_attempts)
+        row = await self._database.fetchrow("select * from agent.why_waiting($1)", identity)
         return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
 
     async def children(self, identity: int) -> list[dict[str, Any]]:
@@ -85,13 +87,41 @@ class Operations(Schedules, Measured):
         return [_job(row) for row in await self._database.fetch("select * from agent.children($1)", identity)]
 
     async def requeue(self, ids: Sequence[int]) -> list[int]:
-        """Moves ended events back into the queue; returns the ids that were moved."""
-        return [row[0] for row in await self._database.fetch("select agent.requeue_events($1)", ids)]
+        """Moves ended events back into the queue, some in each statement; returns the ids that were moved."""
+        return [
+            row[0]
+            for start in range(0, len(ids), STEP)
+            for row in await self._database.fetch(
+                "select agent.requeue_events($1)", ids[start : start + STEP]
+            )
+        ]
+
+    async def requeue_all(self, which: Filter, limit: int) -> list[int]:
+        """Requeues up to ``limit`` ended events that the filter wants, newest first; returns the moved ids."""
+        return [identity async for page in self._pages(which, limit) for identity in await self.requeue(page)]
 
     async def cancel(self, identity: int) -> str | None:
         """Cancels by id: ``cancelled``, ``running`` (no further attempt), or ``None``: not in the queue."""
         answer: str | None = await self._database.fetchval("select agent.cancel_job($1)", identity)
         return answer
+
+    async def cancel_all(self, which: Filter, limit: int) -> dict[int, str]:
+        """Cancels up to ``limit`` live events that the filter wants; returns :meth:`cancel`'s answer to each.
+
+        It waits for no lock: ``busy`` says that another transaction had the event, which stays as it is.
+        """
+        answers: dict[int, str] = {}
+        async for page in self._pages(which, limit):
+            answers.update(await self._database.fetch("select id, answer from agent.cancel_jobs($1)", page))
+        return answers
+
+    async def _pages(self, which: Filter, limit: int) -> AsyncIterator[list[int]]:
+        """The ids of listed events, as many at a time as one statement may change."""
+        after: Cursor | None = None
+        while limit > 0 and (page := await self.list_jobs(which, min(limit, STEP), after)):
+            yield [job["id"] for job in page]
+            limit -= len(page)
+            after = Cursor(page[-1]["id"], page[-1]["finished_at"])
 
     async def pause(self, kind: str) -> None:
         """Pauses a kind: its waiting events are neither claimed nor expired."""

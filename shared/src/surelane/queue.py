@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from surelane.events import Completion, Event, Failure, Inserted, Peek, Settled
+from surelane.events import (
+    DEAD_FOR,
+    DEFAULT_MAX_ATTEMPTS,
+    Completion,
+    Event,
+    Failure,
+    Inserted,
+    Peek,
+    Settled,
+)
 from surelane.figures import Measured, read_figures
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
@@ -63,7 +72,7 @@ class Queue(Jobs, Schedules, Measured):
         return [Inserted(row["id"], row["duplicate"]) for row in rows]
 
     async def claim_event(
-        self, max_attempts: int = 3, invisible_for: timedelta = timedelta(minutes=10)
+        self, max_attempts: int = DEFAULT_MAX_ATTEMPTS, invisible_for: timedelta = timedelta(minutes=10)
     ) -> Event | None:
         """Claims one visible event of any kind that is not paused, chosen at random; ``None`` when there is none."""
         row = await self._database.fetchrow(
@@ -80,7 +89,7 @@ class Queue(Jobs, Schedules, Measured):
         limit: int,
         *,
         worker: str,
-        max_attempts: int = 3,
+        max_attempts: int | None = None,
         invisible_for: timedelta = timedelta(minutes=10),
         cursors: Sequence[datetime | None] | None = None,
     ) -> list[Event]:
@@ -88,6 +97,7 @@ class Queue(Jobs, Schedules, Measured):
 
         Args:
             worker: recorded as ``claimed_by``.
+            max_attempts: for events that neither have a maximum nor are of a kind that has one.
             cursors: for each lane and kind (``lane * len(kinds) + position``), where to start scanning.
         """
         rows = await self._database.fetch(
@@ -108,7 +118,7 @@ class Queue(Jobs, Schedules, Measured):
         kinds: Sequence[str],
         within: timedelta,
         *,
-        max_attempts: int = 3,
+        max_attempts: int | None = None,
         cursors: Sequence[datetime | None] | None = None,
         measure: bool = False,
     ) -> Peek:
@@ -144,7 +154,7 @@ class Queue(Jobs, Schedules, Measured):
         )
         return _answers(len(items), rows)
 
-    async def fail_events(self, items: Sequence[Failure], max_attempts: int = 3) -> list[Settled]:
+    async def fail_events(self, items: Sequence[Failure], max_attempts: int | None = None) -> list[Settled]:
         """Records failed attempts: retried after ``retry_in``, or moved to history as failed when none remain."""
         rows = await self._database.fetch(
             "select * from agent.fail_events($1, $2, $3, $4, $5, $6, $7) where answer <> 'done'",
@@ -196,46 +206,68 @@ class Queue(Jobs, Schedules, Measured):
         await self._database.execute("select agent.delete_event($1)", identity)
 
     async def delete_expired_events(
-        self, max_attempts: int = 3, max_vt_age: timedelta = timedelta(hours=1)
+        self, max_attempts: int = DEFAULT_MAX_ATTEMPTS, max_vt_age: timedelta = timedelta(hours=1)
     ) -> int:
-        """Moves exhausted and too old events to history; returns how many."""
-        expired: int = await self._database.fetchval(
+        """Moves exhausted and too old events to history, a second's worth in each statement; returns how many."""
+        expired = 0
+        while moved := await self._database.fetchval(
             "select agent.delete_expired_events($1, $2)", max_attempts, max_vt_age
-        )
+        ):
+            expired += moved
         return expired
 
     async def sweep_events(
         self,
         *,
-        max_attempts: int = 3,
+        max_attempts: int | None = None,
         max_vt_age: timedelta = timedelta(hours=1),
         kinds: Sequence[str] | None = None,
         by_age: bool = True,
         limit: int = 1000,
+        mend: bool = True,
     ) -> int:
         """One bounded batch of a sweep: moves up to ``limit`` events of each sort to history; returns how many.
 
+        Call it again until it returns 0.
+
         Args:
-            max_attempts: for events without a maximum of their own.
+            max_attempts: for events that neither have a maximum nor are of a kind that has one; ``None``: left alone.
             max_vt_age: an event visible and unclaimed for longer is too old, where ``by_age``.
             kinds: those that may be too old; every one where ``None``.
+            mend: looks at every group and continuation beforehand; once is enough for many calls in a row.
         """
         swept: int = await self._database.fetchval(
-            "select agent.sweep_events($1, $2, $3, $4, $5)", max_attempts, max_vt_age, kinds, by_age, limit
+            "select agent.sweep_events($1, $2, $3, $4, $5, $6)",
+            max_attempts,
+            max_vt_age,
+            kinds,
+            by_age,
+            limit,
+            mend,
         )
         return swept
 
-    async def rescue_events(self, dead_for: timedelta = timedelta(minutes=5)) -> int:
+    async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """Ends the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Returns how many."""
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
 
     async def announce_worker(
-        self, name: str, kinds: Sequence[str], version: str, clock_offset: timedelta | None = None
+        self,
+        name: str,
+        kinds: Sequence[str],
+        version: str,
+        clock_offset: timedelta | None = None,
+        max_attempts: int | None = None,
     ) -> None:
-        """A worker says that it is alive, what it handles, and how far its clock is ahead of the database's."""
+        """A worker says that it is alive, what it handles, and how far its clock is ahead of the database's.
+
+        Args:
+            max_attempts: becomes the maximum of its kinds, for events that have none of their own.
+        """
         await self._database.execute(
-            "select agent.announce_worker($1, $2, $3, $4)", name, kinds, version, clock_offset
+            *("select agent.announce_worker($1, $2, $3, $4, $5)", name, kinds, version, clock_offset),
+            max_attempts,
         )
 
     async def retire_worker(self, name: str) -> None:

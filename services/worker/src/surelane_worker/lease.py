@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 
-from surelane.events import Settled
+from surelane.events import DEAD_FOR, Settled
 from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE
 from surelane.queue import Queue
@@ -13,8 +13,8 @@ from surelane_worker.context import Stoppable
 from surelane_worker.metrics import Metrics
 from surelane_worker.outage import Outage
 
-LONGEST_PAUSE = timedelta(seconds=100)
-"""Claims without a heartbeat for five minutes are taken for dead; two lost heartbeats must not make them so."""
+LONGEST_PAUSE = DEAD_FOR / 3
+"""A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""
 BATCH = 500
 WATCH = 0.5
 """Seconds between two looks at which leases have run out."""
@@ -35,8 +35,11 @@ class Leases:
         """Each claim and its work. A claim does not know its work itself: as a cycle both would outlive the settle."""
 
     def ends(self, claimed_at: float) -> float:
-        """When a lease that was asked for at ``claimed_at`` runs out at the earliest."""
-        return claimed_at + self._lease.total_seconds()
+        """When a claim stands no longer that was made or renewed by a request of ``claimed_at``, at the earliest.
+
+        Its lease runs out, or sooner: it is rescued from a worker whose heartbeats did not arrive for so long.
+        """
+        return claimed_at + min(self._lease, DEAD_FOR).total_seconds()
 
     async def keep(self) -> None:
         """Sends heartbeats until cancelled, and stops work as its lease runs out: also while a heartbeat hangs."""

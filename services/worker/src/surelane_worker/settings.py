@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from surelane.durations import Duration
+from surelane.events import DEFAULT_MAX_ATTEMPTS
 from surelane_worker.dispatch_settings import DispatchSettings
 
 BUILT_IN_HANDLERS = "surelane_worker.handlers.built_in:handlers"
@@ -38,8 +39,13 @@ class WorkerSettings(DispatchSettings):
     lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
     """For how long a claim hides its event; renewed while its handler runs."""
 
-    max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(3, validation_alias="SURELANE_MAX_ATTEMPTS")
-    """Attempts in total, for events that have no maximum of their own."""
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
+        DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS"
+    )
+    """Attempts in total, for events of this worker's kinds that have no maximum of their own.
+
+    It is announced and stored with the kinds: every sweep judges by it, whichever worker's it is.
+    """
 
     max_vt_age: Duration = Field("1h", validation_alias="SURELANE_MAX_VT_AGE", validate_default=True)
     """A Slack event that was visible for longer than this without being claimed expires."""

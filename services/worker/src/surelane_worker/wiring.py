@@ -136,6 +136,7 @@ class Worker:
     queue: Queue
     name: str
     kinds: list[str]
+    max_attempts: int
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the loop, until it has drained."""
@@ -147,7 +148,7 @@ class Worker:
             self.sweep.run(),
             self.cron.run(),
             rescue(self.queue),
-            announce(self.listener, self.name, self.kinds, self.watch.clock_offset),
+            announce(self.listener, self.name, self.kinds, self.watch.clock_offset, self.max_attempts),
         ]
 
 
@@ -199,7 +200,6 @@ def assemble(
         queue,
         list(handlers),
         metrics,
-        max_attempts=settings.max_attempts,
         max_vt_age=settings.max_vt_age,
         interval=settings.sweep_interval,
         claiming_for=lambda: loop.claiming_for,
@@ -216,7 +216,10 @@ def assemble(
     )
     watch = Watch(poll)
     return Worker(
-        loop, listener, settler, leases, poll, sweep, cron, watch, queue, settings.name, sorted(handlers)
+        *(loop, listener, settler, leases, poll, sweep, cron, watch, queue),
+        settings.name,
+        sorted(handlers),
+        settings.max_attempts,
     )
 
 

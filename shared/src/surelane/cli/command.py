@@ -1,6 +1,7 @@
 """The commands. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away or too old."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
@@ -121,27 +122,46 @@ def requeue(
     kind: Annotated[list[str] | None, typer.Option(help="With --status: of this kind.")] = None,
     since: Annotated[datetime | None, typer.Option(help="With --status: ended at or after.")] = None,
     until: Annotated[datetime | None, typer.Option(help="With --status: ended before.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="With --status: this many at most.")] = 100,
 ) -> None:
-    """Moves ended events back into the queue, with all their attempts before them."""
+    """Moves ended events back into the queue, with all their attempts before them; many in steps."""
     if bool(keys) == bool(status):
         raise failed("give events, or --status to requeue all that ended so", EXIT_USAGE)
     ids = [_find(database, key)["id"] for key in keys or ()]
     which = _filter(status, kind, None, since, until)
 
     async def work(operations: Operations, _: Connection) -> list[int]:
-        chosen = ids or [job["id"] for job in await operations.list_jobs(which, limit) if job["finished_at"]]
-        return await operations.requeue(chosen)
+        return await (operations.requeue(ids) if ids else operations.requeue_all(which, limit))
 
-    moved = run(database, work)
-    typer.echo(f"requeued {len(moved)}" + (f": {', '.join(map(str, moved))}" if moved else ""))
+    moved = run(database, work, within=None)
+    typer.echo(
+        f"requeued {len(moved)}" + (f": {', '.join(map(str, moved))}" if 0 < len(moved) <= 100 else "")
+    )
     if not moved and ids:
         raise failed("they have not ended, or their keys are live again", EXIT_FAILED)
 
 
 @events.command("cancel")
-def cancel(key: Key, database: Database) -> None:
-    """Cancels an event. A running one goes on, and is not tried again."""
+def cancel(
+    database: Database,
+    key: Annotated[str | None, typer.Argument(help="An id or a natural key.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Instead of a key: all that are so, such as pending.")
+    ] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="With --status: of this kind.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="With --status: enqueued at or after.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="With --status: enqueued before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="With --status: this many at most.")] = 100,
+) -> None:
+    """Cancels events, many in steps. A running one goes on, and is not tried again."""
+    if (key is None) == (not status):
+        raise failed("give an event, or --status to cancel all that are so", EXIT_USAGE)
+    if key is None:
+        which = _filter(status, kind, None, since, until)
+        answers = run(database, lambda operations, _: operations.cancel_all(which, limit), within=None)
+        count = Counter(answers.values())
+        typer.echo(", ".join(f"{answer} {count[answer]}" for answer in ("cancelled", "running", "busy")))
+        return
     job = _find(database, key)
     answer = run(database, lambda operations, _: operations.cancel(job["id"]))
     if answer is None:

@@ -28,10 +28,18 @@ Database = Annotated[
 """The option every command has that asks the database."""
 
 
-def run(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -> Result:
-    """Runs ``work`` on a connection of its own; an error of the database is one line and an exit code."""
+def run(
+    dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]], *, within: float | None = 30
+) -> Result:
+    """Runs ``work`` on a connection of its own; an error of the database is one line and an exit code.
+
+    Args:
+        dsn: the database's.
+        work: what is done.
+        within: seconds for all of it; where ``None``, each statement has 30.
+    """
     try:
-        return asyncio.run(_connected(dsn, work))
+        return asyncio.run(_connected(dsn, work, within))
     except UNAVAILABLE as error:
         raise failed(f"cannot reach the database: {error}", EXIT_DATABASE) from None
     except asyncpg.InsufficientPrivilegeError as error:
@@ -45,12 +53,15 @@ def run(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -
         raise failed(str(error), EXIT_FAILED) from None
 
 
-async def _connected(dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]]) -> Result:
-    async with asyncio.timeout(30):
+async def _connected(
+    dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]], within: float | None
+) -> Result:
+    async with asyncio.timeout(within):
         connection = await asyncpg.connect(
             dsn,
             server_settings={"application_name": "surelane"},
             timeout=10,
+            command_timeout=30,
             statement_cache_size=0,  # each is sent once, and a transaction pooler would lose them
         )
         try:

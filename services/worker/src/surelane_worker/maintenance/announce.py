@@ -28,10 +28,12 @@ async def announce(
     name: str,
     kinds: Sequence[str],
     clock_offset: Callable[[], Awaitable[timedelta | None]],
+    max_attempts: int,
 ) -> None:
     """Announces at once and every minute, until cancelled; then retires.
 
-    ``clock_offset`` says how far this worker's clock is ahead of the database's, once it is known.
+    ``clock_offset`` says how far this worker's clock is ahead of the database's, once it is known. ``max_attempts``
+    becomes the maximum of ``kinds``.
     """
     try:
         while True:
@@ -39,7 +41,7 @@ async def announce(
             try:
                 offset = await clock_offset()
                 async with listener.connection() as connection:
-                    await Queue(connection).announce_worker(name, kinds, __version__, offset)
+                    await Queue(connection).announce_worker(name, kinds, __version__, offset, max_attempts)
             except (*UNAVAILABLE, *RETRYABLE):
                 pause = RETRY  # what claims says so
             except DatabaseError as error:

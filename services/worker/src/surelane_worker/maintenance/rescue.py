@@ -3,13 +3,12 @@
 import asyncio
 from datetime import timedelta
 
+from surelane.events import DEAD_FOR
 from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
 from surelane_worker.retry import jittered
 
-DEAD_FOR = timedelta(minutes=5)
-"""A worker that lives sends heartbeats several times as often."""
 RETRY = timedelta(seconds=1)
 
 log = get_logger("surelane_worker.maintenance.rescue")

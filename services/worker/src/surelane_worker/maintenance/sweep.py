@@ -19,7 +19,8 @@ log = get_logger("surelane_worker.maintenance.sweep")
 class Sweep:
     """Sweeps by age only Slack events of kinds this worker handles, and only once it has been claiming for that age.
 
-    So an outage of the workers, or of the database, never empties the backlog that built up meanwhile.
+    So an outage of the workers, or of the database, never empties the backlog that built up meanwhile. Attempts are
+    judged by the maximum that is stored with an event or its kind: other teams' kinds have other maxima.
     """
 
     def __init__(
@@ -28,7 +29,6 @@ class Sweep:
         kinds: Sequence[str],
         metrics: Metrics,
         *,
-        max_attempts: int,
         max_vt_age: timedelta,
         interval: timedelta,
         claiming_for: Callable[[], float],
@@ -37,7 +37,6 @@ class Sweep:
         self._queue = queue
         self._kinds = [kind for kind in kinds if kind.startswith("slack.")]
         self._metrics = metrics
-        self._max_attempts = max_attempts
         self._max_vt_age = max_vt_age
         self._interval = interval
         self._claiming_for = claiming_for
@@ -57,15 +56,16 @@ class Sweep:
 
     async def _sweep(self) -> None:
         by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
-        swept = BATCH
-        while swept >= BATCH:
+        swept, mend = 1, True
+        while swept:
             swept = await self._queue.sweep_events(
-                max_attempts=self._max_attempts,
                 max_vt_age=self._max_vt_age,
                 kinds=self._kinds,
                 by_age=by_age,
                 limit=BATCH,
+                mend=mend,
             )
+            mend = False
             if swept:
                 self._metrics.expired(swept)
                 log.info("events expired", count=swept)

@@ -1,0 +1,176 @@
+"""Sweeps and operators' bulk work in bounded steps: what was done is kept, and one bad row does not keep the others."""
+
+import json
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from surelane.jobs import Continuation
+from surelane.operations import Filter, Operations
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import advance, claim, ending, enqueue, envelope, insert, live, sweep
+
+HOUR = timedelta(hours=1)
+SLOW = """
+create function public.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return new; end $$;
+create trigger slow before insert on agent.event_hist for each row execute function public.slow();
+"""
+FAST = "drop trigger slow on agent.event_hist; drop function public.slow();"
+
+
+@pytest.mark.parametrize("how", ["exhausted", "deadline", "age"])
+async def test_a_row_that_history_refuses_keeps_no_other_in_the_queue(queue: Connection, how: str) -> None:
+    deadline = (
+        await queue.fetchval("select agent.clock() + interval '1 minute'") if how == "deadline" else None
+    )
+    ids = [await enqueue(queue, max_attempts=1, deadline=deadline) for _ in range(7)]
+    if how == "exhausted":
+        await claim(queue)
+    await queue.execute(
+        "insert into agent.event_hist (attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors"
+        ", id, event_ts, event, kind, head, lane, outcome)"
+        " select attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors"
+        ", id, event_ts, event, kind, head, lane, 'completed' from agent.event where id = $1",
+        ids[2],
+    )
+    await advance(queue, HOUR * 2)
+    warnings: list[str] = []
+    queue.add_log_listener(lambda _, message: warnings.append(str(message)))
+    assert await sweep(queue) == 6
+    assert await live(queue, ids[2]) is not None
+    assert any(
+        f"event {ids[2]} cannot be moved to history: SQLSTATE 23505" in warning for warning in warnings
+    )
+    assert await sweep(queue) == 0
+
+
+async def test_a_long_sweep_stops_in_time_and_keeps_what_it_did(queue: Connection) -> None:
+    """Each row takes a millisecond: all of them would exceed the caller's timeout."""
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 3000)")
+    await advance(queue, HOUR * 2)
+    await queue.execute(SLOW + "set statement_timeout = '20s'")
+    try:
+        moved = await sweep(queue)
+    finally:
+        await queue.execute(FAST)
+    assert 0 < moved < 3000
+    assert await Queue(queue).delete_expired_events() == 3000 - moved
+
+
+async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, connect: Connect) -> None:
+    operations, other = Operations(queue), await connect()
+    await queue.execute(
+        "select agent.enqueue('job', _group_key => 'g' || n % 7) from generate_series(1, 1200) as n"
+    )
+    (first, *_) = await queue.fetch("select id from agent.event order by id")
+    running = {row["id"] for row in await claim(queue, limit=1)}
+    async with other.transaction():
+        elsewhere = await enqueue(queue, "job")
+        await other.execute("select from agent.event where id = $1 for update", elsewhere)
+        answers = await operations.cancel_all(Filter(statuses=["pending", "running"], kinds=["job"]), 5000)
+    assert answers.pop(elsewhere) == "busy"
+    assert {identity for identity, answer in answers.items() if answer == "running"} == running
+    assert sorted(set(answers.values())) == ["cancelled", "running"]
+    assert len(answers) == 1200
+    assert first["id"] in answers
+    moved = await operations.requeue_all(Filter(statuses=["cancelled"]), 1000)
+    assert len(moved) == 1000
+    assert await queue.fetchval("select count(*) from agent.event_hist") == 200 - len(running)
+    heads = await queue.fetchval("select count(*) from agent.event where head and group_key is not null")
+    assert heads == 7
+
+
+async def test_a_claim_gets_past_any_number_of_exhausted_events(queue: Connection) -> None:
+    """Its own maximum, which nobody's sweep may know: it has some of them moved, and finds what lies behind them."""
+    await queue.execute("select agent.enqueue('job', _max_attempts => 1) from generate_series(1, 6000)")
+    while await claim(queue, limit=1000):
+        pass
+    await advance(queue, HOUR)
+    identity = await enqueue(queue)
+    (row,) = await queue.fetch("select id from agent.claim_event()")
+    assert row["id"] == identity
+
+
+async def test_a_lapsed_continuation_behind_a_lock_keeps_no_sweep_waiting(
+    queue: Connection, connect: Connect
+) -> None:
+    other = await connect()
+    continuation = await Queue(queue).fan_out([], Continuation("after"))
+    await queue.execute("update agent.event set waits_for = 1, vt = 'infinity' where id = $1", continuation)
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", continuation)
+        await queue.execute("set lock_timeout = '1s'")
+        assert await Queue(queue).sweep_events() == 0
+    await Queue(queue).sweep_events()
+    assert await queue.fetchval("select waits_for from agent.event where id = $1", continuation) == 0
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_what_lies_a_little_over_a_day_ahead_is_one_event(queue: Connection, batch: bool) -> None:
+    """Its timestamp is replaced at the first delivery, and is near enough to be kept at the second."""
+    ahead = await queue.fetchval(
+        "select agent.from_timestamptz(agent.clock() + interval '1 day 5 seconds')::text"
+    )
+    event = envelope("Ev1", event_ts=ahead)
+    identity = await insert(queue, event)
+    await queue.execute("select agent.delete_event($1)", identity)
+    for wait in (timedelta(seconds=10), HOUR, HOUR * 23):
+        await advance(queue, wait)
+        if batch:
+            assert await queue.fetchval("select id from agent.insert_events($1)", [event]) == identity
+        else:
+            assert await insert(queue, event) == identity
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+async def test_a_moved_event_is_still_found_in_history(queue: Connection) -> None:
+    """Put off and cancelled before it came to run: another delivery finds it, wherever it came from."""
+    bare = json.dumps({"text": "bare", "event_ts": "1700000000.000100"})
+    deliveries = {
+        "bare": f"select agent.insert_event('{bare}')",
+        "slack": f"select agent.insert_event('{envelope('Ev1')}')",
+        "webhook": "select id from agent.fire_trigger('t', '1', '{}')",
+    }
+    for name, delivery in deliveries.items():
+        identity = await queue.fetchval(delivery)
+        key = await queue.fetchval("select item_key from agent.event where id = $1", identity)
+        assert (
+            await queue.fetchval("select agent.reschedule_event($1, agent.clock() + interval '10 days')", key)
+            == "rescheduled"
+        )
+        assert await queue.fetchval("select agent.cancel_event($1)", key) == "cancelled"
+        assert await queue.fetchval(delivery) == identity, name
+        assert (await ending(queue, identity))[0] == "cancelled"
+
+
+async def test_an_event_from_outside_takes_no_key_of_a_schedule_or_a_webhook(queue: Connection) -> None:
+    """It would be found in place of the firing, which would be skipped."""
+    keys = ["cron:nightly:2024-01-01T00:00:00Z", "webhook:t:1"]
+    await queue.fetch("select agent.insert_events($1, null, $2)", [envelope("Ev1"), envelope("Ev2")], keys)
+    await insert(queue, envelope(keys[0]))
+    await queue.execute(
+        "select agent.set_cron('nightly', 'tick', '0 0 * * *', '2024-01-01 00:00:00+00');"
+        " select agent.fire_cron('nightly', '2024-01-01 00:00:00+00', '{2024-01-01 00:00:00+00}', 'infinity')"
+    )
+    assert await queue.fetchval("select count(*) from agent.event where kind = 'tick'") == 1
+    assert not await queue.fetchval("select duplicate from agent.fire_trigger('t', '1', '{}')")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select agent.enqueue('job', '{\"secret\": 1}', _max_attempts => 0)",
+        "select agent.set_cron('n', 'tick', '* * * * *', now(), '{\"secret\": 1}', _catch_up => 'never')",
+        "select agent.set_cron('', 'tick', '* * * * *', now(), '{\"secret\": 1}')",
+        "select agent.set_cron('n', '', '* * * * *', now(), '{\"secret\": 1}')",
+        "select agent.set_cron('n', 'tick', null, now(), '{\"secret\": 1}')",
+    ],
+)
+async def test_a_refusal_quotes_no_payload(queue: Connection, statement: str) -> None:
+    """PostgreSQL writes a refusal into its log; a constraint's would quote the whole row."""
+    with pytest.raises(asyncpg.InvalidParameterValueError) as refused:
+        await queue.execute(statement)
+    assert "secret" not in f"{refused.value} {refused.value.detail} {refused.value.hint}"

@@ -1,0 +1,29 @@
+"""How long a worker believes in a claim."""
+
+from datetime import timedelta
+from unittest.mock import sentinel
+
+import pytest
+
+from surelane.events import DEAD_FOR
+from surelane_worker.lease import LONGEST_PAUSE, Leases
+from surelane_worker.metrics import Metrics
+
+
+@pytest.mark.parametrize(
+    ("lease", "believed"),
+    [
+        (timedelta(seconds=2), timedelta(seconds=2)),
+        (timedelta(minutes=10), DEAD_FOR),
+        (DEAD_FOR * 12, DEAD_FOR),
+    ],
+)
+def test_a_worker_believes_in_a_claim_until_its_lease_ends_or_a_rescue_may_end_it(
+    lease: timedelta, believed: timedelta
+) -> None:
+    leases = Leases(sentinel.queue, lease, Metrics())
+    assert leases.ends(100.0) == 100.0 + believed.total_seconds()
+
+
+def test_two_lost_heartbeats_end_no_claim() -> None:
+    assert 3 * LONGEST_PAUSE <= DEAD_FOR
