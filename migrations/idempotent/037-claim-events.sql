@@ -2,9 +2,15 @@
 -- order, the last one also beyond _limit; one whose lease lapsed comes as its head alone. prior_vt is a head's vt
 -- before the claim: the highest one seen in a (lane, kind) is where the claimant's cursor there may start next time.
 -- _cursors: one for each lane and kind, at lane * cardinality(_kinds) + position.
+-- _member_kinds: the kinds of which a group brings members along, by default _kinds. A worker whose slots for some kinds are taken
+-- claims heads of the others alone, and their groups still come in order.
+-- _most_bytes: stops before the event whose text would exceed this many bytes, but never before the first. A small event is taken for
+-- as large as its row says, so that only large ones are turned into text twice; _limit bounds what small ones come to.
+drop function if exists agent.claim_events(text[], int4, int4, interval, text, timestamptz[]);
 create or replace function agent.claim_events
 ( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
 , _claimed_by text default session_user, _cursors timestamptz[] default null
+, _member_kinds text[] default null, _most_bytes int8 default null
 ) returns table
 ( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
 , group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
@@ -26,7 +32,19 @@ begin
         return;
     end if;
     if array_remove(_held.group_keys, null) <> '{}' then
-        select * into _held from agent.hold_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, _kinds, _limit, _max_attempts, _now);
+        select * into _held from agent.hold_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, coalesce(_member_kinds, _kinds), _limit, _max_attempts, _now);
+    end if;
+    if _most_bytes is not null then
+        select array_agg(fitting.place order by fitting.nth) as places, array_agg(fitting.vt order by fitting.nth) as vts into _held
+        from (
+            select held.place, held.vt, held.nth, body.size, sum(body.size) over (order by held.nth) - body.size as before
+            from unnest(_held.places, _held.vts) with ordinality as held (place, vt, nth)
+            cross join lateral (
+                select case when pg_column_compression(e.event) is null and pg_column_size(e.event) < 2000 then pg_column_size(e.event) else octet_length(e.event::text) end as size
+                from agent.event as e where e.ctid = held.place
+            ) as body
+        ) as fitting
+        where fitting.nth = 1 or fitting.before + fitting.size <= _most_bytes;
     end if;
     return query
     update agent.event as e

@@ -6,8 +6,11 @@ import os
 import signal
 import sys
 import time
+import uuid
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from typing import NoReturn
 
 from opentelemetry import trace
 
@@ -101,6 +104,56 @@ async def outcome(event: Event, ctx: Context) -> object:
     return {"attempt": ctx.attempt, "claim": event.claim}
 
 
+class UnprintableError(Exception):
+    """Cannot be turned into text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Treacherous(dict[str, str]):
+    """Raises what nobody expects, when it is serialised."""
+
+    def items(self) -> NoReturn:  # type: ignore[override]
+        raise KeyError("treacherous")
+
+
+def _unprintable() -> NoReturn:
+    raise UnprintableError
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
+
+
+THEN = Continuation("nothing")
+BAD_OUTCOMES: dict[str, Callable[[], object]] = {
+    "payload": lambda: FanOut([Job("nothing", uuid.uuid4())], THEN),
+    "naive run_at": lambda: FanOut([Job("nothing", run_at=datetime(2030, 1, 1))], THEN),  # noqa: DTZ001
+    "no job": lambda: FanOut(["nothing"], THEN),  # type: ignore[list-item]
+    "no continuation": lambda: FanOut([], None),  # type: ignore[arg-type]
+    "fan-out result": lambda: FanOut([], THEN, result=object()),
+    "refused by the database": lambda: FanOut([Job("nothing", max_attempts=-1)], THEN),
+    "not a number": lambda: FanOut([Job("nothing", float("nan"))], THEN),
+    "retry": lambda: Retry(timedelta.max),
+    "snooze": lambda: Snooze(timedelta(days=10**8)),
+    "naive await": lambda: Await(datetime(2030, 1, 1)),  # noqa: DTZ001
+    "await nothing": lambda: Await(None),  # type: ignore[arg-type]
+    "await the end of time": lambda: Await(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))),
+    "discard": lambda: Discard(ValueError("a\0b\ud800")),  # type: ignore[arg-type]
+    "unprintable discard": lambda: Discard(UnprintableError()),  # type: ignore[arg-type]
+    "unprintable": _unprintable,
+    "treacherous": lambda: Treacherous(a="b"),
+    "interrupt": _interrupt,
+}
+
+
+@handlers.on("bad-outcome")
+async def bad_outcome(event: Event, ctx: Context) -> object:
+    """Returns, or raises, what cannot be settled as it is."""
+    return BAD_OUTCOMES[event.payload["outcome"]]()
+
+
 @handlers.on("sleep")
 async def sleep(event: Event, ctx: Context) -> None:
     """Takes as long as it is told."""
@@ -134,6 +187,14 @@ async def one_at_a_time(event: Event, ctx: Context) -> dict[str, float]:
 async def together(events: list[Event], ctx: Context) -> list[int]:
     """Answers which events it got together."""
     return [event.payload["n"] for event in events]
+
+
+@handlers.on("step")
+async def step(event: Event, ctx: Context) -> dict[str, float]:
+    """Says when it ran: for entities that have events of this kind and of "one-at-a-time"."""
+    began = time.time()
+    await asyncio.sleep(0.005)
+    return {"began": began, "ended": time.time()}
 
 
 @handlers.on("ordered")

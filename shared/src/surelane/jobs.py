@@ -58,6 +58,25 @@ class Continuation(Job):
 
 
 @dataclass(frozen=True, slots=True)
+class FanOutText:
+    """Children and their continuation as JSON texts: sending them can no longer fail for what they hold in Python."""
+
+    children: str
+    continuation: str
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def of(cls, children: Sequence[Job], continuation: Job) -> "FanOutText":
+        """Serialises jobs, with the current span as the one that enqueues them.
+
+        Raises:
+            TypeError, ValueError: JSON cannot hold a payload, or a time has no time zone.
+        """
+        kinds = tuple(job.kind for job in (*children, continuation))
+        return cls(_array(children), _object(continuation), kinds)
+
+
+@dataclass(frozen=True, slots=True)
 class Child:
     """A child of a continuation and how it ended; ``status`` is its outcome once it has."""
 
@@ -150,12 +169,18 @@ class Jobs:
         result: str | None = None,
     ) -> Settled:
         """Completes a claimed event and starts its children and continuation, atomically and fenced."""
+        return await self.continue_event_as(identity, claim, FanOutText.of(children, continuation), result)
+
+    async def continue_event_as(
+        self, identity: int, claim: int, jobs: FanOutText, result: str | None = None
+    ) -> Settled:
+        """As :meth:`continue_event`, for jobs that are serialised already."""
         answer = await self._database.fetchval(
             "select agent.continue_event($1, $2, $3, $4, $5)",
             identity,
             claim,
-            _array(children),
-            _object(continuation),
+            jobs.children,
+            jobs.continuation,
             result,
         )
         return Settled(answer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.pool import GRACE, LOCK_TIMEOUT, Connection, bounds_of
 
 CHANNEL = "agent_event"
 
@@ -48,6 +48,7 @@ class Listener:
         self._within = within.total_seconds()
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -68,13 +69,30 @@ class Listener:
                 self._cut()
                 raise
 
+    @asynccontextmanager
+    async def bounded(self) -> AsyncIterator[Connection]:
+        """As :meth:`connection`, for one statement that must not be carried out after we gave it up.
+
+        The server's own bounds see to that. A pooler refuses them at the start of a session: there a transaction
+        sets them, and a statement that was given up is never committed.
+        """
+        async with self.connection() as connection:
+            if self._notifications:
+                yield connection
+                return
+            async with connection.transaction():
+                bounds = bounds_of(self._within, LOCK_TIMEOUT)
+                await connection.execute("".join(f"set local {name} = {bounds[name]};" for name in bounds))
+                yield connection
+
     async def _open(self) -> Connection:
+        settings = {"application_name": self._service, **bounds_of(self._within, LOCK_TIMEOUT)}
         opened: Connection = await asyncpg.connect(
             self._dsn,
             timeout=self._within,
-            command_timeout=self._within,
+            command_timeout=self._within + GRACE,
             statement_cache_size=100 if self._notifications else 0,
-            server_settings={"application_name": self._service} if self._notifications else None,
+            server_settings=settings if self._notifications else None,
         )
         opened.add_termination_listener(self._wake)
         if self._notifications:
@@ -89,16 +107,25 @@ class Listener:
         self._on_wake()
 
     def _cut(self) -> None:
+        """Has the server cancel what runs, then ends the connection, which wakes: another must be opened."""
         if self._connection is not None:
-            self._connection.terminate()  # which wakes: whoever listens must open another
+            ending = asyncio.create_task(_end(self._connection))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
             self._connection = None
 
     async def close(self) -> None:
         """Ends the connection in an orderly way, or cuts it where that fails."""
-        if self._connection is not None and not self._connection.is_closed():
+        if self._connection is not None:
             self._connection.remove_termination_listener(self._wake)
-            try:
-                await self._connection.close(timeout=2)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                self._connection.terminate()
+            await _end(self._connection)
         self._connection = None
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+
+async def _end(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=2)  # cancels a statement that runs
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()

@@ -38,6 +38,23 @@ RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """40P01 and 40001: the statement did nothing and may be sent again."""
 
 
+LOCK_TIMEOUT = 5.0
+"""Seconds that a statement for many events waits for another transaction's lock."""
+GRACE = 0.5
+"""Seconds by which the server gives up on a statement before the client does."""
+
+
+def bounds_of(statement_timeout: float, lock_timeout: float | None = None) -> dict[str, str]:
+    """Settings of a session that bound its statements, in seconds. A server whose client is gone notices soon."""
+    bounds = {
+        "statement_timeout": str(int(statement_timeout * 1000)),
+        "client_connection_check_interval": "2000",
+    }
+    if lock_timeout is not None:
+        bounds["lock_timeout"] = str(int(lock_timeout * 1000))
+    return bounds
+
+
 async def create_pool(
     dsn: str,
     *,
@@ -47,6 +64,7 @@ async def create_pool(
     statement_timeout: timedelta | None = None,
     connect_timeout: timedelta = timedelta(seconds=5),
     prepared: bool = True,
+    lock_timeout: float | None = None,
 ) -> Pool:
     """Opens a pool without needing the database to be there yet (``min_size`` 0 connects on first use).
 
@@ -57,6 +75,7 @@ async def create_pool(
         min_size: connections opened at once.
         statement_timeout: given up by the server and by the client after this long; none where ``None``.
         connect_timeout: how long one attempt to connect may take.
+        lock_timeout: seconds that a statement waits for a lock; no less than for the statement where ``None``.
         prepared: false behind a transaction pooler, where a statement is not found again on another connection.
 
     Raises:
@@ -65,14 +84,14 @@ async def create_pool(
     """
     server_settings = {"application_name": service}
     if statement_timeout is not None and prepared:  # poolers refuse settings at the start of a session
-        server_settings["statement_timeout"] = str(int(statement_timeout.total_seconds() * 1000))
+        server_settings |= bounds_of(statement_timeout.total_seconds(), lock_timeout)
     try:
         return await asyncpg.create_pool(
             dsn,
             min_size=min_size,
             max_size=max_size,
             timeout=connect_timeout.total_seconds(),
-            command_timeout=None if statement_timeout is None else statement_timeout.total_seconds() + 0.5,
+            command_timeout=None if statement_timeout is None else statement_timeout.total_seconds() + GRACE,
             server_settings=server_settings,
             statement_cache_size=100 if prepared else 0,
             reset=_keep,

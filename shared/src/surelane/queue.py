@@ -92,6 +92,8 @@ class Queue(Jobs, Schedules, Measured):
         max_attempts: int | None = None,
         invisible_for: timedelta = timedelta(minutes=10),
         cursors: Sequence[datetime | None] | None = None,
+        member_kinds: Sequence[str] | None = None,
+        most_bytes: int | None = None,
     ) -> list[Event]:
         """Claims up to ``limit`` visible events of ``kinds`` (more when the last group is larger), groups whole.
 
@@ -99,17 +101,22 @@ class Queue(Jobs, Schedules, Measured):
             worker: recorded as ``claimed_by``.
             max_attempts: for events that neither have a maximum nor are of a kind that has one.
             cursors: for each lane and kind (``lane * len(kinds) + position``), where to start scanning.
+            member_kinds: the kinds of which a group may bring events along; ``kinds`` where ``None``.
+            most_bytes: stops before the event whose text would exceed this, but never before the first.
         """
         rows = await self._database.fetch(
             # In the order of Event's fields: looking each up by its name takes a microsecond an event.
             "select id, kind, event_ts, attempts, claim, vt, event, prior_vt, item_key, group_key, max_attempts"
-            ", enqueued_at, errors, traceparent, lane, notes from agent.claim_events($1, $2, $3, $4, $5, $6)",
+            ", enqueued_at, errors, traceparent, lane, notes"
+            " from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8)",
             kinds,
             limit,
             max_attempts,
             invisible_for,
             worker,
             cursors,
+            member_kinds,
+            most_bytes,
         )
         return [Event(*row) for row in rows]
 

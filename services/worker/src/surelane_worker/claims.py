@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from itertools import groupby
+from itertools import takewhile
 
 from opentelemetry.trace import SpanContext
 
@@ -18,12 +18,14 @@ MOST_MEMBERS = 100
 class Claim:
     """One event in this worker's hands, from its claim until the database has answered to its settle."""
 
-    __slots__ = ("event", "lease_ends", "settling", "settling_since", "span")
+    __slots__ = ("event", "lease_ends", "settling", "settling_since", "size", "span")
 
     def __init__(self, event: Event, lease_ends: float) -> None:
         self.event = event
         self.lease_ends = lease_ends
         """When the lease runs out at the earliest, by the event loop's clock."""
+        self.size = len(event.body)
+        """How much text it keeps in memory: the event's body, and a result while that is settled."""
         self.settling = False
         """Whether its outcome is on its way to the database, so that heartbeats no longer matter to it."""
         self.settling_since = 0
@@ -44,6 +46,7 @@ class Work:
 
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
+        """What takes the next events of it."""
         self.claims = [Claim(event, lease_ends) for event in events]
         self.since = since
         """When it was claimed, by the event loop's clock."""
@@ -55,6 +58,19 @@ class Work:
     def brings_more(self) -> bool:
         """Whether its entity probably has more events, which come when these are settled."""
         return len(self.claims) > MOST_MEMBERS
+
+    def next_run(self, handlers: Mapping[str, Handler]) -> list[Claim]:
+        """The next claims in order that :attr:`handler` takes: an entity may have events of several kinds."""
+        left = (claim for claim in self.claims if not claim.settling)
+        return list(takewhile(lambda claim: handlers[claim.event.kind] is self.handler, left))
+
+    def goes_on(self, handlers: Mapping[str, Handler]) -> bool:
+        """Whether claims of another handler follow, which is :attr:`handler` from now on."""
+        for claim in self.claims:
+            if not claim.settling:
+                self.handler = handlers[claim.event.kind]
+                return True
+        return False
 
     def wind_up(self) -> None:
         """Lets the handler that runs end, and starts no further one."""
@@ -83,10 +99,3 @@ def works_of(
         members.sort(key=lambda event: (event.event_ts, event.id))
         works.append(Work(handlers[members[0].kind], members, lease_ends, now))
     return works
-
-
-def runs_of(claims: Iterable[Claim], handlers: Mapping[str, Handler]) -> list[tuple[Handler, list[Claim]]]:
-    """An entity's claims as runs for one handler each, in order: an entity may have events of several kinds."""
-    return [
-        (handler, list(run)) for handler, run in groupby(claims, key=lambda claim: handlers[claim.event.kind])
-    ]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from surelane.events import Inserted, Settled
-from surelane.jobs import Continuation, Job, OnDuplicate
+from surelane.jobs import Continuation, FanOutText, Job, OnDuplicate
 from surelane.pool import Connection, Pool
 from surelane.queue import Queue
 
@@ -32,16 +32,11 @@ class CountedQueue(Queue):
         self._sent([job.kind for job in (*children, continuation)])
         return identity
 
-    async def continue_event(
-        self,
-        identity: int,
-        claim: int,
-        children: Sequence[Job],
-        continuation: Continuation,
-        result: str | None = None,
+    async def continue_event_as(
+        self, identity: int, claim: int, jobs: FanOutText, result: str | None = None
     ) -> Settled:
-        """As :meth:`Queue.continue_event`; a claim that does not stand starts nothing."""
-        answer = await super().continue_event(identity, claim, children, continuation, result)
+        """As :meth:`Queue.continue_event_as`; a claim that does not stand starts nothing."""
+        answer = await super().continue_event_as(identity, claim, jobs, result)
         if answer is Settled.DONE:
-            self._sent([job.kind for job in (*children, continuation)])
+            self._sent(jobs.kinds)
         return answer

@@ -48,10 +48,17 @@ class Dispatch:
         self,
         handlers: Iterable[Handler],
         concurrency: int,
-        execute: Callable[[Work], Awaitable[None]],
+        execute: Callable[[Work], Awaitable[bool]],
         on_room: Callable[[], None],
     ) -> None:
-        """``on_room`` is called when work ended, so that more may be claimed."""
+        """Nothing runs yet.
+
+        Args:
+            handlers: what work may be for.
+            concurrency: how many run at once, at most.
+            execute: runs work; answers whether it goes on, with another handler and so in another slot.
+            on_room: called when work ended, so that more may be claimed.
+        """
         handlers = list(handlers)
         self._loop = asyncio.get_running_loop()
         self._concurrency = concurrency
@@ -97,13 +104,16 @@ class Dispatch:
             self.lines.append(self.lines.pop(0))  # the next slot goes to another line first
 
     async def _run(self, work: Work, line: Line) -> None:
-        began = perf_counter()
+        began, goes_on = perf_counter(), False
         try:
-            await self._execute(work)
+            goes_on = await self._execute(work)
         finally:
             line.took(perf_counter() - began)
             line.running -= 1
             self._running.discard(work)
+            if goes_on:
+                work.since = self._loop.time()
+                self._line_of[work.handler].waiting.appendleft(work)  # its entity waits for it already
             self._start()
             self._on_room()
 

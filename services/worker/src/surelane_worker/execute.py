@@ -2,28 +2,53 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 
-from opentelemetry.trace import Span
+from opentelemetry.context import attach, detach, get_current
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
 from surelane.events import Completion, Event, Failure
+from surelane.jobs import FanOutText
+from surelane.logs import get_logger
 from surelane.spans import failed, running
 from surelane.telemetry import traceparent_of
-from surelane_worker.claims import LOST, Claim, Work, runs_of
+from surelane_worker.claims import LOST, Claim, Work
 from surelane_worker.context import Context, Services
 from surelane_worker.handler import Handler
 from surelane_worker.metrics import Metrics
-from surelane_worker.outcomes import Await, Discard, Done, FanOut, Outcome, Retry, Snooze, outcome_of, seconds
-from surelane_worker.records import ResultError, error_text, result_text, where
+from surelane_worker.outcomes import (
+    NOTHING_TO_KEEP,
+    Await,
+    Discard,
+    Done,
+    FanOut,
+    Outcome,
+    Retry,
+    Snooze,
+    duration,
+    moment,
+    outcome_of,
+)
+from surelane_worker.records import (
+    OutcomeError,
+    ResultError,
+    error_text,
+    message_of,
+    plain,
+    result_text,
+    where,
+)
 from surelane_worker.retry import Backoff
 from surelane_worker.settle import Settler
-from surelane_worker.settles import Awaiting, Continued, Released, Snoozed
+from surelane_worker.settles import Awaiting, Continued, Released, Settle, Snoozed
 from surelane_worker.tracing import Tracing
 
 FinalReason = Callable[[BaseException], str | None]
 """Says why no further attempt can mend an error; ``None`` where one may."""
+
+log = get_logger("surelane_worker.execute")
 
 
 class HandlerTimeoutError(Exception):
@@ -68,18 +93,35 @@ class Executor:
         self._max_attempts = services.settings.max_attempts
         self._worker = services.settings.name
 
-    async def run(self, work: Work) -> None:
-        """Works off a piece of work. Every claim of it is settled, or forgotten where its lease is lost."""
-        if not work.stopped and len(work.claims) == 1:
-            await self._attempt(work.handler, work, work.claims)
-            return
-        for handler, claims in runs_of(work.claims, self._handlers):
-            for step in [claims] if handler.grouped else [[claim] for claim in claims]:
-                if work.stopped or not await self._attempt(handler, work, step):
-                    self.give_back(work)
-                    return
+    async def run(self, work: Work) -> bool:
+        """Works off the next run of a piece of work; returns whether another run follows, in its own handler's slot.
+
+        Every claim of it is settled, or forgotten where its lease is lost.
+        """
+        try:
+            if not work.stopped and len(work.claims) == 1:
+                await self._attempt(work.handler, work, work.claims)
+                return False
+            return await self._run_group(work)
+        except Exception as error:
+            log.exception("attempt crashed", kind=work.handler.kinds[0])
+            self._fail_unsettled(work, error)
+            return False
+
+    async def _run_group(self, work: Work) -> bool:
+        handler, claims = work.handler, work.next_run(self._handlers)
+        for step in [claims] if handler.grouped else [[claim] for claim in claims]:
+            if work.stopped or not await self._attempt(handler, work, step):
+                self.give_back(work)
+                return False
+        if work.stopped:
+            self.give_back(work)
+            return False
+        if work.goes_on(self._handlers):
+            return True
         if work.brings_more:
             self._settler.hurry()
+        return False
 
     def give_back(self, work: Work) -> None:
         """Releases the claims of a piece of work that are not settled yet; forgets them where the lease is lost."""
@@ -121,8 +163,6 @@ class Executor:
             if handler.timeout is not None and limit.expired():
                 return Raised(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
             return Raised(error)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its attempt, not the worker
             return Raised(error)
 
@@ -148,53 +188,47 @@ class Executor:
             metrics.until_finished.add(event.kind, max(ended - happened, 0.0))
 
     def _settle(self, work: Work, claims: Sequence[Claim], ending: Ending, context: Context) -> bool:
+        if ending is NOTHING_TO_KEEP:  # nearly every attempt
+            for claim in claims:
+                self._settler.put(claim, Completion(claim.event.id, claim.event.claim))
+            return True
+        if isinstance(ending, Stopped):
+            self.give_back(work)
+            return False
+        if isinstance(ending, Discard | Retry | Raised):
+            return self._fail(claims, ending, context)
+        try:
+            settles = self._settles(claims, ending)
+        except OutcomeError as error:
+            return self._fail(claims, Raised(error), context)
+        except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
+            refused = OutcomeError(f"{type(ending).__name__}: {type(error).__name__}: {message_of(error)}")
+            return self._fail(claims, Raised(refused), context)
+        for claim, settle in zip(claims, settles, strict=True):
+            self._settler.put(claim, settle)
+        return True
+
+    def _settles(self, claims: Sequence[Claim], ending: Done | Snooze | Await | FanOut) -> list[Settle]:
+        """What is sent for a claim each: plain data, so that no outcome fails later than its attempt."""
         match ending:
             case Done(result):
-                return self._complete(claims, result, context)
+                text = None if result is None else result_text(result)
+                return [Completion(claim.event.id, claim.event.claim, text) for claim in claims]
             case Snooze(pause):
-                for claim in claims:
-                    self._settler.put(claim, Snoozed(timedelta(seconds=seconds(pause))))
-                return True
+                return [Snoozed(duration(pause))] * len(claims)
             case Await(until):
-                for claim in claims:
-                    self._settler.put(claim, Awaiting(until))
-                return True
-            case FanOut():
-                return self._continue(claims, ending, context)
-            case Stopped():
-                self.give_back(work)
-                return False
-            case _:
-                return self._fail(claims, ending, context)
-
-    def _complete(self, claims: Sequence[Claim], result: object, context: Context) -> bool:
-        try:
-            text = result_text(result)
-        except ResultError as error:
-            # The handler did its work: repeating it would not change what it returns.
-            return self._fail(claims, Raised(error), context)
-        for claim in claims:
-            self._settler.put(claim, Completion(claim.event.id, claim.event.claim, text))
-        return True
-
-    def _continue(self, claims: Sequence[Claim], ending: FanOut, context: Context) -> bool:
-        if len(claims) > 1:
-            error = ResultError("FanOut goes on from one event, not from a group")
-            return self._fail(claims, Raised(error), context)
-        try:
-            text = result_text(ending.result)
-        except ResultError as refused:
-            return self._fail(claims, Raised(refused), context)
-        event = claims[0].event
-        settle = Continued(event.id, event.claim, tuple(ending.children), ending.then, text)
-        self._settler.put(claims[0], settle)
-        return True
+                return [Awaiting(moment(until))] * len(claims)
+            case FanOut(children, then, result):
+                if len(claims) > 1:
+                    raise ResultError("FanOut goes on from one event, not from a group")
+                with _within(claims[0].span):
+                    return [Continued(FanOutText.of(children, then), result_text(result))]
 
     def _fail(self, claims: Sequence[Claim], ending: Discard | Retry | Raised, context: Context) -> bool:
         pause = self._backoff.pause(max(claim.event.attempts for claim in claims))
+        failures = [self._failure(claim, ending, pause) for claim in claims]
         ended = True
-        for claim in claims:
-            failure = self._failure(claim, ending, pause)
+        for claim, failure in zip(claims, failures, strict=True):
             again = not failure.final and claim.event.attempts < (
                 claim.event.max_attempts or self._max_attempts
             )
@@ -204,21 +238,35 @@ class Executor:
         self._log(context, ending, retried=not ended)
         return ended
 
+    def _fail_unsettled(self, work: Work, error: Exception) -> None:
+        for claim in [claim for claim in work.claims if not claim.settling]:
+            record = error_text(claim.event, self._worker, error)
+            self._settler.put(claim, Failure(*claim.fence, record, self._backoff.pause(claim.event.attempts)))
+
     def _failure(self, claim: Claim, ending: Discard | Retry | Raised, pause: float) -> Failure:
         event, span = claim.event, traceparent_of(claim.span)
         match ending:
-            case Discard(reason):
+            case Discard(given):
+                reason = plain(message_of(given))
                 error = error_text(
                     event, self._worker, None, kind="Discard", message=reason, traceparent=span
                 )
                 return Failure(event.id, event.claim, error, final=True, reason=reason)
-            case Retry(after, reason):
+            case Retry(after, given):
+                reason = message_of(given)
                 error = error_text(event, self._worker, None, kind="Retry", message=reason, traceparent=span)
-                return Failure(event.id, event.claim, error, retry_in=seconds(after))
+                return Failure(event.id, event.claim, error, retry_in=duration(after).total_seconds())
             case Raised(raised):
-                final = "result_refused" if isinstance(raised, ResultError) else self._final_reason(raised)
+                final = self._final(raised)
                 error = error_text(event, self._worker, raised, traceparent=span)
                 return Failure(event.id, event.claim, error, pause, final=final is not None, reason=final)
+
+    def _final(self, raised: BaseException) -> str | None:
+        if isinstance(raised, ResultError):
+            # The handler did its work: repeating it would not change what it returns.
+            return "result_refused"
+        reason = self._final_reason(raised)
+        return None if reason is None else plain(reason)
 
     @staticmethod
     def _log(context: Context, ending: Discard | Retry | Raised, *, retried: bool) -> None:
@@ -239,3 +287,14 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
+
+
+@contextmanager
+def _within(span: SpanContext | None) -> Iterator[None]:
+    """What is serialised in the block belongs to the span of the attempt that asked for it."""
+    current = get_current()
+    token = attach(current if span is None else set_span_in_context(NonRecordingSpan(span), current))
+    try:
+        yield
+    finally:
+        detach(token)

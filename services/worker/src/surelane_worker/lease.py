@@ -1,21 +1,24 @@
 """Heartbeats: renews the leases of everything held, in batches, and stops work whose lease is lost."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from surelane.events import DEAD_FOR, Settled
 from surelane.logs import get_logger
-from surelane.pool import UNAVAILABLE
+from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
 from surelane_worker.claims import LOST, Claim, Work
 from surelane_worker.context import Stoppable
 from surelane_worker.metrics import Metrics
 from surelane_worker.outage import Outage
+from surelane_worker.parts import SLOW, parts_of
 
 LONGEST_PAUSE = DEAD_FOR / 3
 """A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""
 BATCH = 500
+LIMIT = 5.0
+"""Seconds that a heartbeat may take. Then it is cancelled and sent in parts, so that one event delays no other."""
 WATCH = 0.5
 """Seconds between two looks at which leases have run out."""
 
@@ -30,7 +33,10 @@ class Leases:
         self._lease = lease
         self._metrics = metrics
         self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
+        self._limit = min(LIMIT, self._pause)
         self._outage = Outage(log, "heartbeats")
+        self.bytes = 0
+        """How much text the claims held keep in memory: their events' bodies, and results to be settled."""
         self.held: dict[Claim, Work] = {}
         """Each claim and its work. A claim does not know its work itself: as a cycle both would outlive the settle."""
 
@@ -72,19 +78,36 @@ class Leases:
             self.stop_lapsed()
 
     async def _extend_all(self) -> bool:
+        """Renews every lease; answers whether the database answered for each."""
         claims = [claim for claim in self.held if not claim.settling]
-        for start in range(0, len(claims), BATCH):
+        batches: list[Sequence[Claim]] = [
+            claims[start : start + BATCH] for start in range(0, len(claims), BATCH)
+        ]
+        answered = True
+        while batches:
+            batch = batches.pop(0)
             try:
-                await self._extend(claims[start : start + BATCH])
+                await self._extend(batch)
+            except SLOW as error:
+                log.warning("heartbeats are slow", count=len(batch), error=type(error).__name__)
+                answered = False
+                if len(batch) > 1:
+                    batches += parts_of(batch)
             except UNAVAILABLE as error:
                 self._outage.goes_on(error)
                 return False
+            except RETRYABLE:
+                answered = False
+            except DatabaseError as error:
+                log.error("heartbeats failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+                answered = False
         self._outage.is_over()
-        return True
+        return answered
 
-    async def _extend(self, claims: list[Claim]) -> None:
+    async def _extend(self, claims: Sequence[Claim]) -> None:
         ends = self.ends(asyncio.get_running_loop().time())
-        answers = await self._queue.extend_leases([claim.fence for claim in claims], self._lease)
+        async with asyncio.timeout(self._limit):
+            answers = await self._queue.extend_leases([claim.fence for claim in claims], self._lease)
         for claim, answer in zip(claims, answers, strict=True):
             if answer is Settled.DONE:
                 claim.lease_ends = ends
@@ -110,9 +133,18 @@ class Leases:
 
     def add(self, work: Work) -> None:
         """Holds the claims of a piece of work."""
-        self.held.update(dict.fromkeys(work.claims, work))
+        for claim in work.claims:
+            self.held[claim] = work
+            self.bytes += claim.size
+
+    def weigh(self, claim: Claim, size: int) -> None:
+        """Adds to what a claim keeps in memory."""
+        if claim in self.held:
+            claim.size += size
+            self.bytes += size
 
     def drop(self, claims: Iterable[Claim]) -> None:
         """Forgets claims that are settled or lost."""
         for claim in claims:
-            self.held.pop(claim, None)
+            if self.held.pop(claim, None) is not None:
+                self.bytes -= claim.size

@@ -51,6 +51,7 @@ class Loop:
     ) -> None:
         self._settings = settings
         self._handlers = handlers
+        self._kinds = list(handlers)
         self._listener = listener
         self._wakeup = wakeup
         self._dispatch = dispatch
@@ -73,12 +74,19 @@ class Loop:
         heeding = asyncio.create_task(self._heed(stop))
         try:
             while not self.stopping:
-                await self._until_room()
-                if not await self._claim_all() and not self.stopping:
-                    await self._sleep()
+                try:
+                    await self._turn()
+                except Exception:
+                    log.exception("claims crashed")
+                    await self._wait_longer()
         finally:
             heeding.cancel()
         await self._drain()
+
+    async def _turn(self) -> None:
+        await self._until_room()
+        if not await self._claim_all() and not self.stopping:
+            await self._sleep()
 
     async def _heed(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -101,6 +109,8 @@ class Loop:
 
     def _open_lines(self) -> list[tuple[list[str], int]]:
         """What may be claimed now: kinds that share a bound, and how many events of them."""
+        if self._leases.bytes >= self._settings.claim_bytes:
+            return []
         left = MOST_UNSETTLED - len(self._leases.held)
         rooms = ((line.kinds, min(self._dispatch.room(line), left)) for line in self._dispatch.lines)
         return [(kinds, room) for kinds, room in rooms if room > 0]
@@ -143,7 +153,8 @@ class Loop:
         return True
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
-        async with self._listener.connection() as connection:
+        async with self._listener.bounded() as connection:
+            corrections = self._cursors.corrections
             events = await Queue(connection).claim_events(
                 kinds,
                 limit,
@@ -151,8 +162,10 @@ class Loop:
                 max_attempts=self._settings.max_attempts,
                 invisible_for=self._settings.lease,
                 cursors=self._cursors.starts(kinds),
+                member_kinds=self._kinds,
+                most_bytes=self._settings.claim_bytes - self._leases.bytes,
             )
-        self._cursors.advance(events)
+        self._cursors.advance(events, corrections)
         return events
 
     def _accept(self, events: Sequence[Event], began: float, began_at: int) -> None:
@@ -180,6 +193,9 @@ class Loop:
             self._outage.goes_on(error)
         else:
             log.error("claim failed", error=type(error).__name__)
+        await self._wait_longer()
+
+    async def _wait_longer(self) -> None:
         self._claiming_since = None
         self._failures += 1
         longest = self._settings.poll_interval.total_seconds()

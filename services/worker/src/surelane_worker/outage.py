@@ -10,16 +10,17 @@ class Outage:
         """``what`` waits for the database: ``claims``, ``settles``, …"""
         self._log = log
         self._what = what
-        self._on = False
+        self.on = False
+        """Whether the database failed to answer the last time."""
 
     def goes_on(self, error: BaseException) -> None:
         """The database did not answer."""
-        if not self._on:
+        if not self.on:
             self._log.warning("database unavailable", waiting=self._what, error=type(error).__name__)
-        self._on = True
+        self.on = True
 
     def is_over(self) -> None:
         """The database answered."""
-        if self._on:
+        if self.on:
             self._log.info("database available again", resumed=self._what)
-        self._on = False
+        self.on = False

@@ -5,14 +5,16 @@ Returning ``None`` or anything JSON can hold means :class:`Done`; raising an exc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from surelane.durations import parse_duration
 from surelane.jobs import Continuation, Job
 
 Pause = timedelta | float | str
-"""A duration: a timedelta, seconds, or text such as ``"90s"`` or ``"2m"``."""
+"""A duration: a timedelta, seconds, or text such as ``"90s"`` or ``"2m"``. At most 3,650 days."""
+
+LONGEST = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Retry:
     reason: str = "retry requested"
 
     def __post_init__(self) -> None:
-        parse_duration(self.after)
+        duration(self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Snooze:
     pause: Pause
 
     def __post_init__(self) -> None:
-        parse_duration(self.pause)
+        duration(self.pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,21 @@ class FanOut:
     then: Continuation
     result: Any = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "children", tuple(self.children))
+        for job in (*self.children, self.then):
+            if not isinstance(job, Job):
+                raise TypeError(f"FanOut takes jobs, not {type(job).__name__}")
+
 
 @dataclass(frozen=True, slots=True)
 class Await:
     """The event is parked until its answer comes (:meth:`surelane.Queue.answer_event`); past ``until`` it expires."""
 
     until: datetime
+
+    def __post_init__(self) -> None:
+        moment(self.until)
 
 
 NOTHING_TO_KEEP = Done()
@@ -81,6 +92,30 @@ def outcome_of(returned: object) -> Outcome:
     return returned if isinstance(returned, Outcome) else Done(returned)
 
 
-def seconds(pause: Pause) -> float:
-    """A pause in seconds."""
-    return parse_duration(pause).total_seconds()
+def duration(pause: Pause) -> timedelta:
+    """A pause as a timedelta.
+
+    Raises:
+        ValueError: it cannot be read, or is longer than 3,650 days.
+    """
+    parsed = parse_duration(pause)
+    if parsed > LONGEST:
+        raise ValueError(f"a pause of {parsed} is longer than {LONGEST.days} days")
+    return parsed
+
+
+def moment(until: object) -> datetime:
+    """A time in UTC.
+
+    Raises:
+        TypeError: it is no datetime.
+        ValueError: it has no time zone, or lies outside the years 1 to 9999 in UTC.
+    """
+    if not isinstance(until, datetime):
+        raise TypeError(f"a datetime is needed, not {type(until).__name__}")
+    if until.utcoffset() is None:
+        raise ValueError(f"{until!r} has no time zone")
+    try:
+        return until.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{until!r} is out of range") from None

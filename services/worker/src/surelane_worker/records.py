@@ -10,7 +10,11 @@ LONGEST_MESSAGE = 2000
 LONGEST_RESULT = 1_000_000
 
 
-class ResultError(Exception):
+class OutcomeError(Exception):
+    """What the handler returned cannot be settled: its attempt failed."""
+
+
+class ResultError(OutcomeError):
     """The handler's result cannot be kept."""
 
 
@@ -52,7 +56,7 @@ def error_text(
     """
     record = {
         "type": kind or type(error).__name__,
-        "message": (message if message is not None else str(error))[:LONGEST_MESSAGE],
+        "message": message_of(error) if message is None else message[:LONGEST_MESSAGE],
         "at": datetime.now(UTC).isoformat(),
         "worker": worker,
         "attempt": event.attempts,
@@ -62,6 +66,14 @@ def error_text(
     if traceparent is not None:
         record["traceparent"] = traceparent
     return storable(json.dumps(record))
+
+
+def message_of(error: object) -> str:
+    """Text of an exception, or of a reason that a handler gave; one that cannot be turned into text is named."""
+    try:
+        return str(error)[:LONGEST_MESSAGE]
+    except Exception:  # noqa: BLE001 - __str__ is the handler's code
+        return f"({type(error).__name__} without text)"
 
 
 def where(error: BaseException) -> str | None:
@@ -77,9 +89,14 @@ def storable(text: str) -> str:
     return json.dumps(_replaced(json.loads(text)), ensure_ascii=False)
 
 
+def plain(text: str) -> str:
+    """Text without what PostgreSQL refuses: NUL and lone surrogates become the replacement character."""
+    return text.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _replaced(value: object) -> object:
     if isinstance(value, str):
-        return value.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return plain(value)
     if isinstance(value, list):
         return [_replaced(item) for item in value]
     if isinstance(value, dict):

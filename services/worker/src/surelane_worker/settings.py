@@ -39,6 +39,11 @@ class WorkerSettings(DispatchSettings):
     lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
     """For how long a claim hides its event; renewed while its handler runs."""
 
+    claim_bytes: Annotated[int, Field(ge=1)] = Field(32 * 2**20, validation_alias="SURELANE_CLAIM_BYTES")
+    """How many bytes of events (their text), and of results to be settled, a worker holds before it claims no more.
+
+    A process needs some five times as much: 32 MiB fit into the 512 MiB that a worker has by default."""
+
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS"
     )

@@ -1,18 +1,19 @@
-"""The sorts of settles, and the call that sends each."""
+"""The sorts of settles, and the call that sends each.
+
+A settle is plain data, checked and serialised inside the attempt it came from: sending it meets no error but the
+database's.
+"""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from opentelemetry.context import attach, detach, get_current
-from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
-
 from surelane.events import Completion, Failure, Settled
-from surelane.jobs import Continuation, Job
+from surelane.jobs import FanOutText
 from surelane.queue import Queue
 from surelane_worker.claims import Claim
+from surelane_worker.records import message_of, storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,7 @@ class Released:
 class Continued:
     """An event that is finished and goes on in jobs of its own. ``result`` is JSON text."""
 
-    id: int
-    claim: int
-    children: tuple[Job, ...]
-    continuation: Continuation
+    jobs: FanOutText
     result: str | None = None
 
 
@@ -48,10 +46,23 @@ class Awaiting:
 Settle = Completion | Failure | Snoozed | Released | Continued | Awaiting
 Settlement = tuple[Claim, Settle]
 
+BATCHED = (Completion, Failure, Released)
+"""The frequent sorts: a round trip carries many. The rare ones are sent one by one."""
+
+
+def alike(batch: Iterable[Settlement]) -> list[list[Settlement]]:
+    """What may share a round trip: settles of one frequent sort; each rare one alone."""
+    sorts: dict[object, list[Settlement]] = {}
+    for one in batch:
+        sort = type(one[1])
+        sorts.setdefault(sort if sort in BATCHED else one[0], []).append(one)
+    return list(sorts.values())
+
 
 async def send(queue: Queue, batch: Sequence[Settlement], max_attempts: int) -> list[Settled]:
-    """Sends settles of one sort: the frequent sorts in one round trip, the rare ones one by one."""
-    match batch[0][1]:
+    """Sends settles that may share a round trip."""
+    claim, settle = batch[0]
+    match settle:
         case Completion():
             return await queue.complete_events(
                 [settle for _, settle in batch if isinstance(settle, Completion)]
@@ -62,41 +73,28 @@ async def send(queue: Queue, batch: Sequence[Settlement], max_attempts: int) -> 
             )
         case Released():
             return await queue.release_events([claim.fence for claim, _ in batch])
-    return [await _send_one(queue, claim, settle) for claim, settle in batch]
-
-
-async def _send_one(queue: Queue, claim: Claim, settle: Settle) -> Settled:
-    match settle:
         case Snoozed(pause):
-            return await queue.snooze_event(*claim.fence, pause)
+            return [await queue.snooze_event(*claim.fence, pause)]
         case Awaiting(deadline):
-            return await queue.await_event(*claim.fence, deadline)
-        case Continued():
-            with _within(claim.span):
-                return await queue.continue_event(
-                    *claim.fence, settle.children, settle.continuation, settle.result
-                )
-        case _:
-            raise TypeError(f"{type(settle).__name__} is sent in batches")
+            return [await queue.await_event(*claim.fence, deadline)]
+        case Continued(jobs, result):
+            return [await queue.continue_event_as(*claim.fence, jobs, result)]
 
 
-@contextmanager
-def _within(span: SpanContext | None) -> Iterator[None]:
-    """What is enqueued in the block belongs to the span of the attempt that asked for it."""
-    current = get_current()
-    token = attach(current if span is None else set_span_in_context(NonRecordingSpan(span), current))
-    try:
-        yield
-    finally:
-        detach(token)
-
-
-def without_what_was_refused(settle: Settle, error: Exception) -> Settle | None:
+def without_what_was_refused(claim: Claim, settle: Settle, error: Exception) -> Settle | None:
     """What to send instead of a settle that the database refuses; ``None`` where there is nothing."""
     match settle:
-        case Completion(identity, claim, result) if result is not None:
-            return Completion(identity, claim)  # it is finished, whatever its result is
-        case Continued(identity, claim):
-            record = {"type": type(error).__name__, "message": str(error)[:2000]}
-            return Failure(identity, claim, json.dumps(record), final=True, reason="continuation_refused")
+        case Completion(identity, number, result) if result is not None:
+            return Completion(identity, number)  # it is finished, whatever its result is
+        case Continued():
+            return _refused(claim, error, "continuation_refused")
+        case Snoozed() | Awaiting():
+            return _refused(claim, error, "outcome_refused")
+        case Failure(reason=reason) if reason != "outcome_refused":
+            return _refused(claim, error, "outcome_refused")
     return None
+
+
+def _refused(claim: Claim, error: Exception, reason: str) -> Failure:
+    record = storable(json.dumps({"type": type(error).__name__, "message": message_of(error)}))
+    return Failure(*claim.fence, record, final=True, reason=reason)

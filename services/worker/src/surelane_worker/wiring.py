@@ -2,8 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -13,7 +13,7 @@ from surelane import __version__
 from surelane.errors import SettingsError
 from surelane.listener import Listener
 from surelane.logs import configure_logs, get_logger
-from surelane.pool import Pool, close_pool, create_pool
+from surelane.pool import LOCK_TIMEOUT, Pool, close_pool, create_pool
 from surelane.private import private_app, serving
 from surelane.queue import Queue
 from surelane.settings import load_settings
@@ -29,7 +29,7 @@ from surelane_worker.handlers.load import load_handlers
 from surelane_worker.handlers.registry import Handlers
 from surelane_worker.lease import Leases
 from surelane_worker.loop import Loop
-from surelane_worker.maintenance.announce import announce
+from surelane_worker.maintenance.announce import Announcer
 from surelane_worker.maintenance.cron import CronDuty
 from surelane_worker.maintenance.rescue import rescue
 from surelane_worker.maintenance.sweep import Sweep
@@ -47,7 +47,27 @@ from surelane_worker.wakeup import Room, Wakeup
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
 
+RESTART = 1.0
+"""Seconds after which a duty that crashed begins again, and twice as many each time, up to a minute."""
+LONGEST_RESTART = 60.0
+
 _log = get_logger("surelane_worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Ten connections, shared out so that no statement that hangs keeps others from being sent.
+
+    Handlers may wait for locks with all of theirs: heartbeats and settles go on.
+    """
+
+    leases: Pool
+    settles: Pool
+    looks: Pool
+    """Of polls, schedules and probes."""
+    sweeps: Pool
+    """And rescues."""
+    handlers: Pool
 
 
 async def main(stop: asyncio.Event) -> None:
@@ -60,22 +80,36 @@ async def main(stop: asyncio.Event) -> None:
     metrics.publish(sorted(_kinds(handlers)), pushed=telemetry.pushes_metrics)
     tracer = telemetry.tracer
     tracing = None if tracer is None else Tracing(tracer, linked=settings.process_span == "linked")
-    pool = await create_pool(
-        settings.database_url.get_secret_value(),
-        service=SERVICE,
-        max_size=10,
-        statement_timeout=STATEMENT_TIMEOUT,
-        prepared=settings.notifications,
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
+        pools = await _pools(settings, stack)
+        slack = await stack.enter_async_context(slack_clients(settings, traced=tracing is not None))
+        # What was imported stays for ever: the garbage collector need not go through it with every event's garbage.
+        gc.collect()
+        gc.freeze()
+        await _serve(stop, settings, handlers, pools, slack, metrics, tracing)
+
+
+async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
+    async def pool(size: int, lock_timeout: float | None = None) -> Pool:
+        opened = await create_pool(
+            settings.database_url.get_secret_value(),
+            service=SERVICE,
+            max_size=size,
+            statement_timeout=STATEMENT_TIMEOUT,
+            prepared=settings.notifications,
+            lock_timeout=lock_timeout,
+        )
+        stack.push_async_callback(close_pool, opened)
+        return opened
+
+    return Pools(
+        leases=await pool(1, LOCK_TIMEOUT),
+        settles=await pool(3, LOCK_TIMEOUT),
+        looks=await pool(2),
+        sweeps=await pool(1),
+        handlers=await pool(3),
     )
-    try:
-        async with slack_clients(settings, traced=tracing is not None) as slack:
-            # What was imported stays for ever: the garbage collector need not go through it with every event's garbage.
-            gc.collect()
-            gc.freeze()
-            await _serve(stop, settings, handlers, pool, slack, metrics, tracing)
-    finally:
-        await close_pool(pool)
-        await asyncio.to_thread(telemetry.shutdown)
 
 
 def _handlers(settings: WorkerSettings) -> Handlers:
@@ -98,13 +132,13 @@ async def _serve(
     stop: asyncio.Event,
     settings: WorkerSettings,
     handlers: Handlers,
-    pool: Pool,
+    pools: Pools,
     slack: SlackClients,
     metrics: Metrics,
     tracing: Tracing | None,
 ) -> None:
-    queue = CountedQueue(pool, metrics.sent)
-    worker = assemble(settings, handlers, queue, slack, metrics, tracing)
+    worker = assemble(settings, handlers, pools, slack, metrics, tracing)
+    queue = Queue(pools.looks)
     worker.watch.publish()
     readiness = Readiness(queue, stop.is_set, lambda: worker.loop.claiming_for > 0)
     app = private_app(readiness.unready)
@@ -114,9 +148,10 @@ async def _serve(
         await until_schema_fits(queue, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
-            async with _beside(*worker.duties()):
+            async with beside(*worker.duties()):
                 await worker.loop.run(stop)
         finally:
+            await worker.announcer.retire()
             await worker.listener.close()
         _log.info("stopped")
 
@@ -133,29 +168,31 @@ class Worker:
     sweep: Sweep
     cron: CronDuty
     watch: Watch
-    queue: Queue
-    name: str
+    announcer: Announcer
+    sweeps: Queue
     kinds: list[str]
-    max_attempts: int
 
-    def duties(self) -> list[Coroutine[Any, Any, None]]:
+    def duties(self) -> "list[Duty]":
         """What runs beside the loop, until it has drained."""
         return [
-            self.settler.run(),
-            self.leases.keep(),
-            self.watch.run(),  # before the first poll, which brings its figures
-            self.poll.run(),
-            self.sweep.run(),
-            self.cron.run(),
-            rescue(self.queue),
-            announce(self.listener, self.name, self.kinds, self.watch.clock_offset, self.max_attempts),
+            self.settler.run,
+            self.leases.keep,
+            self.watch.run,  # before the first poll, which brings its figures
+            self.poll.run,
+            self.sweep.run,
+            self.cron.run,
+            self._rescue,
+            self.announcer.run,
         ]
+
+    async def _rescue(self) -> None:
+        await rescue(self.sweeps)
 
 
 def assemble(
     settings: WorkerSettings,
     registered: Handlers,
-    queue: Queue,
+    pools: Pools,
     slack: SlackClients,
     metrics: Metrics,
     tracing: Tracing | None,
@@ -164,12 +201,22 @@ def assemble(
     handlers = _kinds(registered)
     cursors, wakeup = Cursors(), Wakeup()
     room = Room(wakeup)
-    leases = Leases(queue, settings.lease, metrics)
+    leases = Leases(Queue(pools.leases), settings.lease, metrics)
     settler = Settler(
-        queue, leases, metrics, tracing, max_attempts=settings.max_attempts, on_settled=room.free
+        CountedQueue(pools.settles, metrics.sent),
+        leases,
+        metrics,
+        tracing,
+        max_attempts=settings.max_attempts,
+        on_settled=room.free,
     )
     services = Services(
-        queue, leases.hold, settings, slack, get_logger("surelane_worker.handler"), asyncio.get_running_loop()
+        CountedQueue(pools.handlers, metrics.sent),
+        leases.hold,
+        settings,
+        slack,
+        get_logger("surelane_worker.handler"),
+        asyncio.get_running_loop(),
     )
     backoff = Backoff(settings.backoff_base, settings.backoff_cap)
     executor = Executor(services, handlers, settler, backoff, metrics, tracing, final_reason)
@@ -196,17 +243,18 @@ def assemble(
         metrics,
         tracing,
     )
+    sweeps, looks = Queue(pools.sweeps), Queue(pools.looks)
     sweep = Sweep(
-        queue,
+        sweeps,
         list(handlers),
         metrics,
         max_vt_age=settings.max_vt_age,
         interval=settings.sweep_interval,
         claiming_for=lambda: loop.claiming_for,
     )
-    cron = CronDuty(queue, registered.schedules(), metrics)
+    cron = CronDuty(looks, registered.schedules(), metrics)
     poll = Poll(
-        queue,
+        looks,
         list(handlers),
         cursors,
         wakeup,
@@ -215,12 +263,11 @@ def assemble(
         on_cron=cron.due_in,
     )
     watch = Watch(poll)
-    return Worker(
-        *(loop, listener, settler, leases, poll, sweep, cron, watch, queue),
-        settings.name,
-        sorted(handlers),
-        settings.max_attempts,
+    kinds = sorted(handlers)
+    announcer = Announcer(
+        listener, Queue(pools.leases), settings.name, kinds, watch.clock_offset, settings.max_attempts
     )
+    return Worker(loop, listener, settler, leases, poll, sweep, cron, watch, announcer, sweeps, kinds)
 
 
 def _begin_anew(cursors: Cursors, wakeup: Wakeup) -> None:
@@ -229,11 +276,27 @@ def _begin_anew(cursors: Cursors, wakeup: Wakeup) -> None:
     wakeup.look_ahead()
 
 
+Duty = Callable[[], Coroutine[Any, Any, None]]
+
+
 @asynccontextmanager
-async def _beside(*duties: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs duties for the length of the block; one that fails ends the block."""
+async def beside(*duties: Duty) -> AsyncIterator[None]:
+    """Runs duties for the length of the block. One that crashes is logged and begins again: it ends nothing else."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(duty) for duty in duties]
-        yield
-        for task in tasks:
-            task.cancel()
+        tasks = [group.create_task(_kept(duty)) for duty in duties]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _kept(duty: Duty) -> None:
+    pause = RESTART
+    while True:
+        try:
+            await duty()
+        except Exception:  # noqa: BLE001 - a worker without one of its duties loses leases, or never sweeps
+            _log.exception("duty crashed", duty=duty.__qualname__, again_in=pause)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_RESTART)

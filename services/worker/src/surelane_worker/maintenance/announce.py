@@ -17,44 +17,66 @@ from surelane_worker.retry import jittered
 EVERY = timedelta(minutes=1)
 """Without one for three minutes a worker is taken for dead."""
 RETRY = timedelta(seconds=1)
-FAREWELL = 2.0
+FAREWELL = 5.0
 """Seconds a worker that ends waits for the database to hear of it."""
 
 log = get_logger("surelane_worker.maintenance.announce")
 
 
-async def announce(
-    listener: Listener,
-    name: str,
-    kinds: Sequence[str],
-    clock_offset: Callable[[], Awaitable[timedelta | None]],
-    max_attempts: int,
-) -> None:
-    """Announces at once and every minute, until cancelled; then retires.
+class Announcer:
+    """Says that a worker is alive, and at its end that it is not."""
 
-    ``clock_offset`` says how far this worker's clock is ahead of the database's, once it is known. ``max_attempts``
-    becomes the maximum of ``kinds``.
-    """
-    try:
+    def __init__(
+        self,
+        listener: Listener,
+        queue: Queue,
+        name: str,
+        kinds: Sequence[str],
+        clock_offset: Callable[[], Awaitable[timedelta | None]],
+        max_attempts: int,
+    ) -> None:
+        """``clock_offset`` says how far this worker's clock is ahead of the database's, once it is known.
+
+        ``max_attempts`` becomes the maximum of ``kinds``.
+        """
+        self._listener = listener
+        self._queue = queue
+        self._name = name
+        self._kinds = kinds
+        self._clock_offset = clock_offset
+        self._max_attempts = max_attempts
+        self._saying: asyncio.Task[timedelta] | None = None
+
+    async def run(self) -> None:
+        """Announces at once and every minute, until cancelled. An announcement that is on its way goes on then."""
         while True:
-            pause = EVERY
-            try:
-                offset = await clock_offset()
-                async with listener.connection() as connection:
-                    await Queue(connection).announce_worker(name, kinds, __version__, offset, max_attempts)
-            except (*UNAVAILABLE, *RETRYABLE):
-                pause = RETRY  # what claims says so
-            except DatabaseError as error:
-                log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-            await asyncio.sleep(jittered(pause))
-    finally:
-        await _retire(listener, name)
+            self._saying = asyncio.create_task(self._say())
+            await asyncio.sleep(jittered(await asyncio.shield(self._saying)))
 
+    async def retire(self) -> None:
+        """Takes the worker off the list, after an announcement that is on its way: a later one would list it again."""
+        try:
+            async with asyncio.timeout(FAREWELL):
+                if self._saying is not None:
+                    await asyncio.wait((self._saying,))
+                await self._queue.retire_worker(self._name)
+        except (*UNAVAILABLE, DatabaseError) as error:
+            # It is taken for dead in three minutes.
+            log.info("could not retire", error=type(error).__name__)
+        finally:
+            if self._saying is not None:
+                self._saying.cancel()
 
-async def _retire(listener: Listener, name: str) -> None:
-    try:
-        async with asyncio.timeout(FAREWELL), listener.connection() as connection:
-            await Queue(connection).retire_worker(name)
-    except (*UNAVAILABLE, DatabaseError) as error:
-        # It is taken for dead in three minutes.
-        log.info("could not retire", error=type(error).__name__)
+    async def _say(self) -> timedelta:
+        """Announces once; returns how long to wait before the next time."""
+        try:
+            offset = await self._clock_offset()
+            async with self._listener.connection() as connection:
+                await Queue(connection).announce_worker(
+                    self._name, self._kinds, __version__, offset, self._max_attempts
+                )
+        except (*UNAVAILABLE, *RETRYABLE):
+            return RETRY  # what claims says so
+        except DatabaseError as error:
+            log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+        return EVERY
