@@ -1,3 +1,17 @@
+-- Adds a change to the changes of an event. At most 51 entries are kept: the first ten, the last 40 and, between them, one
+-- that counts those dropped. An event that is moved thousands of times would else be rewritten with all of them each time.
+create or replace function agent.add_change(_changes jsonb, _change jsonb) returns jsonb
+language sql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_array(_change) else
+    jsonb_path_query_array(_changes, '$[0 to 9]')
+    || jsonb_build_array(jsonb_build_object('action', 'dropped', 'at', _changes -> -40 -> 'at', 'count'
+        , jsonb_array_length(_changes) - 49
+        + case when _changes -> 10 ->> 'action' = 'dropped' then (_changes -> 10 ->> 'count')::int4 - 1 else 0 end))
+    || jsonb_path_query_array(_changes, '$[last - 38 to last]')
+    || jsonb_build_array(_change)
+end;
+
 -- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps another payload, and records
 -- the change. The caller holds its lock and its head's.
 create or replace function agent.move_event(_old agent.event, _vt timestamptz, _event jsonb, _action text, _by text) returns void
@@ -10,8 +24,8 @@ begin
     update agent.event
     set vt = _new_vt, event = _event, retrying = false, claimed_by = null, heartbeat_at = null
     , event_ts = case when _old.kind like 'slack.%' then event_ts else _new_vt end
-    , changes = changes || jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by, 'from', jsonb_build_object('run_at', _old.vt)
-        , 'to', jsonb_build_object('run_at', _new_vt))
+    , changes = agent.add_change(changes, jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by
+        , 'from', jsonb_build_object('run_at', _old.vt), 'to', jsonb_build_object('run_at', _new_vt)))
     where id = _old.id;
     perform agent.reelect(array[_old.group_key]);
     perform pg_notify('agent_event', '');

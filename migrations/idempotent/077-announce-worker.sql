@@ -1,3 +1,9 @@
+-- Whether a worker that last announced itself then counts as alive. Workers announce themselves at least once a minute.
+create or replace function agent.worker_alive(_seen_at timestamptz) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+return _seen_at > agent.clock() - interval '90s';
+
 -- A worker says that it is alive and what it handles; groups that waited behind kinds which nobody handled, or behind
 -- one that it handles, get their heads accordingly. One that has been silent for a day is forgotten. _clock_offset: its clock less ours.
 create or replace function agent.announce_worker(_name text, _kinds text[], _version text, _clock_offset interval default null) returns void
