@@ -12,6 +12,13 @@ return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_
     || jsonb_build_array(_change)
 end;
 
+-- The changes of an event whose claim is replaced: one that lapsed, as its worker died or was cut off, is recorded.
+create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
+language sql stable parallel safe
+set search_path = pg_catalog, pg_temp
+return case when _claimed_by is null then _changes
+    else agent.add_change(_changes, jsonb_build_object('action', 'lapsed', 'at', _vt, 'by', _claimed_by)) end;
+
 -- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps another payload, and records
 -- the change. The caller holds its lock and its head's.
 create or replace function agent.move_event(_old agent.event, _vt timestamptz, _event jsonb, _action text, _by text) returns void
@@ -24,7 +31,7 @@ begin
     update agent.event
     set vt = _new_vt, event = _event, retrying = false, claimed_by = null, heartbeat_at = null
     , event_ts = case when _old.kind like 'slack.%' then event_ts else _new_vt end
-    , changes = agent.add_change(changes, jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by
+    , changes = agent.add_change(agent.after_lapse(changes, claimed_by, vt), jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by
         , 'from', jsonb_build_object('run_at', _old.vt), 'to', jsonb_build_object('run_at', _new_vt)))
     where id = _old.id;
     perform agent.reelect(array[_old.group_key]);

@@ -60,6 +60,12 @@ begin
     select kind from (select distinct j.kind from unnest(_new) as j) as given
     where not exists (select from agent.kind where kind = given.kind) order by kind on conflict do nothing;
 
+    -- Batches that move duplicates take turns in a group: one that lost the race to be its first holds the head for key share,
+    -- and two that raise that lock deadlock. 1,024 turns, as each is a lock of the server's table of locks.
+    if _on_duplicate <> 'skip' then
+        perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
+        from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
+    end if;
     -- A duplicate that is to be moved is locked in its place in the order: jobs that may meet one go one by one.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then
         _added := agent.add_new_jobs(_ids, _new);

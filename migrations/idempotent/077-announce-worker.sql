@@ -1,4 +1,5 @@
--- Whether a worker that last announced itself then counts as alive. Workers announce themselves at least once a minute.
+-- Whether a worker that last announced itself then counts as alive. Workers do so every 20 seconds, those of the release before
+-- once a minute.
 create or replace function agent.worker_alive(_seen_at timestamptz) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp

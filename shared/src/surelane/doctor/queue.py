@@ -9,8 +9,8 @@ from surelane.doctor.server import clock_finding
 from surelane.figures import Holder
 from surelane.operations import Operations
 
-LATE = timedelta(seconds=75)
-"""A worker announces itself once a minute, a little sooner or later."""
+LATE = timedelta(seconds=40)
+"""A worker announces itself every 20 to 26 seconds."""
 _END = {
     "session": "if nobody needs it: select pg_terminate_backend({pid});"
     " idle_in_transaction_session_timeout ends idle ones by itself",

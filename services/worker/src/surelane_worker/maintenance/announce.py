@@ -14,8 +14,8 @@ from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
 from surelane_worker.retry import jittered
 
-EVERY = timedelta(minutes=1)
-"""Without one for three minutes a worker is taken for dead."""
+EVERY = timedelta(seconds=20)
+"""Without one for 90 seconds a worker counts as dead (``agent.worker_alive``)."""
 RETRY = timedelta(seconds=1)
 FAREWELL = 2.0
 """Seconds a worker that ends waits for the database to hear of it."""
@@ -29,7 +29,7 @@ async def announce(
     kinds: Sequence[str],
     clock_offset: Callable[[], Awaitable[timedelta | None]],
 ) -> None:
-    """Announces at once and every minute, until cancelled; then retires.
+    """Announces at once and every 20 seconds, until cancelled; then retires.
 
     ``clock_offset`` says how far this worker's clock is ahead of the database's, once it is known.
     """
@@ -54,5 +54,5 @@ async def _retire(listener: Listener, name: str) -> None:
         async with asyncio.timeout(FAREWELL), listener.connection() as connection:
             await Queue(connection).retire_worker(name)
     except (*UNAVAILABLE, DatabaseError) as error:
-        # It is taken for dead in three minutes.
+        # It counts as dead in 90 seconds.
         log.info("could not retire", error=type(error).__name__)
