@@ -22,6 +22,7 @@ begin
     return query
     update agent.event
     set attempts = attempts + 1, vt = _now + _invisible_for, claimed = claimed || _now, heartbeat_at = null, retrying = false
+    , changes = agent.after_lapse(changes, claimed_by, vt)
     , claimed_by = coalesce(nullif(current_setting('application_name'), ''), session_user)
     where ctid = _held.places[1] returning *;
 end

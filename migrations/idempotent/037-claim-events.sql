@@ -49,7 +49,7 @@ begin
     return query
     update agent.event as e
     set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed = e.claimed || _now, claimed_by = _claimed_by, heartbeat_at = _now
-    , retrying = false
+    , retrying = false, changes = agent.after_lapse(e.changes, e.claimed_by, e.vt)
     from unnest(_held.places, _held.vts) as held (place, vt)
     where e.ctid = held.place
     returning e.id, e.kind, e.lane, e.event_ts, e.attempts, cardinality(e.claimed), e.vt, held.vt

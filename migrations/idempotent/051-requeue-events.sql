@@ -25,8 +25,8 @@ begin
         _new.enqueued_by := _old.enqueued_by;
         _new.errors := _old.errors;
         _new.traceparent := _old.traceparent;
-        _new.changes := _old.changes || jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
-            , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts));
+        _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
+            , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
         select duplicate into _duplicate from agent.add_event(_new, true, false);
         if not _duplicate then
             delete from agent.event_hist where id = _old.id and event_ts = _old.event_ts;

@@ -11,6 +11,10 @@ begin
         raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
     end if;
     loop
+        -- For update from the start: adding locks the group's head for key share, and two that raise that lock deadlock.
+        if _on_duplicate <> 'skip' then
+            perform agent.hold_group(_new.group_key);
+        end if;
         select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
         exit when not duplicate or _on_duplicate = 'skip';
         perform agent.hold_group((select t.group_key from agent.event as t where t.id = enqueue_job.id));

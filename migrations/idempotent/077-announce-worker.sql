@@ -1,3 +1,10 @@
+-- Whether a worker that last announced itself then counts as alive. Workers do so every 20 seconds, those of the release before
+-- once a minute.
+create or replace function agent.worker_alive(_seen_at timestamptz) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+return _seen_at > agent.clock() - interval '90s';
+
 -- A worker says that it is alive and what it handles; groups that waited behind kinds which nobody handled, or behind
 -- one that it handles, get their heads accordingly. _max_attempts: what its events without a maximum of their own may have. One that has been silent for a day is forgotten. _clock_offset: its clock less ours.
 create or replace function agent.announce_worker

@@ -30,7 +30,7 @@ begin
         (_e.attempts >= _most, 'exhausted', format('%s of %s attempts; the next sweep expires it', _e.attempts, _most)),
         (_head.claimed_by is not null and _head.vt > _now, 'group_busy', format('event %s of its group is held by %s', _head.id, _head.claimed_by)),
         (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
-        (not exists (select from agent.worker where _e.kind = any(kinds) and seen_at > _now - interval '3 minutes'), 'no_worker'
+        (not exists (select from agent.worker where _e.kind = any(kinds) and agent.worker_alive(seen_at)), 'no_worker'
             , format('no running worker handles kind %s', _e.kind)),
         (true, 'due', 'visible; a worker claims it next')
     ) as c (holds, reason, detail) where c.holds limit 1;

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-import asyncpg
-
+from surelane.errors import Conflict
 from surelane.events import Completion, Failure, Settled
 from surelane.pool import RETRYABLE, close_pool, create_pool
 from surelane.queue import Queue
@@ -78,7 +77,7 @@ async def retried(call: Callable[[], Awaitable[Result]]) -> Result:
     for _ in range(20):
         try:
             return await call()
-        except (*RETRYABLE, asyncpg.LockNotAvailableError):
+        except (*RETRYABLE, Conflict):
             await asyncio.sleep(0.05)
     return await call()
 

@@ -1,8 +1,10 @@
 """Jobs and schedules: enqueueing, dedupe and item keys, rescheduling, requeueing, what operators see."""
 
 import asyncio
+import hashlib
 import json
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import asyncpg
@@ -12,6 +14,7 @@ from surelane.pool import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
+    Row,
     advance,
     claim,
     complete,
@@ -136,6 +139,127 @@ async def test_jobs_that_race_with_one_dedupe_key_are_one(queue: Connection, con
     identities = await asyncio.gather(*(enqueue(other, dedupe_key="k", group_key="g") for other in others))
     assert len(set(identities)) == 1
     assert await queue.fetchval("select count(*) from agent.event") == 1
+
+
+async def enqueue_jobs(
+    queue: Connection, jobs: list[dict[str, Any]], on_duplicate: str = "skip"
+) -> list[Row]:
+    """Enqueues a batch; answers in the order given."""
+    rows = await queue.fetch(
+        "select id, duplicate from agent.enqueue_jobs($1, $2) order by ordinal",
+        json.dumps(jobs),
+        on_duplicate,
+    )
+    return list(rows)
+
+
+async def test_a_batch_answers_each_job_in_its_place(queue: Connection) -> None:
+    pending = await enqueue(queue, item_key="there", dedupe_key="d")
+    batch: list[dict[str, Any]] = [
+        {"kind": "job", "item_key": "z", "group_key": "g", "payload": {"n": 0}},
+        {"kind": "job", "item_key": "there"},
+        {"kind": "new-kind", "dedupe_key": "d"},
+        {"kind": "job", "item_key": "a", "group_key": "g", "payload": {"n": 1}, "max_attempts": 7},
+        {"kind": "job", "item_key": "z"},
+        {"kind": "job", "item_key": "k" * 300, "enqueued_by": "me"},
+        {"kind": "job", "item_key": "k" * 300},
+    ]
+    rows = await enqueue_jobs(queue, batch)
+    assert [row["duplicate"] for row in rows] == [False, True, True, False, True, False, True]
+    assert (rows[1]["id"], rows[2]["id"]) == (pending, pending)
+    assert (rows[4]["id"], rows[6]["id"]) == (rows[0]["id"], rows[5]["id"])
+    group = [row for row in await claim(queue) if row["group_key"] == "g"]
+    assert [json.loads(row["event"])["n"] for row in group] == [0, 1], "a group keeps the order given"
+    assert [row["max_attempts"] for row in group] == [None, 7]
+
+    again = await enqueue_jobs(queue, [{"kind": "job", "item_key": "new"}, batch[1]], "replace")
+    assert [row["duplicate"] for row in again] == [False, True]
+    assert await enqueue_jobs(queue, []) == []
+
+
+LONG = "z" * 201
+HASHED = "sha256:" + hashlib.sha256(LONG.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (
+            [("a1", "kind-2"), ("a2", "job"), ("a3", "kind-1")],
+            [("b1", "kind-1"), ("b2", "job"), ("b3", "kind-2")],
+        ),
+        ([("t", "job"), ("u", "job"), (LONG, "job")], [(HASHED, "job"), ("sz", "job"), ("t", "job")]),
+    ],
+    ids=["new kinds", "bounded keys"],
+)
+async def test_batches_that_overlap_wait_and_do_not_deadlock(
+    queue: Connection, connect: Connect, first: list[tuple[str, str]], second: list[tuple[str, str]]
+) -> None:
+    """Another transaction stops both in the middle, where each once held what the other needed next."""
+    holder, one, other = await connect(), await connect(), await connect()
+    await enqueue(queue, "job")
+    held = holder.transaction()
+    await held.start()
+    await enqueue_jobs(holder, [{"kind": "job", "item_key": batch[1][0]} for batch in (first, second)])
+    batches = []
+    for connection, batch in ((one, first), (other, second)):
+        jobs = [{"kind": kind, "item_key": key} for key, kind in batch]
+        batches.append(asyncio.create_task(enqueue_jobs(connection, jobs)))
+        await waits_for_lock(queue, connection)
+    await held.rollback()
+    stored = await asyncio.gather(*batches)
+    assert len({row["id"] for rows in stored for row in rows}) == len(
+        {bounded(key) for key, _ in first + second}
+    )
+
+
+def bounded(key: str) -> str:
+    return key if len(key) <= 200 else "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("on_duplicate", ["skip", "replace", "earliest"])
+async def test_batches_that_race_store_each_job_once(
+    queue: Connection, connect: Connect, on_duplicate: str
+) -> None:
+    chance = Random(7)
+    keys = [str(number) for number in range(40)]
+
+    async def produce(connection: Connection) -> None:
+        for _ in range(8):
+            jobs = [
+                {
+                    "kind": f"kind-{chance.randrange(9)}",
+                    "item_key": key,
+                    "dedupe_key": key,
+                    "group_key": key[-1],
+                }
+                for key in chance.sample(keys, 20)
+            ]
+            rows = await enqueue_jobs(connection, jobs, on_duplicate)
+            assert len({row["id"] for row in rows}) == 20
+
+    await asyncio.gather(*[produce(await connect()) for _ in range(4)])
+    assert await queue.fetchval("select count(*) from agent.event") == len(keys)
+    heads = await queue.fetchval("select count(*) from agent.event where head")
+    assert heads == len({key[-1] for key in keys})
+
+
+async def test_the_changes_of_an_event_are_bounded(queue: Connection) -> None:
+    identity = await enqueue(queue, item_key="k")
+    await queue.execute(
+        "update agent.event set changes = (select jsonb_agg(jsonb_build_object('action', 'old', 'nth', n"
+        ", 'at', agent.clock())) from generate_series(1, 500) as n)"
+    )
+    for number in range(3):
+        await enqueue(queue, item_key="k", on_duplicate="replace", enqueued_by=f"p{number}")
+    row = await live(queue, identity)
+    assert row is not None
+    changes = json.loads(row["changes"])
+    assert [change.get("nth") for change in changes[:10]] == list(range(1, 11))
+    assert (changes[10]["action"], changes[10]["count"]) == ("dropped", 500 + 3 - 50)
+    assert [change.get("nth") for change in changes[11:-3]] == list(range(464, 501))
+    assert [change["by"] for change in changes[-3:]] == ["p0", "p1", "p2"]
+    assert "at" in changes[10]
 
 
 async def test_a_dedupe_key_waits_for_a_claim_under_way(queue: Connection, connect: Connect) -> None:

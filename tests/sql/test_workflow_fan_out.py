@@ -4,9 +4,9 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
+from surelane.errors import Conflict, InvalidInput
 from surelane.events import Settled
 from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
@@ -137,7 +137,7 @@ async def test_a_fan_out_that_is_refused_leaves_nothing(queue: Connection) -> No
         (jobs(2), Continuation("then", item_key="taken")),
         ([*jobs(2), Job("")], Continuation("then")),
     ):
-        with pytest.raises((asyncpg.UniqueViolationError, asyncpg.InvalidParameterValueError)):
+        with pytest.raises((Conflict, InvalidInput)):
             await client.fan_out(children, then)
     assert await queue.fetchval("select count(*) from agent.event") == 1
 

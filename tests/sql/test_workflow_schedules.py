@@ -56,6 +56,59 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
     assert job["payload"] == {"n": 2}
 
 
+async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection) -> None:
+    """By whom, and when the lease ended: before its next claim, at it, at a move and at the last one's sweep."""
+    client, operations = Queue(queue), Operations(queue)
+    identity = await client.enqueue("mail", item_key="k", max_attempts=3)
+
+    async def story() -> list[tuple[str, str | None]]:
+        job = await operations.get(identity)
+        assert job is not None
+        return [(step.what, step.by) for step in story_of(job)][1:]
+
+    async def lapse() -> None:
+        await queue.execute("update agent.event set vt = agent.clock()")
+
+    await claim(queue, "mail", worker="w1")
+    await lapse()
+    died = [("claimed", "w1"), ("lapsed", "w1")]
+    assert await story() == died
+    await claim(queue, "mail", worker="w2")
+    died[0] = ("claimed", None)
+    assert await story() == [*died, ("claimed", "w2")]
+    await lapse()
+    await client.reschedule("k", await now(queue))
+    died += [("claimed", None), ("lapsed", "w2"), ("rescheduled", "surelane")]
+    assert await story() == died
+    await claim(queue, "mail", worker="w3")
+    await lapse()
+    await client.delete_expired_events()
+    assert await story() == [*died, ("claimed", "w3"), ("lapsed", "w3"), ("expired", "w3")]
+
+
+async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Connection) -> None:
+    client, operations = Queue(queue), Operations(queue)
+    due = await now(queue) - HOUR
+    identity = await client.enqueue("mail", item_key="k", run_at=due)
+    (row,) = await claim(queue, "mail")
+    running = await operations.get(identity)
+    assert running is not None
+    assert (running["run_at"], running["lease_until"]) == (running["claimed"][-1], row["vt"])
+    await complete(queue, pair(row))
+    ended = await operations.get(identity)
+    assert ended is not None
+    assert (ended["run_at"], ended["lease_until"]) == (running["claimed"][-1], None)
+    scheduled, enqueued = (
+        await queue.fetchrow("select schedule_on, enqueued_on from agent.schedule_queue") or ()
+    )
+    assert abs(scheduled - enqueued) < HOUR / 60, "it was due at once"
+    waiting = await client.enqueue("mail", item_key="w", run_at=due + 3 * HOUR)
+    await client.cancel("w")
+    cancelled = await operations.get(waiting)
+    assert cancelled is not None
+    assert cancelled["run_at"] == due + 3 * HOUR
+
+
 async def test_what_runs_is_neither_moved_nor_replaced_and_gets_no_further_attempt_once_cancelled(
     queue: Connection,
 ) -> None:

@@ -203,7 +203,7 @@ async def test_events_without_a_worker_are_a_problem(connection: Connection, fin
     await queue.announce_worker("w2", ["note"], "0.1.0")
     await connection.execute("update agent.worker set seen_at = now() - interval '1 hour' where name = 'w2'")
     counted, unhandled = await findings("workers")
-    assert counted.found == "1 alive, of version 0.1.0; silent: w2"
+    assert counted.found == "1 alive, of version 0.1.0; silent: w2 (60 min ago)"
     assert unhandled.found == "nobody handles what waits of: mail"
 
 

@@ -1,5 +1,6 @@
 """The operator's API, on a real service and a real database, as the role it is meant for."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -56,6 +57,10 @@ async def api(running_api: Api, connection: Connection) -> Api:  # noqa: ARG001 
     return running_api
 
 
+def _cursor(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
 async def _fail(connection: Connection, kind: str, message: str) -> int:
     """A job that failed for good."""
     identity = await Queue(connection).enqueue(kind, {"n": 1}, max_attempts=1)
@@ -94,7 +99,19 @@ async def test_failed_jobs_are_listed_newest_first_with_their_errors(
         "no luck",
         1,
     )
-    assert job["errors"][0]["type"] == "ValueError"
+    assert not {"payload", "errors", "result"} & set(job), "what may be large is shown one by one"
+    _, whole = await api.call("GET", f"/v1/jobs/{second}")
+    assert (whole["payload"], whole["errors"][0]["type"]) == ({"n": 1}, "ValueError")
+
+
+async def test_a_page_of_large_events_is_small(api: Api, connection: Connection) -> None:
+    queue = Queue(connection)
+    await queue.enqueue_many(
+        [Job("large", {"text": "x" * 500_000}, enqueued_by="y" * 5000) for _ in range(5)]
+    )
+    status, page = await api.call("GET", "/v1/jobs?limit=1000")
+    assert (status, len(page["jobs"])) == (200, 5)
+    assert len(json.dumps(page)) < 10_000
 
 
 async def test_pages_follow_each_other_from_the_live_ones_into_history(
@@ -207,6 +224,12 @@ async def test_a_waiting_continuation_has_no_time_and_says_what_it_waits_for(
         "statsu=failed",
         "key=%00",
         "kind=" + "x" * 300,
+        "since=0001-01-01T00:00:00%2B14:00",
+        "until=9999-12-31T23:59:59-14:00",
+        "cursor=" + _cursor("5 0001-01-01T00:00:00+14:00"),
+        "cursor=" + _cursor("5 0001-01-01T00:00:00"),
+        "cursor=" + _cursor("9" * 30),
+        "cursor=" + _cursor("5 infinity"),
     ],
 )
 async def test_a_query_that_cannot_be_read_is_refused_with_its_name(api: Api, query: str) -> None:
@@ -216,6 +239,40 @@ async def test_a_query_that_cannot_be_read_is_refused_with_its_name(api: Api, qu
     assert query.partition("=")[0] in answer["error"]
 
 
-@pytest.mark.parametrize("identity", ["0", "-1", "x", "9" * 30, "1.5"])
+@pytest.mark.parametrize(
+    "identity", ["0", "-1", "x", "9" * 30, "1.5", "0" * 19 + "1" + "9" * 30, "0" * 19 + "9" * 4400]
+)
 async def test_an_id_that_is_none_is_refused(api: Api, identity: str) -> None:
-    assert (await api.call("GET", f"/v1/jobs/{identity}"))[0] == 400
+    for method, path in (("GET", ""), ("GET", "/why"), ("POST", "/requeue"), ("POST", "/cancel")):
+        assert (await api.call(method, f"/v1/jobs/{identity}{path}"))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"payload": {"text": "\\u0000"}}',
+        '{"payload": {"\\u0000": 1}}',
+        '{"payload": {"n": NaN}}',
+        '{"payload": {"n": 1e999}}',
+        '{"payload": {"n": -Infinity}}',
+        '{"time_zone": "Europe"}',
+        '{"time_zone": "\\u0000"}',
+        '{"kind": "\\u0000"}',
+    ],
+)
+async def test_a_schedule_that_cannot_be_stored_is_refused(api: Api, body: str) -> None:
+    whole = json.dumps({"kind": "k", "schedule": "0 3 * * *"})[:-1] + "," + body[1:]
+    status, answer = await api.call("PUT", "/v1/cron/odd", data=whole)
+    assert (status, bool(answer["error"])) == (400, True)
+
+
+async def test_without_a_token_the_api_says_how_to_switch_it_on(shared_database: str) -> None:
+    env = {
+        "DATABASE_URL": as_role(shared_database, "surelane_ingest"),
+        "SLACK_SIGNING_SECRET": "test-signing-secret",
+    }
+    async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
+        for path in ("/v1/jobs", "/v1/openapi.json", "/v1"):
+            async with session.get(ingest.private_url + path) as response:
+                assert response.status == 404
+                assert "SURELANE_API_TOKEN" in (await response.json())["error"]

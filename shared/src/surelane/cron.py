@@ -33,7 +33,7 @@ class Cron:
             raise ValueError(f"{self.schedule!r} is not a schedule: write five fields, such as */5 * * * *")
         try:
             self.next_after(datetime(2026, 1, 1, tzinfo=ZoneInfo(self.time_zone)))
-        except (ZoneInfoNotFoundError, ValueError) as error:
+        except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # a directory of zones is an OSError
             raise ValueError(
                 f"{self.time_zone!r} is not a time zone, or {self.schedule!r} not a schedule"
             ) from error

@@ -1,4 +1,8 @@
-"""Every error that Surelane raises on purpose. A class's docstring is its message unless one is given."""
+"""Every error that Surelane raises on purpose. A class's docstring is its message unless one is given.
+
+The clients raise these and no error of the driver; the driver's error is the cause (``__cause__``).
+"""
+# ruff: noqa: N818 - a class is named for what happened
 
 from inspect import getdoc
 
@@ -10,8 +14,44 @@ class SurelaneError(Exception):
         super().__init__(message or getdoc(type(self)))
 
 
-class DatabaseUnavailableError(SurelaneError):
-    """The database did not answer in time; nothing is known to have been stored."""
+class DatabaseUnavailable(SurelaneError):
+    """The database cannot be reached, or ended the call; the call changed nothing."""
+
+
+class OutcomeUnknown(DatabaseUnavailable):
+    """The connection broke, or time ran out, after the call was sent: it may have taken effect."""
+
+
+class DatabaseRefused(SurelaneError):
+    """The database refused the call; the call changed nothing.
+
+    Attributes:
+        sqlstate: PostgreSQL's five-character code of the reason.
+    """
+
+    def __init__(self, message: str | None = None, sqlstate: str | None = None) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
+class InvalidInput(DatabaseRefused, ValueError):
+    """A value cannot be stored; the call changed nothing."""
+
+
+class Conflict(DatabaseRefused):
+    """Another transaction, or an event under the same key, is in the way; the call changed nothing."""
+
+
+class TransientConflict(Conflict):
+    """PostgreSQL ended the call to resolve a deadlock or a race: send it again; it changed nothing."""
+
+
+class Forbidden(DatabaseRefused):
+    """The connection's role may not do this."""
+
+
+class SchemaMissing(DatabaseRefused):
+    """The database has no schema of this release."""
 
 
 class SchemaVersionError(SurelaneError):
@@ -22,5 +62,5 @@ class SettingsError(SurelaneError):
     """A setting is missing or has a value that cannot be used."""
 
 
-class NotMeasuredError(SurelaneError):
+class NotMeasured(SurelaneError):
     """The queue is being measured for the first time."""

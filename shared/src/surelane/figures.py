@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from surelane.errors import NotMeasuredError
-from surelane.pool import Connection, Pool
+from surelane.calls import Calls
+from surelane.errors import NotMeasured
 
 MOST_KINDS = 100
 OTHER = "other"
@@ -75,18 +75,18 @@ class Figures:
 class Measured:
     """The part of :class:`surelane.Queue` and of the operator's queries that reads the figures."""
 
-    _database: Pool | Connection
+    _database: Calls
 
     async def figures(self) -> Figures:
         """The figures; measured again if it is time.
 
         Raises:
-            NotMeasuredError: they are being measured for the first time.
+            NotMeasured: they are being measured for the first time.
         """
         sent = time.time()
         text = await self._database.fetchval("select agent.measure_queue()")
         if text is None:
-            raise NotMeasuredError
+            raise NotMeasured
         return read_figures(text, sent, time.time())
 
 

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import asyncpg
 from opentelemetry import trace
 
+from surelane.calls import Calls
 from surelane.events import Inserted, Settled
-from surelane.pool import Connection, Pool
+from surelane.json_text import json_text
 from surelane.telemetry import traceparent_of
 
 OnDuplicate = Literal["skip", "replace", "earliest"]
@@ -93,7 +94,7 @@ class Child:
 class Jobs:
     """The part of :class:`surelane.Queue` that enqueues."""
 
-    _database: Pool | Connection
+    _database: Calls
 
     async def enqueue(
         self,
@@ -112,7 +113,8 @@ class Jobs:
         """Enqueues one job, with :class:`Job`'s fields; returns its id, or that of the pending duplicate.
 
         Raises:
-            asyncpg.InvalidParameterValueError: a field has a value that cannot be used.
+            InvalidInput: a field has a value that cannot be used.
+            OutcomeUnknown: the job may have been stored. Enqueueing it again is safe with an ``item_key``.
         """
         job = Job(
             kind=kind,
@@ -221,24 +223,16 @@ class Jobs:
 
 
 def _array(jobs: Sequence[Job]) -> str:
-    return json.dumps([_fields(job) for job in jobs], default=_moment)
+    return json_text([_fields(job) for job in jobs])
 
 
 def _object(job: Job) -> str:
-    return json.dumps(_fields(job), default=_moment)
+    return json_text(_fields(job))
 
 
 def _fields(job: Job) -> Mapping[str, Any]:
     """A job as the SQL functions take it, with the span that enqueues it."""
     return {**asdict(job), "traceparent": traceparent_of(trace.get_current_span())}
-
-
-def _moment(value: object) -> str:
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"{value!r} has no time zone")
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _child(row: asyncpg.Record) -> Child:

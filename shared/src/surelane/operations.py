@@ -8,12 +8,18 @@ from typing import Any
 
 import asyncpg
 
+from surelane.calls import Calls
 from surelane.figures import Measured
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
 
 STEP = 500
 """Events that one statement changes: many are changed in bounded steps, each kept when a later one fails."""
+_LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
+, left(reason, 1000) as reason, dedupe_key
+, item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
+, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until"""
+"""What a list shows: at most a few kilobytes an event, and nothing that is stored out of line."""
 STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
 
 
@@ -47,14 +53,17 @@ class Operations(Schedules, Measured):
     """The operator's queries, each one call of a SQL function. For connections of role ``agent_operator``."""
 
     def __init__(self, database: Pool | Connection) -> None:
-        self._database = database
+        self._database = Calls(database)
 
     async def list_jobs(
         self, which: Filter, limit: int = 20, after: Cursor | None = None
     ) -> list[dict[str, Any]]:
-        """A page of events, newest first: live ones, then ended ones."""
+        """A page of events, newest first: live ones, then ended ones.
+
+        Rows come without payload, result, errors and changes, which may be large: :meth:`get` has them.
+        """
         rows = await self._database.fetch(
-            "select * from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",
+            f"select {_LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
             which.statuses,
             which.kinds,
             which.key,
@@ -136,8 +145,11 @@ class Operations(Schedules, Measured):
         return [dict(row) for row in await self._database.fetch("select * from agent.queue_stats()")]
 
     async def workers(self) -> list[dict[str, Any]]:
-        """The workers, as they last announced themselves."""
-        return [dict(row) for row in await self._database.fetch("select * from agent.worker order by name")]
+        """The workers, as they last announced themselves; ``alive``: lately enough to count."""
+        rows = await self._database.fetch(
+            "select *, agent.worker_alive(seen_at) as alive from agent.worker order by name"
+        )
+        return [dict(row) for row in rows]
 
     async def clock(self) -> datetime:
         """The database's time."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from surelane.errors import DatabaseUnavailableError
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, Forbidden, TransientConflict
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -15,10 +15,11 @@ else:  # generic in its stubs only
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
 
-DatabaseError = asyncpg.PostgresError
-"""Whatever the server refuses; those of :data:`UNAVAILABLE` and :data:`RETRYABLE` are worth sending again."""
+DatabaseError = DatabaseRefused
+"""What the server refuses through a client; :data:`UNAVAILABLE` and :data:`RETRYABLE` are worth sending again."""
 
 UNAVAILABLE = (
+    DatabaseUnavailable,
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
@@ -29,12 +30,15 @@ UNAVAILABLE = (
     asyncpg.InsufficientResourcesError,
     asyncpg.InternalClientError,
 )
-"""What asyncpg raises when the database is away, going away, coming back, or out of connections."""
+"""What the clients and asyncpg raise when the database is away, going away, coming back, or out of connections."""
 
-FORBIDDEN = (asyncpg.InsufficientPrivilegeError,)
+FORBIDDEN = (
+    Forbidden,
+    asyncpg.InsufficientPrivilegeError,
+)
 """The role that is connected may not call the function."""
 
-RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+RETRYABLE = (TransientConflict, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """40P01 and 40001: the statement did nothing and may be sent again."""
 
 
@@ -79,7 +83,7 @@ async def create_pool(
         prepared: false behind a transaction pooler, where a statement is not found again on another connection.
 
     Raises:
-        DatabaseUnavailableError: ``min_size`` connections could not be had.
+        DatabaseUnavailable: ``min_size`` connections could not be had.
         ValueError: ``dsn`` is not a PostgreSQL URI.
     """
     server_settings = {"application_name": service}
@@ -97,7 +101,7 @@ async def create_pool(
             reset=_keep,
         )
     except UNAVAILABLE as error:
-        raise DatabaseUnavailableError(
+        raise DatabaseUnavailable(
             f"cannot connect to the database: {type(error).__name__}: {error}"
         ) from error
 

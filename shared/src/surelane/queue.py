@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
+from surelane.calls import Calls
 from surelane.events import (
     DEAD_FOR,
     DEFAULT_MAX_ATTEMPTS,
@@ -31,16 +32,19 @@ class Queue(Jobs, Schedules, Measured):
     """The queue behind a connection or a pool.
 
     On the caller's own connection, calls join the caller's transaction; on a pool, each call is its own.
+
+    Every method raises errors of :mod:`surelane.errors` alone: :class:`OutcomeUnknown` where the call may have
+    taken effect; :class:`DatabaseUnavailable` and :class:`DatabaseRefused` where it changed nothing.
     """
 
     def __init__(self, database: Pool | Connection) -> None:
-        self._database = database
+        self._database = Calls(database)
 
     async def insert_event(self, event: str) -> int:
         """Stores one event (JSON text of an envelope or a bare event); returns its id, the twin's for a duplicate.
 
         Raises:
-            asyncpg.PostgresError: the text is not a JSON object PostgreSQL can hold, or the database failed.
+            InvalidInput: the text is not a JSON object that PostgreSQL can hold.
         """
         identity: int = await self._database.fetchval("select agent.insert_event($1)", event)
         return identity
@@ -60,8 +64,8 @@ class Queue(Jobs, Schedules, Measured):
             item_keys: natural keys that override the event's own, where not ``None``.
 
         Raises:
-            asyncpg.LockNotAvailableError: one of them is blocked by another transaction: insert them singly.
-            asyncpg.PostgresError: one of them cannot be held as jsonb: insert them singly to find out which.
+            Conflict: one of them is blocked by another transaction: insert them singly.
+            InvalidInput: one of them cannot be held as jsonb: insert them singly to find out which.
         """
         rows = await self._database.fetch(
             "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal",

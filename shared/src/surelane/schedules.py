@@ -1,13 +1,13 @@
 """Named schedules: what is kept in ``agent.cron``, and how workers fire what is due."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from surelane.calls import Calls
 from surelane.cron import CatchUp, Cron
-from surelane.pool import Connection, Pool
+from surelane.json_text import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class DueCron:
 class Schedules:
     """The part of :class:`surelane.Queue` and of the operator's queries that speaks of named schedules."""
 
-    _database: Pool | Connection
+    _database: Calls
 
     async def set_cron(
         self,
@@ -59,6 +59,7 @@ class Schedules:
 
         Raises:
             ValueError: the schedule or the time zone cannot be read.
+            InvalidInput: another value cannot be stored.
         """
         await self._database.execute(
             "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -66,7 +67,7 @@ class Schedules:
             kind,
             schedule,
             next_at or Cron(schedule, time_zone).next_after(datetime.now(UTC)),
-            json.dumps(payload or {}),
+            json_text(payload or {}),
             time_zone,
             catch_up,
             paused,

@@ -7,6 +7,9 @@ from typing import Any
 
 from surelane.spans import trace_id_of
 
+_LAPSED = "its lease ended without an outcome: the worker died or lost the database"
+_EXHAUSTED = ("expired", "attempts_exhausted")
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -42,7 +45,10 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
             yield Step(moment, "failed", error.get("worker"), f"{error.get('type')}: {error.get('message')}")
     for change in job["changes"]:
         if moment := _moment(change.get("at")):
-            yield Step(moment, change["action"], change.get("by"), _difference(change))
+            yield Step(moment, change["action"], change.get("by"), _detail(change))
+    if job["locked_by"] and (job["status"] == "pending" or (job["status"], job["reason"]) == _EXHAUSTED):
+        # A lapse that no later claim has recorded.
+        yield Step(job["finished_at"] or job["run_at"], "lapsed", job["locked_by"], _LAPSED)
     if job["finished_at"]:
         yield Step(job["finished_at"], job["status"], job["finished_by"], job["reason"])
 
@@ -52,6 +58,16 @@ def _moment(text: object) -> datetime | None:
         return datetime.fromisoformat(str(text))
     except ValueError:
         return None
+
+
+def _detail(change: Mapping[str, Any]) -> str:
+    match change["action"]:
+        case "lapsed":
+            return _LAPSED
+        case "dropped":
+            return f"{change.get('count')} changes up to here are not kept"
+        case _:
+            return _difference(change)
 
 
 def _difference(change: Mapping[str, Any]) -> str:

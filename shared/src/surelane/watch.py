@@ -14,7 +14,7 @@ from typing import Protocol
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from surelane.errors import NotMeasuredError
+from surelane.errors import NotMeasured
 from surelane.figures import Figures, Holder, KindFigures, bounded
 from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE, DatabaseError
@@ -76,7 +76,7 @@ class Watch:
         """Reads once."""
         try:
             self._figures = await self._source.figures()
-        except (*UNAVAILABLE, NotMeasuredError):
+        except (*UNAVAILABLE, NotMeasured):
             return  # what works with the database says so
         except DatabaseError as error:  # an older schema has no figures
             if not self._complained:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
+from surelane.calls import DRIVER_ERRORS, translated
 from surelane.pool import UNAVAILABLE, Connection, Pool
 
 
@@ -23,10 +24,12 @@ class Connections:
         wait for the answer, and a server that hangs never gives one.
 
         Raises:
-            OSError, TimeoutError, asyncpg.PostgresError: no connection could be had; see
-            ``surelane.pool.UNAVAILABLE``.
+            DatabaseUnavailable, DatabaseRefused: no connection could be had.
         """
-        connection = await self._pool.acquire(timeout=self._budget)
+        try:
+            connection = await self._pool.acquire(timeout=self._budget)
+        except DRIVER_ERRORS as error:
+            raise translated(error) from error
         try:
             yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
         except BaseException:

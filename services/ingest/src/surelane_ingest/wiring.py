@@ -22,7 +22,7 @@ from surelane_ingest.app import Drain, SlackApp
 from surelane_ingest.body import Bodies
 from surelane_ingest.connections import Connections
 from surelane_ingest.http_server import server_options
-from surelane_ingest.operator.api import OperatorApi
+from surelane_ingest.operator.api import OperatorApi, routes_switched_off
 from surelane_ingest.readiness import Readiness
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.signature import Signatures
@@ -110,7 +110,7 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
 async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.AbstractRouteDef]]:
     """The operator's API, where a token is set; it has connections of its own, so that it cannot hold up Slack."""
     if settings.api_token is None:
-        yield []
+        yield routes_switched_off()
         return
     pool = await create_pool(
         (settings.operator_database_url or settings.database_url).get_secret_value(),

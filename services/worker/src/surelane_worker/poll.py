@@ -74,7 +74,7 @@ class Poll:
 
         Raises:
             UNAVAILABLE: the database is not there.
-            NotMeasuredError: there are none.
+            NotMeasured: there are none.
         """
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()

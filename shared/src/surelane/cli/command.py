@@ -191,7 +191,9 @@ def stats(
         show_table(columns, by_kind, empty="no event was ever stored")
         typer.echo()
         show_table(
-            ("name", "version", "started_at", "seen_at", "kinds"), workers, empty="no worker is running"
+            ("name", "alive", "version", "started_at", "seen_at", "kinds"),
+            workers,
+            empty="no worker is running",
         )
 
     _show(show, watch=watch)

@@ -7,8 +7,9 @@ from typing import Annotated, TypeVar
 import asyncpg
 import typer
 
+from surelane.errors import OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane.operations import Operations
-from surelane.pool import UNAVAILABLE, Connection
+from surelane.pool import FORBIDDEN, UNAVAILABLE, Connection
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -40,16 +41,18 @@ def run(
     """
     try:
         return asyncio.run(_connected(dsn, work, within))
+    except OutcomeUnknown as error:
+        raise failed(f"no answer came; the command may have taken effect: {error}", EXIT_DATABASE) from None
     except UNAVAILABLE as error:
         raise failed(f"cannot reach the database: {error}", EXIT_DATABASE) from None
-    except asyncpg.InsufficientPrivilegeError as error:
+    except FORBIDDEN as error:
         raise failed(f"{error}; connect as a member of agent_operator", EXIT_DATABASE) from None
-    except (asyncpg.UndefinedFunctionError, asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+    except SchemaMissing:
         raise failed(
             "the database has no schema of this release; run: python -m surelane_migrations apply",
             EXIT_DATABASE,
         ) from None
-    except (asyncpg.PostgresError, ValueError) as error:
+    except (SurelaneError, asyncpg.PostgresError, ValueError) as error:
         raise failed(str(error), EXIT_FAILED) from None
 
 

@@ -2,15 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-import asyncpg
-
 from surelane.doctor.access import roles, schema
 from surelane.doctor.finding import Finding, Level
 from surelane.doctor.queue import backlog, vacuum, workers
 from surelane.doctor.server import clock, dead_rows, indexes, notifications
-from surelane.errors import NotMeasuredError
+from surelane.errors import NotMeasured
 from surelane.operations import Operations
-from surelane.pool import Connection
+from surelane.pool import FORBIDDEN, Connection
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
 
@@ -45,9 +43,9 @@ async def _answered(name: str, check: Check) -> list[Finding]:
     """What a check finds; where this role may not ask, that."""
     try:
         return list(await check())
-    except NotMeasuredError as error:
+    except NotMeasured as error:
         return [Finding(name, Level.UNKNOWN, str(error), "ask again in a moment")]
-    except asyncpg.InsufficientPrivilegeError as error:
+    except FORBIDDEN as error:
         return [
             Finding(
                 name,

@@ -9,8 +9,8 @@ from surelane.doctor.server import clock_finding
 from surelane.figures import Holder
 from surelane.operations import Operations
 
-ALIVE = timedelta(minutes=3)
-"""A worker announces itself every minute."""
+LATE = timedelta(seconds=40)
+"""A worker announces itself every 20 to 26 seconds."""
 _END = {
     "session": "if nobody needs it: select pg_terminate_backend({pid});"
     " idle_in_transaction_session_timeout ends idle ones by itself",
@@ -44,21 +44,28 @@ async def workers(operations: Operations) -> Sequence[Finding]:
     """Whether workers are alive, keep time, and handle what waits."""
     known = await operations.workers()
     now = await operations.clock()
-    alive = [worker for worker in known if now - worker["seen_at"] < ALIVE]
+    alive = [worker for worker in known if worker["alive"]]
     waiting = [kind.kind for kind in (await operations.figures()).kinds if kind.pending and not kind.paused]
     if not alive:
         level = Level.PROBLEM if waiting else Level.WARNING
         return [Finding("workers", level, "no worker is alive", "start one: python -m surelane_worker")]
-    return [_counted(alive, known), *_unhandled(alive, waiting), *_clocks(alive)]
+    return [_counted(alive, known, now), *_unhandled(alive, waiting), *_clocks(alive)]
 
 
-def _counted(alive: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) -> Finding:
-    silent = [worker["name"] for worker in known if worker not in alive]
+def _counted(alive: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], now: datetime) -> Finding:
+    silent = [_last_seen(worker, now) for worker in known if not worker["alive"]]
     found = f"{len(alive)} alive, of version {', '.join(sorted({worker['version'] for worker in alive}))}"
+    late = [_last_seen(worker, now) for worker in alive if now - worker["seen_at"] > LATE]
+    if late:
+        found += f"; not heard of lately: {', '.join(late)}"
     if not silent:
         return ok("workers", found)
     advice = "they ended without a word; what they held is freed five minutes after their last heartbeat"
     return Finding("workers", Level.WARNING, f"{found}; silent: {', '.join(silent)}", advice)
+
+
+def _last_seen(worker: dict[str, Any], now: datetime) -> str:
+    return f"{worker['name']} ({span((now - worker['seen_at']).total_seconds())} ago)"
 
 
 def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[Finding]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from surelane import Queue, __version__
 from surelane.cron import Cron
+from surelane.errors import Conflict, InvalidInput
 from surelane.logs import get_logger
 from surelane.operations import Operations
 from surelane.pool import FORBIDDEN, UNAVAILABLE, Pool
@@ -37,6 +38,15 @@ _KIND = {"kind": {"type": "string", "pattern": schemas.NAME}}
 _NAME = {"name": {"type": "string", "pattern": schemas.NAME}}
 _UNKNOWN = {"404": "there is no such event"}
 _logger = get_logger(__name__)
+
+
+def routes_switched_off() -> list[web.AbstractRouteDef]:
+    """The routes without a token: whoever looks for the API learns how to switch it on."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return problem(404, "the operator's API is off; set SURELANE_API_TOKEN to switch it on")
+
+    return [web.route("*", "/v1", answer), web.route("*", "/v1/{rest:.*}", answer)]
 
 
 class OperatorApi:
@@ -201,14 +211,14 @@ class OperatorApi:
         after = None if query.cursor is None else cursor_of(query.cursor)
         jobs = await self._operations.list_jobs(query.filter(query.status), query.limit, after)
         return schemas.JobPage(
-            jobs=[job_of(job) for job in jobs],
+            jobs=[job_of(schemas.ListedJob, job) for job in jobs],
             next=position_of(jobs[-1]) if len(jobs) == query.limit else None,
         )
 
     async def get_job(self, request: web.Request) -> Answer:
         job = await self._job(request)
         steps = [schemas.Step(**asdict(step)) for step in story_of(job)]
-        return schemas.JobStory(**job_of(job).model_dump(), timeline=steps)
+        return schemas.JobStory(**job_of(schemas.Job, job).model_dump(), timeline=steps)
 
     async def why(self, request: web.Request) -> Answer:
         found = await self._operations.why(identity_of(request))
@@ -299,6 +309,10 @@ class OperatorApi:
                 found = await handler(request)
             except Refused as refused:
                 return problem(refused.status, refused.error)
+            except InvalidInput as error:
+                return problem(400, f"a value cannot be stored: {error}")
+            except Conflict:
+                return problem(409, "another transaction, or another event under the same key, is in the way")
             except UNAVAILABLE as error:
                 _logger.warning("database away", error=type(error).__name__, operation=operation.name)
                 return problem(503, "the database is away", {"Retry-After": "2"})

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -14,6 +14,7 @@ from surelane.story import trace_of
 from surelane_ingest.operator import schemas
 
 Model = TypeVar("Model", bound=BaseModel)
+Shown = TypeVar("Shown", bound=schemas.ListedJob)
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -57,7 +58,7 @@ async def read_body(model: type[Model], request: web.Request) -> Model:
 def identity_of(request: web.Request) -> int:
     """The event's id in the path. Raises Refused."""
     text = request.match_info["id"]
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) < 2**63):
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) < 2**63):
         raise Refused(400, "id: an event's id is a whole number above 0")
     return int(text)
 
@@ -70,11 +71,11 @@ def name_of(request: web.Request, variable: str) -> str:
     return text
 
 
-def job_of(row: dict[str, Any]) -> schemas.Job:
-    """An event as the API answers it."""
+def job_of(model: type[Shown], row: dict[str, Any]) -> Shown:
+    """An event as the API answers it, whole or as a line of a list."""
     run_at = row["run_at"]
     visible = run_at if isinstance(run_at, datetime) and run_at.year < 9999 else None
-    return schemas.Job.model_validate({**row, "run_at": visible, "trace_id": trace_of(row)})
+    return model.model_validate({**row, "run_at": visible, "trace_id": trace_of(row)})
 
 
 def position_of(row: dict[str, Any]) -> str:
@@ -87,8 +88,9 @@ def cursor_of(text: str) -> Cursor:
     """What a cursor says. Raises Refused."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
-        return Cursor(_bounded(int(identity)), datetime.fromisoformat(moment) if moment else None)
-    except (ValueError, binascii.Error):
+        finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
+        return Cursor(_bounded(int(identity)), finished_at)
+    except (ValueError, OverflowError, binascii.Error):
         raise Refused(400, "cursor: not one that this API gave") from None
 
 

@@ -1,10 +1,11 @@
 """What the operator's API takes and answers. The OpenAPI document is made from these models."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -39,7 +40,14 @@ def _written(value: object) -> object:
     return value
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_written)]
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("write a time of the years 1 to 9999, in UTC") from None
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(_in_utc)]
 
 
 class Strict(BaseModel):
@@ -114,24 +122,22 @@ class CronBody(Strict):
         return self
 
 
-class Job(BaseModel):
-    """An event, live or ended."""
+class ListedJob(BaseModel):
+    """An event, live or ended, as a list shows it: without what may be large."""
 
     model_config = ConfigDict(extra="ignore")
 
     id: int
     kind: str
     status: Status
-    payload: Any
     attempts: int
     max_attempts: int | None
     locked_by: str | None
     run_at: datetime | None = Field(
-        description="when it is visible; of a running one, when its lease ends; null: waits"
+        description="when it is visible; of one that runs or ran, when the latest attempt began; null: waits"
     )
-    error: str | None = Field(description="the latest attempt's")
-    errors: list[Any]
-    result: Any
+    lease_until: datetime | None = Field(description="of a running one, when its lease ends")
+    error: str | None = Field(description="the latest attempt's; a list shows its first 1,000 characters")
     reason: str | None
     dedupe_key: str | None
     item_key: str | None
@@ -148,6 +154,14 @@ class Job(BaseModel):
     trace_id: str
 
 
+class Job(ListedJob):
+    """An event, whole."""
+
+    payload: Any
+    errors: list[Any]
+    result: Any
+
+
 class Step(BaseModel):
     """Something that happened to an event."""
 
@@ -160,7 +174,7 @@ class Step(BaseModel):
 class JobPage(BaseModel):
     """A page of events, newest first: live ones, then ended ones."""
 
-    jobs: list[Job]
+    jobs: list[ListedJob]
     next: str | None = Field(description="the cursor of the next page; null: this is the last")
 
 
@@ -212,6 +226,7 @@ class WorkerState(BaseModel):
     name: str
     kinds: list[str]
     version: str
+    alive: bool
     started_at: datetime
     seen_at: datetime
 

@@ -14,8 +14,8 @@ from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane.queue import Queue
 from surelane_worker.retry import jittered
 
-EVERY = timedelta(minutes=1)
-"""Without one for three minutes a worker is taken for dead."""
+EVERY = timedelta(seconds=20)
+"""Without one for 90 seconds a worker counts as dead (``agent.worker_alive``)."""
 RETRY = timedelta(seconds=1)
 FAREWELL = 5.0
 """Seconds a worker that ends waits for the database to hear of it."""
@@ -48,7 +48,7 @@ class Announcer:
         self._saying: asyncio.Task[timedelta] | None = None
 
     async def run(self) -> None:
-        """Announces at once and every minute, until cancelled. An announcement that is on its way goes on then."""
+        """Announces at once and every 20 seconds, until cancelled. An announcement that is on its way goes on then."""
         while True:
             self._saying = asyncio.create_task(self._say())
             await asyncio.sleep(jittered(await asyncio.shield(self._saying)))
@@ -61,7 +61,7 @@ class Announcer:
                     await asyncio.wait((self._saying,))
                 await self._queue.retire_worker(self._name)
         except (*UNAVAILABLE, DatabaseError) as error:
-            # It is taken for dead in three minutes.
+            # Without announcements it counts as dead after 90 seconds.
             log.info("could not retire", error=type(error).__name__)
         finally:
             if self._saying is not None:

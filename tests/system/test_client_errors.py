@@ -1,0 +1,228 @@
+"""What the queue's client says about a call that failed is true: stored, not stored, or not known."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from surelane import (
+    Conflict,
+    DatabaseUnavailable,
+    Forbidden,
+    InvalidInput,
+    Job,
+    OutcomeUnknown,
+    Queue,
+    SurelaneError,
+)
+from surelane.pool import Connection, Pool, close_pool, create_pool
+from tests.databases import Server, as_role
+from tests.processes import free_port
+
+
+class Wire:
+    """A TCP proxy that cuts its connections once so many more bytes have gone one way."""
+
+    def __init__(self, uri: str) -> None:
+        parts = urlsplit(uri)
+        self._port = parts.port or 5432
+        self._host = parts.hostname or parse_qs(parts.query)["host"][0]
+        self._left: dict[str, int | None] = {"up": None, "down": None}
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def cut_after(self, way: str, size: int) -> None:
+        """Cuts after ``size`` more bytes ``up`` to the server or ``down`` to the client."""
+        self._left = {"up": None, "down": None, way: size}
+
+    def mend(self) -> None:
+        """Lets everything through again."""
+        self._left = {"up": None, "down": None}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carries one connection."""
+        if self._host.startswith("/"):
+            upstream, to_server = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
+        else:
+            upstream, to_server = await asyncio.open_connection(self._host, self._port)
+        self._writers += [writer, to_server]
+        await asyncio.gather(
+            self._carry("up", reader, to_server),
+            self._carry("down", upstream, writer),
+            return_exceptions=True,
+        )
+
+    async def _carry(self, way: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            left = self._left[way]
+            if left is not None and len(data) > left:
+                sink.write(data[:left])
+                await sink.drain()
+                break
+            if left is not None:
+                self._left[way] = left - len(data)
+            sink.write(data)
+        for writer in self._writers:
+            writer.close()
+
+
+@pytest.fixture
+async def wire(shared_database: str) -> AsyncIterator[tuple[Wire, str]]:
+    """A wire to the database, and the URI that leads over it."""
+    parts = urlsplit(as_role(shared_database, "surelane_worker"))
+    carried = Wire(urlunsplit(parts))
+    server = await asyncio.start_server(carried.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    login = parts.netloc.rpartition("@")[0]
+    yield carried, urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{port}", query=""))
+    server.close()
+
+
+@pytest.fixture
+async def admin(shared_database: str) -> AsyncIterator[Connection]:
+    connection = await asyncpg.connect(shared_database)
+    yield connection
+    await connection.close()
+
+
+async def stored(admin: Connection, key: str, service: str) -> bool:
+    """Whether the event is there, once no session of the service is busy any longer."""
+    busy = "select count(*) from pg_stat_activity where application_name = $1 and state <> 'idle'"
+    while await admin.fetchval(busy, service):  # noqa: ASYNC110 - nothing to listen to
+        await asyncio.sleep(0.01)
+    return bool(await admin.fetchval("select exists (select from agent.event where item_key = $1)", key))
+
+
+async def verdict(queue: Queue, key: str, group: str | None = None) -> bool | None:
+    """What the client says of an enqueue: stored, not stored, or ``None``: not known."""
+    try:
+        await queue.enqueue("cut", {"text": "x" * 2000}, item_key=key, group_key=group)
+    except OutcomeUnknown:
+        return None
+    except SurelaneError:
+        return False
+    return True
+
+
+def cuts() -> Iterator[tuple[str, int]]:
+    """Moments at which a call's connection breaks, from before it left until its answer has come."""
+    for size in (0, 1, 40, 500, 2000, 2100, 5000):
+        yield "up", size
+    for size in (0, 1, 4, 5, 20, 60, 90, 5000):
+        yield "down", size
+
+
+async def test_a_cut_connection_leaves_no_false_word(wire: tuple[Wire, str], admin: Connection) -> None:
+    carried, uri = wire
+    said: list[tuple[bool | None, bool]] = []
+    for number, (way, size) in enumerate(cuts()):
+        service = f"cut-{number}"
+        carried.mend()
+        pool = await create_pool(uri, service=service, max_size=1)
+        queue = Queue(pool)
+        assert await verdict(queue, f"warm-{number}") is True
+        carried.cut_after(way, size)
+        answer = await verdict(queue, f"key-{number}")
+        said.append((answer, await stored(admin, f"key-{number}", service)))
+        pool.terminate()
+    assert all(answer is None or answer == there for answer, there in said), said
+    assert {(None, True), (None, False), (True, True)} <= set(said), said
+
+
+async def test_an_enqueue_whose_outcome_is_unknown_can_be_sent_again(
+    wire: tuple[Wire, str], admin: Connection
+) -> None:
+    carried, uri = wire
+    pool = await create_pool(uri, service="again", max_size=1)
+    queue = Queue(pool)
+    await queue.enqueue("cut", item_key="again-warm")
+    carried.cut_after("down", 0)
+    with pytest.raises(OutcomeUnknown):
+        await queue.enqueue("cut", item_key="again")
+    carried.mend()
+    identity = await queue.enqueue("cut", item_key="again")
+    assert [row[0] for row in await admin.fetch("select id from agent.event where item_key = 'again'")] == [
+        identity
+    ]
+    await close_pool(pool)
+
+
+async def _blocked(admin: Connection, pool: Pool, key: str) -> "asyncio.Task[bool | None]":
+    """An enqueue that waits for a transaction of ours which inserted its key."""
+    call = asyncio.create_task(verdict(Queue(pool), key))
+    waiting = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
+    while not await admin.fetchval(waiting, key):  # noqa: ASYNC110 - nothing to listen to
+        await asyncio.sleep(0.01)
+    return call
+
+
+async def test_a_session_that_an_administrator_ends_is_not_known_to_have_stored_nothing(
+    server: Server, shared_database: str, admin: Connection
+) -> None:
+    holder = await asyncpg.connect(shared_database)
+    pool = await create_pool(as_role(shared_database, "surelane_worker"), service="ended", max_size=1)
+    try:
+        async with holder.transaction():
+            await holder.execute("select agent.enqueue('cut', _item_key => 'ended')")
+            call = await _blocked(admin, pool, "ended")
+            await server.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'ended'"
+            )
+            assert await call is None
+    finally:
+        await holder.close()
+        await close_pool(pool)
+
+
+async def test_in_the_callers_transaction_nothing_is_stored_without_its_commit(
+    wire: tuple[Wire, str], admin: Connection
+) -> None:
+    carried, uri = wire
+    connection = await asyncpg.connect(uri, server_settings={"application_name": "joined"})
+    queue = Queue(connection)
+    with contextlib.suppress(asyncpg.InterfaceError, asyncpg.PostgresError):
+        async with connection.transaction():
+            await queue.enqueue("cut", item_key="joined-warm")
+            carried.cut_after("down", 0)
+            with pytest.raises(DatabaseUnavailable) as caught:
+                await queue.enqueue("cut", item_key="joined")
+            assert not isinstance(caught.value, OutcomeUnknown)
+    assert not await stored(admin, "joined", "joined")
+    with pytest.raises(DatabaseUnavailable) as closed:
+        await queue.enqueue("cut", item_key="joined")
+    assert not isinstance(closed.value, OutcomeUnknown), "a closed connection sends nothing"
+
+
+async def test_what_the_database_refuses_says_why(shared_database: str) -> None:
+    connection = await asyncpg.connect(as_role(shared_database, "surelane_worker"))
+    queue = Queue(connection)
+    for job in (
+        Job("", {}),
+        Job("job", {"text": "\0"}),
+        Job("job", object()),
+        Job("job", float("nan")),
+        Job("job", max_attempts=0),
+        Job("job", max_attempts=2**70),
+    ):
+        with pytest.raises(InvalidInput):
+            await queue.enqueue_many([job])
+    await queue.enqueue("job", item_key="refused")
+    with pytest.raises(InvalidInput):
+        await queue.cancel("\ud800")
+    with pytest.raises(Conflict) as taken:
+        await queue.fan_out([Job("job", item_key="refused")], Job("then"))  # type: ignore[arg-type]
+    assert taken.value.sqlstate == "23505"
+    await connection.close()
+    ingest = await asyncpg.connect(as_role(shared_database, "surelane_ingest"))
+    with pytest.raises(Forbidden):
+        await Queue(ingest).enqueue("job")
+    await ingest.close()
+    pool = await create_pool(
+        f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere", service="x", max_size=1
+    )
+    with pytest.raises(DatabaseUnavailable) as away:
+        await Queue(pool).enqueue("job")
+    assert not isinstance(away.value, OutcomeUnknown)
+    await close_pool(pool)
