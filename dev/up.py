@@ -16,7 +16,7 @@ from dev.output import Output
 from dev.ports import Wanted, choose
 from dev.postgres import embedded
 from dev.processes import Child
-from dev.services import DATABASE, Databases, Service, ready, services, where_to_look
+from dev.services import DATABASE, Databases, Service, ready, services, set_aside, where_to_look
 from dev.settings import UpSettings
 from surelane.errors import SettingsError, SurelaneError
 from surelane.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
@@ -73,6 +73,8 @@ async def _up(settings: UpSettings, output: Output) -> None:
         # A development database follows scripts that are still being written, without a new version.
         await _migrate(databases.owner, output, *(["--again"] if postgres else []))
         simulator, ingest, worker = services(settings, ports, databases)
+        if (unused := set_aside()) is not None:
+            output.say(unused)
         drain = settings.drain_timeout.total_seconds() + GRACE
         async with (
             _running(simulator, within=GRACE, output=output) as simulating,

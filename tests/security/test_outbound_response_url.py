@@ -21,7 +21,7 @@ from tests.system.worker import ended, enqueue, worker
 
 @dataclass
 class Victim:
-    """A server that nobody may be made to post to."""
+    """A server that is none of Slack's."""
 
     url: str = ""
     received: list[bytes] = field(default_factory=list)
