@@ -80,8 +80,11 @@ class Child:
 
     async def stop(self, number: signal.Signals, within: float) -> int:
         """Sends a signal, waits ``within`` seconds, then kills what is left. Returns the exit code."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        if self.exit_code is None:
+            # asyncio's own `send_signal` asks for the exit status first, which a watcher waits for in another thread.
+            # Of one that has just ended it would take that away: "Unknown child process pid", and the code 255.
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
         try:
             async with asyncio.timeout(within):
                 return await self.wait()

@@ -17,6 +17,11 @@ from dev.settings import UpSettings
 from surelane.settings import DEMO_SIGNING_SECRET
 
 DATABASE = "surelane"
+SLACK_SECRETS = ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")
+SIMULATOR_READS = ("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR")
+SIMULATOR_READS += ("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV")
+"""How the names begin of the variables that the simulator is given: none is a secret."""
+DATABASE_READS = ("SURELANE_OPERATOR_DATABASE_URL", "PG")
 PATIENCE = 10.0  # seconds
 
 
@@ -59,25 +64,40 @@ class Service:
 def services(
     settings: UpSettings, ports: dict[str, int], databases: Databases
 ) -> tuple[Service, Service, Service]:
-    """The simulator, ingest and a worker, wired to each other. What the environment gives wins."""
+    """The simulator, ingest and a worker, wired to each other. What the environment gives wins.
+
+    One thing excepted: where no ``SLACK_API_URL`` is given, the simulator is Slack, and the real app's secrets are set
+    aside. The simulator itself gets no secret at all.
+    """
     at = settings.url
     simulator = f"{at}:{ports['simulator']}"
+    given = {name: value for name, value in os.environ.items() if value}
+    if simulated():
+        given = {name: value for name, value in given.items() if name not in SLACK_SECRETS}
     shared = {
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
         "SURELANE_HOST": settings.host,
         "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # whose role is an operator's too
         "PYTHONUNBUFFERED": "1",
-        **{name: value for name, value in os.environ.items() if value},
+        **given,
     }
+    # Where ingest takes the demonstration's secret, what the simulator signs is taken. Then it also shows what became
+    # of its events, for which it needs the database.
+    posting = DEMO_SIGNING_SECRET in shared["SLACK_SIGNING_SECRET"].split(",")
+    database = {name: shared[name] for name in shared if name.startswith(DATABASE_READS)} if posting else {}
     return (
         Service(
             "simulator",
             ("dev.simulator", "serve"),
             {
                 "SURELANE_INGEST_URL": f"{at}:{ports['ingest']}",
-                **shared,
+                "SURELANE_SIMULATOR_URL": simulator,
+                **{name: value for name, value in shared.items() if name.startswith(SIMULATOR_READS)},
+                "SURELANE_HOST": settings.host,
                 "SURELANE_SIMULATOR_PORT": str(ports["simulator"]),
+                "SURELANE_SIMULATOR_POSTING": "on" if posting else "off",
+                **database,
             },
             f"{simulator}/livez",
         ),
@@ -103,6 +123,20 @@ def services(
             f"{at}:{ports['worker_private']}/readyz",
         ),
     )
+
+
+def simulated() -> bool:
+    """Whether the simulator is Slack to the services, because the environment names no other."""
+    return not os.environ.get("SLACK_API_URL")
+
+
+def set_aside() -> str | None:
+    """Says which secrets of a real app are not used; ``None`` where that is so of none."""
+    given = [name for name in SLACK_SECRETS if os.environ.get(name)]
+    if not simulated() or not given:
+        return None
+    real = "set SLACK_API_URL=https://slack.com/api/ for the real Slack"
+    return f"not used, as the simulator is Slack here: {', '.join(given)}; {real}"
 
 
 async def ready(service: Service, say: Callable[[str], None]) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from dev.simulator.settings import LOCALHOST, reached_at
 from surelane.durations import Duration
 from surelane.settings import Port
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCALHOST = "127.0.0.1"
 
 
 class UpSettings(BaseSettings):
@@ -36,5 +36,4 @@ class UpSettings(BaseSettings):
     @property
     def url(self) -> str:
         """Where the ports are reached from this machine, without a port."""
-        host = {"0.0.0.0": LOCALHOST, "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]" if ":" in host else f"http://{host}"
+        return reached_at(self.host)

@@ -16,7 +16,7 @@ from dev.output import Output
 from dev.ports import Wanted, choose
 from dev.postgres import embedded
 from dev.processes import Child
-from dev.services import DATABASE, Databases, Service, ready, services, where_to_look
+from dev.services import DATABASE, Databases, Service, ready, services, set_aside, where_to_look
 from dev.settings import UpSettings
 from surelane.errors import SettingsError, SurelaneError
 from surelane.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
@@ -44,24 +44,30 @@ def main() -> int:
 
 
 async def _until_signal(output: Output) -> int:
-    """The first signal ends everything in order; a second one ends it at once."""
-    task = asyncio.create_task(_up(load_settings(UpSettings), output))
-    received: list[str] = []
+    """The first signal ends everything in order; Ctrl-C after it ends it at once.
 
-    def on_signal(name: str) -> None:
-        received.append(name)
-        if len(received) == 1:
-            output.say(f"{name}: ending; again to end at once")
+    Only Ctrl-C does: SIGTERM to the process group arrives twice, as ``make`` passes on its own. A worker that is killed
+    for that would leave what it holds to its leases.
+    """
+    task = asyncio.create_task(_up(load_settings(UpSettings), output))
+    ending = forced = False
+
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal ending, forced
+        if not ending:
+            ending = True
+            output.say(f"{number.name}: ending; Ctrl-C to end at once")
             task.cancel()
-        else:
+        elif number == signal.SIGINT:
+            forced = True
             for child in list(Child.running):
                 child.kill()
 
     for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, on_signal, number.name)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     with suppress(asyncio.CancelledError):
         await task
-    if len(received) > 1:
+    if forced:
         return EXIT_FORCED
     output.say("everything has ended")
     return EXIT_OK
@@ -73,6 +79,8 @@ async def _up(settings: UpSettings, output: Output) -> None:
         # A development database follows scripts that are still being written, without a new version.
         await _migrate(databases.owner, output, *(["--again"] if postgres else []))
         simulator, ingest, worker = services(settings, ports, databases)
+        if (unused := set_aside()) is not None:
+            output.say(unused)
         drain = settings.drain_timeout.total_seconds() + GRACE
         async with (
             _running(simulator, within=GRACE, output=output) as simulating,

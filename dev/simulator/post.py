@@ -1,4 +1,8 @@
-"""One signed request to the app, and Slack's word for what went wrong with it."""
+"""One signed request to the app, and Slack's word for what went wrong with it.
+
+It is signed with the public demonstration secret. The simulator is never given a real one, so what reaches it
+cannot speak to a real app in Slack's name.
+"""
 
 import ssl
 import time
@@ -8,6 +12,7 @@ import aiohttp
 
 from dev.simulator.delivery import Attempt, Delivery
 from dev.simulator.signing import signed_headers
+from surelane.settings import DEMO_SIGNING_SECRET
 
 USER_AGENT = "Slackbot 1.0 (+https://api.slack.com/robots)"
 MOST_REDIRECTS = 2
@@ -16,9 +21,9 @@ MOST_REDIRECTS = 2
 class Post:
     """Posts to the app; never raises for what the app or the network does."""
 
-    def __init__(self, ingest_url: str, signing_secret: str, timeout: timedelta) -> None:
+    def __init__(self, ingest_url: str, timeout: timedelta, *, posting: bool = True) -> None:
         self._ingest_url = ingest_url
-        self._secret = signing_secret
+        self._posting = posting
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout.total_seconds()))
 
     async def close(self) -> None:
@@ -35,6 +40,8 @@ class Post:
             retry_num: 0 for the first attempt, then Slack's number of the retry.
             retry_reason: why there is a retry, in Slack's words.
         """
+        if not self._posting:
+            return Attempt(time.time(), 0, retry_num, retry_reason, None, "posting_is_off")
         headers = self._headers(delivery, retry_num, retry_reason)
         at, started = time.time(), time.monotonic()
         status, problem, no_retry, answer = None, None, False, b""
@@ -56,7 +63,7 @@ class Post:
 
     def _headers(self, delivery: Delivery, retry_num: int, retry_reason: str | None) -> dict[str, str]:
         headers = {"Content-Type": delivery.content_type, "User-Agent": USER_AGENT, "Accept": "*/*"}
-        headers |= signed_headers(self._secret, delivery.body, int(time.time()))
+        headers |= signed_headers(DEMO_SIGNING_SECRET, delivery.body, int(time.time()))
         if retry_num:
             headers["X-Slack-Retry-Num"] = str(retry_num)
             headers["X-Slack-Retry-Reason"] = retry_reason or "unknown_error"

@@ -8,10 +8,11 @@ from pathlib import Path
 from aiohttp import web
 
 from dev.simulator import responses
+from dev.simulator.callers import refuse_strangers
 from dev.simulator.control import apps, operations, people
 from dev.simulator.control.inputs import SIMULATOR, explain_errors
 from dev.simulator.jobs import JobWatch
-from dev.simulator.settings import SimulatorSettings
+from dev.simulator.settings import SimulatorSettings, reached_at
 from dev.simulator.simulator import Simulator
 from surelane.logs import get_logger
 from surelane.private import serving
@@ -23,7 +24,8 @@ POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self'; frame-ance
 
 def simulator_app(simulator: Simulator) -> web.Application:
     """The application that serves a simulator."""
-    app = web.Application(middlewares=[explain_errors], client_max_size=MAX_BODY)
+    checks = [refuse_strangers(simulator.settings.names), explain_errors]
+    app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
     app[SIMULATOR] = simulator
     app.add_routes([web.get("/livez", _livez), web.get("/", _page), web.static("/page", PAGE)])
     app.add_routes([web.route("*", "/api/{method}", simulator.api.handle)])
@@ -52,7 +54,7 @@ async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
     app, host = simulator_app(simulator), settings.host
     try:
         async with serving(app, settings.port, setting="SURELANE_SIMULATOR_PORT", host=host) as port:
-            url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+            url = f"{reached_at(host)}:{port}"
             simulator.interactions.public_url = settings.public_url or url
             async with _background(simulator):
                 yield url

@@ -2,18 +2,26 @@
 
 from datetime import timedelta
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane.durations import Duration
-from surelane.settings import DEMO_SIGNING_SECRET, Port
+from surelane.settings import Port
 
 RETRY_DELAYS = (timedelta(0), timedelta(seconds=2), timedelta(seconds=10))
+LOCALHOST = "127.0.0.1"
 
 
 def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def reached_at(host: str) -> str:
+    """The URL, without a port, at which this machine reaches what listens on ``host``."""
+    host = {"0.0.0.0": LOCALHOST, "::": "::1"}.get(host, host)
+    return f"http://[{host}]" if ":" in host else f"http://{host}"
 
 
 class SimulatorSettings(BaseSettings):
@@ -23,7 +31,7 @@ class SimulatorSettings(BaseSettings):
         env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
     )
 
-    host: str = Field("127.0.0.1", validation_alias="SURELANE_HOST")
+    host: str = Field(LOCALHOST, validation_alias="SURELANE_HOST")
     port: Port = Field(8090, validation_alias="SURELANE_SIMULATOR_PORT")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", validation_alias="LOG_LEVEL")
 
@@ -33,10 +41,14 @@ class SimulatorSettings(BaseSettings):
     ingest_url: str = Field("http://127.0.0.1:8080", validation_alias="SURELANE_INGEST_URL")
     """Where events, commands and interactions are posted, without a path."""
 
-    signing_secrets: SecretStr = Field(
-        SecretStr(DEMO_SIGNING_SECRET), validation_alias="SLACK_SIGNING_SECRET"
+    posting: bool = Field(True, validation_alias="SURELANE_SIMULATOR_POSTING")
+    """``off`` where the app is a real one: it does not take what is signed with the demonstration's secret, and the
+    simulator has no other."""
+
+    hosts: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
+        frozenset(), validation_alias="SURELANE_SIMULATOR_HOSTS"
     )
-    """One or several, separated by commas; the first signs."""
+    """Names by which the simulator is reached, beside ``localhost``, any address, and those of the settings above."""
 
     timeout: Duration = Field(timedelta(seconds=3), validation_alias="SURELANE_SIMULATOR_TIMEOUT")
     """How long an answer may take. Slack gives up after 3 seconds."""
@@ -67,9 +79,10 @@ class SimulatorSettings(BaseSettings):
         return value.rstrip("/") if value else value
 
     @property
-    def signing_secret(self) -> str:
-        """The secret requests are signed with."""
-        return self.signing_secrets.get_secret_value().split(",")[0].strip()
+    def names(self) -> frozenset[str]:
+        """The host names that lead here."""
+        given = urlsplit(self.public_url or "").hostname
+        return self.hosts | {name.lower() for name in (given, self.host) if name}
 
     @property
     def queue_database_url(self) -> str | None:

@@ -29,8 +29,9 @@ class Simulator:
         self.faults = Faults(self._faults_changed)
         slack = Slack(self.workspace, self.interactions)
         self.api = WebApi(slack, self.faults, settings.scopes, lambda call: self.feed.publish("call", call))
-        post = Post(settings.ingest_url, settings.signing_secret, settings.timeout)
-        self.sender = Sender(post, settings.retry_delays, self.faults, self.delivery_changed)
+        post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
+        retry_delays = settings.retry_delays if settings.posting else ()
+        self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)
         self.workspace.listeners += [self._show, self._send_events]
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that nobody waits on."""

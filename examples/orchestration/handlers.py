@@ -3,14 +3,14 @@
 curl -H "Authorization: Bearer $TOKEN" localhost:8081/v1/orchestrate --json '{"goal": "One.\\n\\nTwo words."}'
 """
 
-from surelane_worker import Context, Event, FanOut, Handlers
+from surelane_worker import Context, Discard, Event, FanOut, Handlers
 from surelane_worker.handlers.orchestrator import gathered, split
 
 handlers = Handlers()
 
 
 @handlers.on("orchestrator-plan")
-async def plan(event: Event, ctx: Context) -> FanOut:
+async def plan(event: Event, ctx: Context) -> FanOut | Discard:
     """Plans: one subtask a paragraph. Planning again after a crash starts no subtask twice."""
     paragraphs = [part.strip() for part in event.payload["goal"].split("\n\n") if part.strip()]
     ctx.log.info("planned", subtasks=len(paragraphs))

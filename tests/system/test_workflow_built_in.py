@@ -159,6 +159,21 @@ async def test_without_subtasks_the_lines_of_a_goal_are_the_plan(system: System)
     assert (await system.continuation("orchestrator-synthesize"))[1]["completed"] == ["first", "second"]
 
 
+@pytest.mark.parametrize(
+    ("goal", "reason"),
+    [
+        ("word\n" * 6000, "the plan's subtasks, with the goal in each, have"),
+        ("a\n" * 10_001, "10,001 subtasks"),
+    ],
+)
+async def test_a_plan_does_not_multiply_its_goal_without_bound(
+    system: System, goal: str, reason: str
+) -> None:
+    """30 KB of lines would become 6,000 children of 30 KB each."""
+    outcome, said = await system.outcome("orchestrator-plan", {"goal": goal})
+    assert (outcome, reason in said) == ("failed", True), said
+
+
 @pytest.mark.parametrize("payload", [{}, {"goal": " "}, {"goal": 1}, {"goal": "x", "subtasks": "none"}])
 async def test_a_plan_that_makes_no_sense_is_refused(system: System, payload: Any) -> None:
     assert (await system.outcome("orchestrator-plan", payload))[0] == "failed"

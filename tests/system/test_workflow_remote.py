@@ -13,15 +13,8 @@ from aiohttp import web
 from surelane.private import serving
 from surelane.settings import load_settings
 from surelane.webhooks import sign, verified
-from surelane_worker.remote import (
-    LARGEST,
-    Accepted,
-    Answered,
-    RefusedError,
-    RemoteAgentError,
-    RemoteAgents,
-    check,
-)
+from surelane_worker.outbound import LARGEST, PrivateAddressError, check
+from surelane_worker.remote import Accepted, Answered, RefusedError, RemoteAgentError, RemoteAgents
 from surelane_worker.settings import WorkerSettings
 from tests.processes import free_port
 
@@ -104,11 +97,13 @@ async def test_an_agent_may_answer_at_once(answer: Answer, outcome: object) -> N
         (answering(401), RefusedError),
         (answering(200, b"not json"), RefusedError),
         (answering(200, b"1" * (LARGEST + 1)), RefusedError),
+        (answering(200, b"[" * 100_000), RefusedError),
         (answering(200, b"x", **{"Content-Encoding": "gzip"}), RefusedError),
         (answering(408), RemoteAgentError),
         (answering(429), RemoteAgentError),
         (answering(500), RemoteAgentError),
         (answering(503), RemoteAgentError),
+        (answering(503, b"x" * (LARGEST + 1)), RemoteAgentError),
     ],
 )
 async def test_what_another_attempt_may_mend_is_told_from_what_it_cannot(
@@ -145,11 +140,11 @@ async def test_a_private_address_is_called_only_where_it_is_listed(host: str) ->
     [
         *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
         *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1", "ff02::1"),
-        *("::ffff:127.0.0.1", "2002:7f00:1::"),
+        *("::ffff:127.0.0.1", "2002:7f00:1::", "::7f00:1", "64:ff9b::7f00:1", "fec0::1"),
     ],
 )
 def test_no_address_that_is_not_public_is_called(address: str) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(PrivateAddressError):
         check(address, [])
 
 

@@ -1,7 +1,7 @@
 """What `make up` gives the programs it runs."""
 
 import pytest
-from dev.services import Databases, services, where_to_look
+from dev.services import Databases, services, set_aside, where_to_look
 from dev.settings import UpSettings
 
 from surelane.settings import DEMO_SIGNING_SECRET, load_settings
@@ -42,12 +42,42 @@ def test_each_has_its_own_role() -> None:
     assert environments()["worker"]["DATABASE_URL"] == "postgresql://surelane_worker@/surelane?host=/data/18"
 
 
-def test_what_the_environment_gives_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+REAL = {
+    "SLACK_SIGNING_SECRET": "mine",
+    "SLACK_BOT_TOKEN": "xoxb-mine",
+    "SURELANE_DISPATCH_SECRETS": "scribe=whsec_mine",
+    "OPENAI_API_KEY": "mine",
+    "SURELANE_API_TOKEN": "mine-for-operators",
+}
+
+
+def test_a_real_app_s_secrets_go_to_its_services_and_not_to_the_simulator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLACK_API_URL", "https://slack.test/api/")
-    monkeypatch.setenv("SLACK_SIGNING_SECRET", "mine")
-    for environment in environments().values():
-        assert environment["SLACK_API_URL"] == "https://slack.test/api/"
-        assert environment["SLACK_SIGNING_SECRET"] == "mine"
+    for name, value in REAL.items():
+        monkeypatch.setenv(name, value)
+    found = environments()
+    for service in ("ingest", "worker"):
+        assert found[service]["SLACK_API_URL"] == "https://slack.test/api/"
+        assert REAL.items() <= found[service].items()
+    assert "mine" not in "\n".join(found["simulator"].values())
+    assert found["simulator"]["SURELANE_SIMULATOR_POSTING"] == "off"
+    assert not any("DATABASE_URL" in name for name in found["simulator"])
+    assert set_aside() is None
+
+
+def test_where_the_simulator_is_slack_a_real_app_s_secrets_are_set_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in REAL.items():
+        monkeypatch.setenv(name, value)
+    found = environments()
+    assert found["ingest"]["SLACK_SIGNING_SECRET"] == DEMO_SIGNING_SECRET
+    assert "SLACK_BOT_TOKEN" not in found["worker"]
+    assert "mine" not in "\n".join(found["simulator"].values())
+    assert found["simulator"]["SURELANE_SIMULATOR_POSTING"] == "on"
+    assert "SLACK_SIGNING_SECRET, SLACK_BOT_TOKEN" in (set_aside() or "")
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,13 @@ def test_a_response_url_is_good_for_five_uses_in_thirty_minutes() -> None:
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLACK_SIGNING_SECRET", "new, old")
+    monkeypatch.setenv("SURELANE_SIMULATOR_HOSTS", "slack.test, box")
+    monkeypatch.setenv("SURELANE_SIMULATOR_URL", "http://Simulator:8090/")
     monkeypatch.setenv("SURELANE_SIMULATOR_RETRY_DELAYS", "0s,1m,5m")
     monkeypatch.setenv("SURELANE_SIMULATOR_SUBSCRIPTIONS", "app_mention,message.channels")
     monkeypatch.setenv("SURELANE_INGEST_URL", "http://ingest:8080/")
     settings = load_settings(SimulatorSettings)
-    assert settings.signing_secret == "new"
+    assert settings.names == {"slack.test", "box", "simulator", "127.0.0.1"}
     assert settings.retry_delays == (timedelta(0), timedelta(minutes=1), timedelta(minutes=5))
     assert settings.subscriptions == {"app_mention", "message.channels"}
     assert settings.ingest_url == "http://ingest:8080"

@@ -88,3 +88,8 @@ def inner(**fields: Any) -> dict[str, Any]:
 )
 def test_place(payload: dict[str, Any], place: Place) -> None:
     assert place_of(event(payload)) == place
+
+
+def test_only_an_event_of_slacks_has_a_response_url() -> None:
+    job = Event(1, "agent-turn", NOW, 1, 1, NOW, json.dumps({"channel": "C1", "response_url": "https://r"}))
+    assert place_of(job) == Place("C1")

@@ -44,6 +44,7 @@ async def state(request: web.Request) -> web.Response:
             "calls": list(simulator.api.calls),
             "methods": sorted(METHODS),
             "ingest_url": simulator.settings.ingest_url,
+            "posting": simulator.settings.posting,
             "has_queue": simulator.settings.queue_database_url is not None,
         }
     )

@@ -82,6 +82,7 @@ function render() {
   renderSidebar(openChannel);
   $("channel-name").textContent = channel.is_im ? store.bot.real_name : `# ${channel.name}`;
   $("channel-topic").textContent = channel.is_im ? "Direct messages with the app" : channel.topic.value;
+  $("not-posting").hidden = store.posting;
   $("invite").hidden = channel.is_im || channel.members.includes(store.bot.id);
   renderMessages($("messages"), store.channel, null, openThread);
   $("thread").hidden = store.pane !== "thread";

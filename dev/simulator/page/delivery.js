@@ -11,6 +11,7 @@ const WORDS = {
   ssl_error: "TLS failed",
   too_many_redirects: "too many redirects",
   unknown_error: "failed",
+  posting_is_off: "not sent: the app is a real one",
 };
 
 const QUEUE = { pending: "waiting", scheduled: "waits to be tried again", completed: "done" };

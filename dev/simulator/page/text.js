@@ -44,29 +44,42 @@ export const EMOJI = {
   raised_hands: "🙌",
 };
 
-export const emoji = (name) => EMOJI[name.split("::")[0]] || `:${name}:`;
+// Own names only: `:constructor:` is no emoji.
+const known = (name) => (Object.hasOwn(EMOJI, name) ? EMOJI[name] : null);
+export const emoji = (name) => known(name.split("::")[0]) || `:${name}:`;
 const unescape = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
+// A message may hold 40,000 characters. The expressions take time in proportion: what a rule opens with cannot occur
+// again in what follows it, or is bounded, so that a text of nothing but openings is not scanned anew from each.
 const RULES = [
   [/```\n?([\s\S]*?)```/, (m) => h("pre", {}, unescape(m[1]))],
   [/`([^`\n]+)`/, (m) => h("code", {}, unescape(m[1]))],
-  [/<@([A-Z0-9]+)(?:\|[^>]*)?>/, (m) => mention(m[1])],
+  [/<@([A-Z0-9]+)(?:\|[^<>]*)?>/, (m) => mention(m[1])],
   [
-    /<#([A-Z0-9]+)(?:\|([^>]*))?>/,
+    /<#([A-Z0-9]+)(?:\|([^<>]*))?>/,
     (m) => h("span", { class: "mention" }, "#", m[2] || store.channels.get(m[1])?.name || m[1]),
   ],
-  [/<!(here|channel|everyone)(?:\|[^>]*)?>/, (m) => h("span", { class: "mention" }, "@", m[1])],
-  [/<(https?:\/\/[^|>]+)(?:\|([^>]+))?>/, (m) => link(m[1], m[2] || m[1])],
-  [/\[([^\]\n]+)\]\((https?:\/\/[^)\s]+)\)/, (m) => link(m[2], m[1])],
+  [/<!(here|channel|everyone)(?:\|[^<>]*)?>/, (m) => h("span", { class: "mention" }, "@", m[1])],
+  [/<(https?:\/\/[^|<>]+)(?:\|([^<>]+))?>/, (m) => link(m[1], m[2] || m[1])],
+  [/\[([^[\]\n]+)\]\((https?:\/\/[^)\s]{1,2000})\)/, (m) => link(m[2], m[1])],
   [/\*\*([^\n]+?)\*\*/, (m) => h("strong", {}, inline(m[1]))],
   [/(?<![\w*])\*([^\s*](?:[^*\n]*[^\s*])?)\*(?![\w*])/, (m) => h("strong", {}, inline(m[1]))],
   [/(?<!\w)_([^\s_](?:[^_\n]*[^\s_])?)_(?!\w)/, (m) => h("em", {}, inline(m[1]))],
   [/(?<!\w)~([^\s~](?:[^~\n]*[^\s~])?)~(?!\w)/, (m) => h("s", {}, inline(m[1]))],
   [
     /:([a-z0-9_+'-]+):/,
-    (m) => (EMOJI[m[1]] ? h("span", { role: "img", "aria-label": m[1] }, EMOJI[m[1]]) : m[0]),
+    (m) => (known(m[1]) ? h("span", { role: "img", "aria-label": m[1] }, known(m[1])) : m[0]),
   ],
 ];
+
+// All rules as one expression, so that a text is read once: each rule's groups follow the one that it matches as.
+let groups = 0;
+const MAKERS = RULES.map(([pattern, make]) => {
+  const at = groups + 1;
+  groups += new RegExp(`${pattern.source}|`).exec("").length;
+  return { at, make };
+});
+const ANY = new RegExp(RULES.map(([pattern]) => `(${pattern.source})`).join("|"), "g");
 
 function link(url, text) {
   return h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, unescape(text));
@@ -85,18 +98,15 @@ export function plainText(message) {
 }
 
 export function inline(text) {
-  let first = null;
-  for (const [pattern, make] of RULES) {
-    const match = pattern.exec(text);
-    if (match && (!first || match.index < first.match.index)) first = { match, make };
+  const nodes = [];
+  let end = 0;
+  for (const match of text.matchAll(ANY)) {
+    const { at, make } = MAKERS.find(({ at }) => match[at] !== undefined);
+    nodes.push(unescape(text.slice(end, match.index)), make(match.slice(at)));
+    end = match.index + match[0].length;
   }
-  if (!first) return [unescape(text)];
-  const { match, make } = first;
-  return [
-    unescape(text.slice(0, match.index)),
-    make(match),
-    ...inline(text.slice(match.index + match[0].length)),
-  ];
+  nodes.push(unescape(text.slice(end)));
+  return nodes;
 }
 
 // Paragraphs, quotes and lists a line at a time; fences first, since they span lines.

@@ -5,6 +5,9 @@ from typing import Any
 
 from surelane.events import Event
 
+SLACK_KINDS = "slack."
+"""How the kinds of Slack's events begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -17,7 +20,8 @@ class Place:
         since: answers are looked for from this timestamp on.
         user: who caused the event.
         team: the workspace.
-        response_url: where commands and interactions are answered; a secret.
+        response_url: where commands and interactions are answered; a secret. Only Slack's own events have one:
+            the payload of any other job is its producer's, who may not choose where the worker posts to.
     """
 
     channel: str | None = None
@@ -43,7 +47,7 @@ def place_of(event: Event) -> Place:
         since=message_ts or _text(inner.get("event_ts")),
         user=_identity(inner.get("user")) or _text(inner.get("user_id")),
         team=_text(payload.get("team_id")) or _identity(payload.get("team")),
-        response_url=_text(payload.get("response_url")),
+        response_url=_text(payload.get("response_url")) if event.kind.startswith(SLACK_KINDS) else None,
     )
 
 

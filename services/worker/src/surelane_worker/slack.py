@@ -12,14 +12,13 @@ from typing import Any
 import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.webhook.async_client import AsyncWebhookClient
 
 from surelane.events import Event
 from surelane.logs import Logger
 from surelane.queue import Queue
 from surelane_worker.place import place_of
 from surelane_worker.sent import SentReplies, Thread, metadata_of
-from surelane_worker.slack_client import SlackClients
+from surelane_worker.slack_client import RATE_LIMIT_RETRIES, SlackClients
 from surelane_worker.slack_errors import (
     NowhereToReplyError,
     ResponseRefusedError,
@@ -30,6 +29,8 @@ from surelane_worker.stream import Notebook, Stream
 
 PAUSES = (1.0, 4.0)
 """Seconds before a message is looked for, and posted again, whose fate is unknown."""
+LONGEST_PAUSE = 300
+"""Seconds that are waited at most where a response URL asks for a pause."""
 
 
 class Replies:
@@ -40,6 +41,7 @@ class Replies:
     ) -> None:
         """``hold`` is asked before each message: it returns while the claim stands, and cancels the handler else."""
         self._client, self._once = clients.client, clients.once
+        self._responses = clients.responses
         self._queue = queue
         self._log = log
         self._hold = hold
@@ -66,6 +68,8 @@ class Replies:
         Raises:
             SlackApiError: Slack refused it.
             NowhereToReplyError: the event names no place.
+            ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
+            ResponseRefusedError: Slack did not take the answer through the ``response_url``.
         """
         place = place_of(event)
         ordinal = self._next_ordinal(event)
@@ -174,10 +178,12 @@ class Replies:
         return ordinal
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
-        webhook = AsyncWebhookClient(
-            url, session=self._once.session, retry_handlers=self._once.retry_handlers
-        )
-        await self._hold()
-        response = await webhook.send_dict({"text": text, **arguments})
-        if response.status_code != 200:
-            raise ResponseRefusedError(response.status_code)
+        for _ in range(RATE_LIMIT_RETRIES):
+            await self._hold()
+            reply = await self._responses.post(url, {"text": text, **arguments})
+            if reply.status == 200:
+                return
+            if reply.status != 429:
+                break
+            await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
+        raise ResponseRefusedError(reply.status)

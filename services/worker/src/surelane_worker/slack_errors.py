@@ -62,6 +62,9 @@ FINAL = frozenset(
     }
 )
 
+UNANSWERABLE = frozenset({400, 404, 410, *range(300, 400)})
+"""Statuses of a response_url that is used up, expired, not to be answered like this, or led elsewhere."""
+
 
 class NowhereToReplyError(Exception):
     """The event names no channel and no response_url: pass ``channel=``."""
@@ -78,6 +81,13 @@ class ResponseRefusedError(Exception):
         self.status = status
 
 
+class ResponseUrlError(Exception):
+    """The response_url is neither Slack's nor the simulator's at SLACK_API_URL: nothing was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
 def slack_error(error: BaseException) -> str | None:
     """The word Slack answered with, such as ``channel_not_found``; ``None`` where the error is none of Slack's."""
     if not isinstance(error, SlackApiError):
@@ -91,9 +101,9 @@ def final_reason(error: BaseException) -> str | None:
     match error:
         case NowhereToReplyError():
             return "nowhere_to_reply"
-        case ResponseRefusedError(
-            status=400 | 404 | 410
-        ):  # used up, expired, or not to be answered like this
+        case ResponseUrlError():
+            return "response_url_refused"
+        case ResponseRefusedError(status=status) if status in UNANSWERABLE:
             return "response_refused"
     answered = slack_error(error)
     return answered if answered in FINAL else None

@@ -4,6 +4,7 @@ A plan's payload is that of ``POST /v1/orchestrate``: ``goal``, optionally ``sub
 A team registers its own functions for any of the three kinds; a plan of its own ends with :func:`split`.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,12 @@ handlers = Handlers()
 
 PLACE = ("channel", "thread_ts", "user")
 """What of a plan's payload its synthesis is given, to answer where it was asked."""
+
+MOST_SUBTASKS = 10_000
+LARGEST_PLAN = 8_000_000
+"""Characters of all subtasks at most. Each carries the goal, so a long goal in many lines multiplies."""
+LONGEST_TITLE = 200
+"""Characters of the goal that are repeated in Slack."""
 
 
 @handlers.on("orchestrator-plan", timeout="5m")
@@ -45,13 +52,24 @@ async def synthesize(event: Event, ctx: Context) -> dict[str, Any]:
     children = await ctx.queue.children(event.id)
     found = gathered(children)
     ended = f"{len(found['completed'])} of {len(children)} subtasks completed"
-    await tell(event, ctx, f"{event.payload.get('goal')}: {ended}.")
-    return {"goal": event.payload.get("goal"), **found}
-
-
-def split(event: Event, subtasks: Sequence[Any]) -> FanOut:
-    """The outcome of a plan: its subtasks (any JSON each), and the synthesis that runs once all have ended."""
     goal = event.payload.get("goal")
+    await tell(event, ctx, f"{str(goal)[:LONGEST_TITLE]}: {ended}.")
+    return {"goal": goal, **found}
+
+
+def split(event: Event, subtasks: Sequence[Any]) -> FanOut | Discard:
+    """The outcome of a plan: its subtasks (any JSON each), and the synthesis that runs once all have ended.
+
+    A plan of more than 10,000 subtasks, or of more than 8,000,000 characters with the goal in each, is discarded.
+    """
+    goal = event.payload.get("goal")
+    if len(subtasks) > MOST_SUBTASKS:
+        return Discard(f"the plan has {len(subtasks):,} subtasks; at most {MOST_SUBTASKS:,} can be run")
+    size = len(json.dumps(subtasks)) + len(subtasks) * len(json.dumps(goal))
+    if size > LARGEST_PLAN:
+        return Discard(
+            f"the plan's subtasks, with the goal in each, have {size:,} characters; at most {LARGEST_PLAN:,}"
+        )
     return FanOut(
         [
             Job("orchestrator-subtask", {"goal": goal, "subtask": subtask, "number": number})
@@ -67,11 +85,18 @@ def split(event: Event, subtasks: Sequence[Any]) -> FanOut:
 
 
 def gathered(children: Sequence[Child]) -> dict[str, list[Any]]:
-    """The results of the children that completed, in order, and why the others did not."""
+    """The results of the children that completed, in order, and why the others did not.
+
+    The goal, which every payload repeats, is left out of the payloads that failed.
+    """
     return {
         "completed": [child.result for child in children if child.status == "completed"],
         "failed": [
-            {"payload": child.payload, "status": child.status, "error": child.error or child.reason}
+            {
+                "payload": {name: value for name, value in child.payload.items() if name != "goal"},
+                "status": child.status,
+                "error": child.error or child.reason,
+            }
             for child in children
             if child.status != "completed"
         ],

@@ -1,0 +1,58 @@
+"""Whose requests the simulator takes: its own page's and programs', never those that a foreign page makes.
+
+Every page in the same browser can reach a port of this machine. A name that an attacker lets lead here (DNS rebinding)
+shows in ``Host``, and a foreign page's form or script in ``Origin`` or ``Sec-Fetch-Site``. Programs send none of these
+but ``Host``, which then is an address or a name that is known here.
+"""
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+FOREIGN = frozenset({"cross-site", "same-site"})
+
+
+def refuse_strangers(names: Collection[str]) -> Middleware:
+    """The middleware that answers 403 to any other request.
+
+    Args:
+        names: the host names that lead here, beside ``localhost`` and addresses.
+    """
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        problem = _problem(request, names)
+        if problem is not None:
+            return web.json_response({"ok": False, "error": problem}, status=403)
+        return await handler(request)
+
+    return check
+
+
+def _problem(request: web.Request, names: Collection[str]) -> str | None:
+    host = request.headers.get("Host", "")
+    if not _known(host, names):
+        return "the Host is not this simulator's; SURELANE_SIMULATOR_HOSTS lists further names"
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        return "the Origin is not this simulator's page"
+    # A link to the page from elsewhere is harmless: it only opens it.
+    if request.headers.get("Sec-Fetch-Site") in FOREIGN and request.path != "/":
+        return "another page asks"
+    return None
+
+
+def _known(host: str, names: Collection[str]) -> bool:
+    """Whether a page under this host is ours. No name can be rebound to be an address, or ``localhost``."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name in names or name == "localhost" or name.endswith(".localhost"):
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

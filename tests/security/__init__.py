@@ -1,0 +1,1 @@
+"""Security: what somebody hostile sends, serves, or makes a browser send."""

@@ -1,0 +1,127 @@
+"""A ``response_url`` comes out of a payload: the worker posts to Slack's hosts or the simulator's, and nowhere else."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+from slack_sdk.models.blocks import DividerBlock
+from yarl import URL
+
+from surelane.pool import Connection
+from surelane.private import serving
+from surelane_worker.outbound import LARGEST
+from surelane_worker.response_url import ResponseUrls
+from surelane_worker.slack_errors import ResponseRefusedError, ResponseUrlError, final_reason
+from tests.system.slack_stand import slack_stand
+from tests.system.worker import ended, enqueue, worker
+
+
+@dataclass
+class Victim:
+    """A server that is none of Slack's."""
+
+    url: str = ""
+    received: list[bytes] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def serving_at(*routes: web.RouteDef) -> AsyncIterator[str]:
+    app = web.Application()
+    app.add_routes(routes)
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+async def victim() -> AsyncIterator[Victim]:
+    found = Victim()
+
+    async def take(request: web.Request) -> web.Response:
+        found.received.append(await request.read())
+        return web.Response(text="ok")
+
+    async with serving_at(web.route("*", "/admin", take)) as url:
+        found.url = f"{url}/admin"
+        yield found
+
+
+async def test_a_payload_does_not_choose_where_the_worker_posts(
+    database: str, connection: Connection, victim: Victim
+) -> None:
+    """Neither a forged command nor a job that is none of Slack's."""
+    async with slack_stand(connection) as slack:
+        general = slack.simulator.workspace.channel("general")
+        assert general is not None
+        command = {"command": "/hello", "channel_id": general.id, "trigger_id": "1.2"}
+        handlers = "tests.security.outbound_handlers:handlers"
+        async with worker(database, SLACK_API_URL=slack.api, SURELANE_HANDLERS=handlers):
+            forged = await slack.queue.insert_event(json.dumps({**command, "response_url": victim.url}))
+            job = await enqueue(connection, "told", {"channel": general.id, "response_url": victim.url})
+            assert (await ended(connection, forged))["reason"] == "response_url_refused"
+            assert (await ended(connection, job))["outcome"] == "completed"
+        assert [message.text for message in general.messages.values()][-1] == "told"
+    assert victim.received == []
+
+
+async def test_a_redirect_is_not_followed(victim: Victim) -> None:
+    async def lead_on(_: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect(victim.url)
+
+    async with serving_at(web.post("/response/key", lead_on)) as origin:
+        urls = ResponseUrls(URL(f"{origin}/api/"))
+        try:
+            assert (await urls.post(f"{origin}/response/key", {"text": "secret"})).status == 307
+        finally:
+            await urls.close()
+    assert victim.received == []
+    assert final_reason(ResponseRefusedError(307)) == "response_refused"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://hooks.slack.com/commands/T/1/x",
+        "https://hooks.slack.com:8443/commands/T/1/x",
+        "https://hooks.slack.com.evil.example/x",
+        "https://hooks.slack.com@evil.example/x",
+        "https://user@hooks.slack.com/x",
+        "https://evil.example/hooks.slack.com",
+        "http://simulator:8091/response/x",
+        "https://simulator:8090/response/x",
+        "http://169.254.169.254/latest/meta-data",
+        "file:///etc/passwd",
+        "//hooks.slack.com/x",
+        "https://[::1",
+        "https://hooks.slack.com:99999/",
+        "",
+        "https://hooks.slack.com/" + "x" * 2000,
+    ],
+)
+async def test_only_the_hosts_of_slack_and_of_the_simulator_are_posted_to(url: str) -> None:
+    urls = ResponseUrls(URL("http://simulator:8090/api/"))
+    try:
+        with pytest.raises(ResponseUrlError):
+            await urls.post(url, {"text": "hello"})
+    finally:
+        await urls.close()
+
+
+async def test_an_answer_is_read_up_to_its_bound_and_never_decompressed() -> None:
+    async def flood(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"x" * (LARGEST + 1), headers={"Content-Encoding": "gzip"})
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async with serving_at(web.post("/flood", flood), web.post("/echo", echo)) as origin:
+        urls = ResponseUrls(URL(f"{origin}/api/"))
+        try:
+            assert (await urls.post(f"{origin}/flood", {})).body is None
+            message = {"text": None, "blocks": [DividerBlock()], "thread_ts": "1.1"}
+            sent = (await urls.post(f"{origin}/echo", message)).body
+            assert json.loads(sent or b"") == {"blocks": [{"type": "divider"}], "thread_ts": "1.1"}
+        finally:
+            await urls.close()
