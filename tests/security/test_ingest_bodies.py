@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import asyncpg
 import pytest
@@ -125,7 +126,7 @@ WORST = {
     "digits": "[" + "1" * 4000 + ("," + "1" * 4000) * 60 + "]",
     "dots": '"\\u0000" ' + "1." * 100_000,
     "exponents": "[" + "1e0," * 60_000 + "1]",
-    "a number, then a string without end": '[1e999,"' + '\\"' * 32_000,
+    "a number, then a string without end": '[1e9999,"' + '\\"' * 32_000,
     "brackets": "[" + "[]," * 80_000 + "[]]",
 }
 
@@ -134,10 +135,8 @@ WORST = {
 def test_reading_takes_time_in_proportion_to_the_text(case: str) -> None:
     """In seconds of processor time; a text of 64 KB once took thirteen."""
     began = time.process_time()
-    try:
+    with suppress(NotJsonError):
         read_json(WORST[case])
-    except NotJsonError:
-        pass
     assert time.process_time() - began < 2
 
 
@@ -168,7 +167,15 @@ async def test_what_is_stored_is_not_much_larger_than_what_was_sent(
 
 
 # A lone half after an escaped backslash, and all its relatives: none may reach a kind, a key, a metric or the database.
-HALVES = [r"\\\ud800", r"\ud800", r"\\\\\udc00x", r"\udc00\ud800", r"\ud83d\\ude00", r"\ud83d\u0000\ude00"]
+HALVES = [
+    r"\\ud83d\udc00",
+    r"\\\ud800",
+    r"\ud800",
+    r"\\\\\udc00x",
+    r"\udc00\ud800",
+    r"\ud83d\\ude00",
+    r"\ud83d\u0000\ude00",
+]
 
 
 @pytest.mark.parametrize("half", HALVES)
