@@ -71,6 +71,7 @@ async def test_headers_without_end_do_not_take_the_memory(
         writers += await asyncio.gather(*(_send(ingest.port, request) for _ in range(50)))
         assert _resident(ingest) < LIMIT * 0.8
     await _still_takes_events(ingest)
+    assert _resident(ingest) < LIMIT * 0.8
     for writer in writers:
         if writer is not None:
             writer.close()
