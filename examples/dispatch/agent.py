@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from surelane.webhooks import read_secrets, sign, verified
+from surelane.webhooks import answer_id, read_secrets, sign, task_id, verified
 
 SKILLS: dict[str, Callable[[str], Any]] = {"counter": lambda text: len(text.split()), "shouter": str.upper}
 PATIENCE = 600
@@ -39,21 +39,26 @@ class Agent:
         """Takes a task. One that is sent again, as its ``webhook-id`` says, is done once."""
         body = await request.read()
         webhook_id = verified(request.headers, body, [self._key])
-        if webhook_id is None:
+        given = json.loads(body) if webhook_id else {}
+        # An answer of its own, posted back to it, is signed with the same key: only a task has this id.
+        if webhook_id is None or webhook_id != task_id(given["id"]):
             return web.Response(status=401)
         if webhook_id not in self._known:
             self._known.add(webhook_id)
-            task = asyncio.create_task(self.work(json.loads(body)))
+            task = asyncio.create_task(self.work(given))
             self._working.add(task)
             task.add_done_callback(self._working.discard)
         return web.Response(status=202)
 
     async def work(self, given: dict[str, Any]) -> None:
-        """Does a task and sends the answer, again as long as it may still be wanted: 409 and 503 say try again."""
+        """Does a task and sends the answer, again as long as it may still be wanted: 409 and 503 say try again.
+
+        The answer is signed under an id of its own, which names its task: it answers no other one.
+        """
         answer = json.dumps(SKILLS[self._name](given["task"])).encode()
         async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
             while True:
-                signed = sign(f"answer-{given['id']}", answer, [self._key])
+                signed = sign(answer_id(given["id"]), answer, [self._key])
                 headers = {"Content-Type": "application/json", **signed}
                 async with session.post(given["answer_url"], data=answer, headers=headers) as response:
                     if response.status not in (409, 503):

@@ -152,7 +152,7 @@ async def test_certificate_checks_are_answered(slack: Slack, connection: Connect
         {"X-Slack-Signature": "v0=" + "0" * 64},
         {"X-Slack-Request-Timestamp": "1", "X-Slack-Signature": "v0=" + "0" * 64},
         {"X-Slack-Request-Timestamp": "soon", "X-Slack-Signature": "v0=é"},
-        {"X-Slack-Request-Timestamp": "9" * 5000, "X-Slack-Signature": "v0="},
+        {"X-Slack-Request-Timestamp": "9" * 4000, "X-Slack-Signature": "v0="},
         signed(b"{}", secret="guessed"),
         signed(b"{}", timestamp=str(int(time.time()) - 3600)),
         signed(b"{} "),
@@ -278,19 +278,21 @@ async def test_text_postgresql_cannot_hold_is_stored_with_replacements(
     assert json.loads((await rows(connection))[0]["event"])["event"]["text"] == kept
 
 
-@pytest.mark.parametrize("number", ["1e999999", "-1e999999", "1e-999999", "9" * 200_000, "0." + "1" * 50_000])
-async def test_numbers_postgresql_cannot_hold_are_stored_as_text(
+@pytest.mark.parametrize("number", ["1e999999", "-1e999", "1e-999999", "9" * 200_000, "0." + "1" * 50_000])
+async def test_numbers_postgresql_would_inflate_are_refused_for_good(
     slack: Slack, connection: Connection, number: str
 ) -> None:
     body = json.dumps(mention(odd="NUMBER")).replace('"NUMBER"', number).encode()
-    assert (await slack.post("/slack/events", body)).status == 200
-    assert json.loads((await rows(connection))[0]["event"])["event"]["odd"] == number
+    answer = await slack.post("/slack/events", body)
+    assert (answer.status, answer.no_retry) == (400, True)
+    assert b"a number is" in answer.body
+    assert await rows(connection) == []
 
 
 async def test_numbers_just_within_bounds_are_stored_as_numbers(slack: Slack, connection: Connection) -> None:
     body = (
         json.dumps(mention(odd="NUMBER"))
-        .replace('"NUMBER"', "[1e308, 1e999, -0.0, 12345678901234567890.125]")
+        .replace('"NUMBER"', "[1e308, 5e-324, -0.0, 12345678901234567890.125]")
         .encode()
     )
     assert (await slack.post("/slack/events", body)).status == 200

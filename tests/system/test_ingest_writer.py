@@ -11,7 +11,7 @@ from surelane.pool import Connection
 from surelane_ingest.writer import FLUSHERS
 from tests.databases import as_role
 from tests.processes import until
-from tests.system.ingest_client import Answer, Served, event_id, mention, served
+from tests.system.ingest_client import Answer, Served, event_id, mention, served, signed
 
 LATEST = 3.0
 """Seconds after which Slack gives up."""
@@ -128,23 +128,25 @@ async def test_bodies_are_bounded_together(database: str) -> None:
         release = asyncio.Event()
 
         async def halted() -> AsyncIterator[bytes]:
-            yield b"{"
+            yield b"{" * 48_000
             await release.wait()
             yield b"}"
 
         async def upload() -> int:
-            headers = {"Content-Type": "application/json"}
+            headers = {"Content-Type": "application/json", **signed(b"another body")}
             async with running.slack.session.post(
                 running.url + "/slack/events", data=halted(), headers=headers
             ) as response:
                 return response.status
 
         uploads = [asyncio.create_task(upload()) for _ in range(2)]
-        await until(lambda: running.ingest.bodies.held_bytes == 2 * 65536, what="two bodies being read")
-        answer = await running.slack.event(mention())
+        await until(lambda: running.ingest.bodies.held_bytes == 96_000, what="two bodies being read")
+        answer = await running.slack.event(mention(text="x" * 40_000))
         assert answer.status == 503
+        assert (await running.slack.event(mention())).status == 200
         release.set()
         assert await asyncio.gather(*uploads) == [401, 401]
+        assert running.ingest.bodies.held_bytes == 0
         assert (await running.slack.event(mention())).status == 200
 
 

@@ -20,7 +20,7 @@ from surelane.operations import Operations
 from surelane.pool import Connection
 from surelane.private import serving
 from surelane.queue import Queue
-from surelane.webhooks import sign
+from surelane.webhooks import answer_id, sign
 from tests.databases import Server, as_role
 from tests.processes import free_port, service
 from tests.system.ingest_client import Served, served
@@ -57,7 +57,11 @@ class System:
     async def post(self, path: str, body: Any, key: bytes, **headers: str) -> int:
         """Posts a signed request to the public port; returns the status."""
         sent = json.dumps(body).encode()
-        signed = {"Content-Type": "application/json", **sign("answer-1", sent, [key]), **headers}
+        signed = {
+            "Content-Type": "application/json",
+            **sign(answer_id(path.rpartition("/")[2]), sent, [key]),
+            **headers,
+        }
         async with self.ingest.slack.session.post(
             self.ingest.url + path, data=sent, headers=signed
         ) as response:

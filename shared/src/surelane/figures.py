@@ -91,7 +91,10 @@ class Measured:
 
 
 class Bounded:
-    """Tells so many names apart and calls all further ones ``other``: nobody makes time series without end."""
+    """Tells so many names apart and calls all further ones ``other``: nobody makes time series without end.
+
+    A name that UTF-8 cannot encode is ``other`` too: ``/metrics`` could not be written with it as a label.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -100,10 +103,14 @@ class Bounded:
     def __call__(self, name: str) -> str:
         """The name, or ``other``."""
         if name not in self._names:
-            if len(self._names) >= self._most:
+            if len(self._names) >= self._most or not _encodable(name):
                 return OTHER
             self._names.add(name)
         return name
+
+
+def _encodable(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFigures]:

@@ -1,13 +1,27 @@
-"""The private port of every service: ``/livez``, ``/readyz`` and ``/metrics``. Never published."""
+"""The private port of every service: ``/livez``, ``/readyz`` and ``/metrics``. Never published.
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+A browser on the same network can reach it all the same, for any web page. So no request of another site is answered;
+and beyond the probes the request must name a host that no outsider's DNS can point here (DNS rebinding).
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from surelane.errors import SettingsError
+
+PROBES = frozenset({"/livez", "/readyz", "/metrics"})
+"""What Kubernetes and Prometheus ask for, under any name that leads to the service."""
+
+PRIVATE_CONNECTIONS = 64
+"""Connections to a private port at most."""
+_PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
 
 LARGEST_BODY = 4 * 1024 * 1024
 """Bytes of a request's body at most: ten thousand subtasks fit."""
@@ -16,11 +30,64 @@ Unready = Callable[[], Awaitable[str | None]]
 """Answers why the service cannot take work now, or ``None`` when it can."""
 
 
-def private_app(unready: Unready, routes: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
+class ConnectionLimit:
+    """Bounds the connections of a port, so that clients who only connect cannot take the memory or the places.
+
+    At the bound the oldest connection gives way that has not carried a trusted request yet. Where all have, the new
+    one is closed. For the length of one round of the event loop the listen queue's 128 may come on top.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._trusted: set[asyncio.BaseProtocol] = set()
+
+    def trust(self, request: web.Request) -> None:
+        """Keeps the connection of a request whose signature was right."""
+        self._trusted.add(request.protocol)
+
+    def protocols(self, server: web.Server) -> Callable[[], asyncio.BaseProtocol]:
+        """The factory of protocols with which ``server`` is to listen."""
+
+        def protocol() -> asyncio.BaseProtocol:
+            connections = [each for each in server.connections if each.transport is not None]
+            self._trusted.intersection_update(connections)
+            excess = len(connections) + 1 - self._most
+            if excess <= 0:
+                return server()
+            leaving = [each for each in connections if each not in self._trusted][:excess]
+            for each in leaving:
+                _abort(each)
+            return server() if leaving else _Closed()
+
+        return protocol
+
+
+class _Closed(asyncio.Protocol):
+    """A connection that there is no place for."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+
+def _abort(connection: web.RequestHandler) -> None:
+    transport = connection.transport
+    connection.force_close()
+    if transport is not None:
+        transport.abort()  # a client that reads nothing would keep what is still to be written
+
+
+def private_app(
+    unready: Unready, routes: Iterable[web.AbstractRouteDef] = (), hosts: Collection[str] = ()
+) -> web.Application:
     """The application behind the private port.
 
     ``/livez`` answers as long as the event loop turns and never touches the database; ``/readyz`` asks ``unready``.
-    ``routes`` are served beside them.
+
+    Args:
+        unready: see above.
+        routes: are served beside the probes.
+        hosts: names under which ``routes`` may be asked for, beside IP addresses and names of this machine or cluster.
     """
 
     async def livez(_: web.Request) -> web.Response:
@@ -35,10 +102,54 @@ def private_app(unready: Unready, routes: Iterable[web.AbstractRouteDef] = ()) -
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application(client_max_size=LARGEST_BODY)
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not of_this_site(request):
+            return web.json_response({"error": "a request of another site"}, status=403)
+        if request.path not in PROBES and not is_private_name(request.headers.get(hdrs.HOST, ""), hosts):
+            return web.json_response({"error": "unknown host: list it in SURELANE_API_HOSTS"}, status=403)
+        return await handler(request)
+
+    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[guard])
     app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     app.add_routes(routes)
     return app
+
+
+def of_this_site(request: web.Request) -> bool:
+    """Whether no page of another site sent a request, as browsers tell. Programs send neither header."""
+    origin = request.headers.get(hdrs.ORIGIN)
+    if (
+        origin is not None
+        and origin.partition("://")[2].lower() != request.headers.get(hdrs.HOST, "").lower()
+    ):
+        return False
+    if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
+        return True
+    # A link from another site: the page it comes from cannot read the answer.
+    return request.method == hdrs.METH_GET and request.headers.get("Sec-Fetch-Mode") == "navigate"
+
+
+def is_private_name(host: str, known: Collection[str] = ()) -> bool:
+    """Whether a ``Host`` header names an address, something on this machine or in this cluster, or a ``known`` name.
+
+    A web page can only be served under a public name, whose owner may point it here. No such name passes.
+    """
+    name = host.lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    name = name.removesuffix(".")
+    if "." not in name and ":" not in name:
+        return True
+    if name.endswith(_PRIVATE_SUFFIXES) or name in {each.lower() for each in known}:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 @asynccontextmanager
@@ -48,25 +159,39 @@ async def serving(
     *,
     setting: str,
     host: str,
+    limit: ConnectionLimit | None = None,
     **options: Any,  # noqa: ANN401 - passed on to aiohttp
 ) -> AsyncIterator[int]:
     """Serves ``app`` on ``port`` (0: any free one) for the length of the block; yields the port.
 
-    ``options`` are aiohttp's ``AppRunner``'s: requests may take ``shutdown_timeout`` (30 s) to finish at the end.
+    Args:
+        app: what is served.
+        port: see above.
+        setting: the variable that moves the port, for the error's message.
+        host: the address to listen on.
+        limit: bounds the connections; ``None``: nothing does.
+        options: aiohttp's ``AppRunner``'s. Requests may take ``shutdown_timeout`` (30 s) to finish at the end.
 
     Raises:
-        SettingsError: the port is taken; the message names it and ``setting``, the variable that moves it.
+        SettingsError: the port is taken.
     """
     runner = web.AppRunner(app, access_log=None, handle_signals=False, **{"shutdown_timeout": 30, **options})
     await runner.setup()
+    listener: asyncio.Server | None = None
     try:
-        site = web.TCPSite(runner, host, port, reuse_address=True)
+        if runner.server is None:
+            raise RuntimeError("the server was not set up")
+        protocols = runner.server if limit is None else limit.protocols(runner.server)
         try:
-            await site.start()
+            listener = await asyncio.get_running_loop().create_server(
+                protocols, host, port, reuse_address=True
+            )
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; set {setting} to a free port"
             ) from None
-        yield runner.addresses[0][1]
+        yield listener.sockets[0].getsockname()[1]
     finally:
+        if listener is not None:
+            listener.close()
         await runner.cleanup()

@@ -4,17 +4,47 @@ Settings come from the environment alone. Where a standard name exists it is use
 ``OTEL_*``); ours begin with ``SURELANE_``. Secrets are ``SecretStr``: they never show in a log or a traceback.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+import string
+from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surelane.errors import SettingsError
 
+_HOST = frozenset(string.ascii_lowercase + string.digits + "-._:")
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 SLACK_API_URL = "https://slack.com/api/"
+SLACK_DOMAINS = ("slack.com", "slack-gov.com")
+
 DEMO_SIGNING_SECRET = "surelane-demo-signing-secret"  # noqa: S105 - public on purpose, refused against Slack itself
+DEMO_API_TOKEN = "surelane-demo-api-token"  # noqa: S105 - likewise
+DEMO_BOT_TOKEN = "xoxb-surelane-demo"  # noqa: S105 - likewise
+DEMO_SECRETS = frozenset({DEMO_SIGNING_SECRET, DEMO_API_TOKEN, DEMO_BOT_TOKEN})
+
+
+def host_of(url: str) -> str:
+    """The host of a Web API's URL, in lower case, as a resolver will see it.
+
+    Raises:
+        ValueError: the URL is none of http or https with a plain host.
+    """
+    parsed = urlsplit(url.strip())
+    try:
+        host = (parsed.hostname or "").encode("idna").decode().lower().removesuffix(".")
+    except UnicodeError:
+        host = ""
+    if parsed.scheme not in ("http", "https") or not host or not _HOST.issuperset(host):
+        raise ValueError("SLACK_API_URL is not an http or https URL, such as https://slack.com/api/")
+    return host
+
+
+def is_slack(url: str) -> bool:
+    """Whether a URL leads to Slack itself, however it is spelled."""
+    host = host_of(url)
+    return any(host == domain or host.endswith(f".{domain}") for domain in SLACK_DOMAINS)
 
 
 class ServiceSettings(BaseSettings):
@@ -35,12 +65,32 @@ class ServiceSettings(BaseSettings):
     host: str = Field("0.0.0.0", validation_alias="SURELANE_HOST")  # noqa: S104 - containers are reached from outside
     """The address both ports listen on; `make up` listens on 127.0.0.1 only."""
 
+    private_host: str | None = Field(None, validation_alias="SURELANE_PRIVATE_HOST")
+    """The address the private port listens on; ``SURELANE_HOST`` where none is set."""
+
     slack_api_url: str = Field(SLACK_API_URL, validation_alias="SLACK_API_URL")
+
+    @property
+    def private_address(self) -> str:
+        """Where the private port listens."""
+        return self.private_host or self.host
 
     @property
     def speaks_to_slack(self) -> bool:
         """Whether the Web API is Slack's own, so that demo secrets must be refused."""
-        return self.slack_api_url.rstrip("/") == SLACK_API_URL.rstrip("/")
+        return is_slack(self.slack_api_url)
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        host_of(self.slack_api_url)
+        return self
+
+    def refuse_demo_secret(self, name: str, *secrets: str | None) -> None:
+        """Raises ValueError: a secret that everybody knows is set, and Slack's own Web API with it."""
+        if self.speaks_to_slack and any(secret in DEMO_SECRETS for secret in secrets):
+            raise ValueError(
+                f"{name} is a public demo secret while SLACK_API_URL is Slack's own: set your own"
+            )
 
 
 Loaded = TypeVar("Loaded", bound=BaseSettings)

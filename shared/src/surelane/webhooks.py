@@ -3,6 +3,9 @@
 A request carries ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature``: HMAC-SHA256 over
 ``id.timestamp.body``, in base64, after ``v1,``; several signatures are separated by spaces. Secrets are ``whsec_`` and
 the key in base64.
+
+A remote agent and we share one secret. The id therefore says which way a request goes and which task it is about:
+see :func:`task_id` and :func:`answer_id`.
 """
 
 import base64
@@ -21,6 +24,8 @@ ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature
 TOLERANCE = 300
 """Seconds a request's timestamp may be off, in either direction."""
 SHORTEST_KEY, LONGEST_KEY = 24, 64
+MOST_SIGNATURES = 10
+_LENGTH = len("v1,") + 44
 _PREFIX = "whsec_"
 _ID = re.compile(r"[\x21-\x7e]{1,127}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -41,6 +46,32 @@ def sign(identity: str, body: bytes, keys: Sequence[bytes], now: float | None = 
     return {ID: identity, TIMESTAMP: timestamp, SIGNATURE: " ".join(signatures)}
 
 
+def task_id(identity: int | str) -> str:
+    """The ``webhook-id`` of a task on its way to a remote agent."""
+    return f"dispatch-{identity}"
+
+
+def answer_id(identity: int | str) -> str:
+    """The ``webhook-id`` of a remote agent's answer to a task."""
+    return f"answer-{identity}"
+
+
+def plausible(headers: Mapping[str, str], now: float | None = None) -> str | None:
+    """The id that a request claims, if its headers can be those of a signed request; ``None``: they cannot.
+
+    Asked before the body is read, so that a request that cannot be signed costs no memory.
+    """
+    identity, timestamp = headers.get(ID, ""), headers.get(TIMESTAMP, "")
+    if not _ID.fullmatch(identity) or not _TIMESTAMP.fullmatch(timestamp):
+        return None
+    if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE:
+        return None
+    signatures = headers.get(SIGNATURE, "").split(" ")[:MOST_SIGNATURES]
+    return (
+        identity if any(len(given) == _LENGTH and given.startswith("v1,") for given in signatures) else None
+    )
+
+
 def verified(
     headers: Mapping[str, str], body: bytes, keys: Sequence[bytes], now: float | None = None
 ) -> str | None:
@@ -52,12 +83,10 @@ def verified(
         keys: the sender's keys; several during a rotation.
         now: seconds since the epoch; the clock's where ``None``.
     """
-    identity, timestamp = headers.get(ID, ""), headers.get(TIMESTAMP, "")
-    if not _ID.fullmatch(identity) or not _TIMESTAMP.fullmatch(timestamp):
+    identity, timestamp = plausible(headers, now), headers.get(TIMESTAMP, "")
+    if identity is None:
         return None
-    if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE:
-        return None
-    given = [text.encode("utf-8", "replace") for text in headers.get(SIGNATURE, "").split(" ")[:10]]
+    given = [text.encode("utf-8", "replace") for text in headers[SIGNATURE].split(" ")[:MOST_SIGNATURES]]
     wanted = [_signature(identity, timestamp, body, key).encode() for key in keys]
     # All are compared, so that the time taken tells nothing.
     matches = [hmac.compare_digest(mine, theirs) for mine in wanted for theirs in given]

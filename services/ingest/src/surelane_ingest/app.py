@@ -2,10 +2,12 @@
 
 - 200: stored, a duplicate, or sound but not taken (another type, the app's own message). - 400: signed, but
 not JSON, not an event, or never storable: with ``x-slack-no-retry``. Garbled HTTP: without. - 401: no
-signature, a wrong or stale one, or hostile headers. - 404, 405: no such path; not a POST. - 408: the body
-took too long to arrive. - 413: the body is too large. - 415: not the content type Slack uses here, or
-compressed. - 503: not known to be stored: the database is away, too much waits, or the service is stopping.
-Slack tries again.
+signature, a wrong or stale one, or hostile headers; told from the headers alone where it can be. - 404, 405:
+no such path; not a POST. - 408: the body took too long to arrive. - 413: the body is too large. - 415: not
+the content type Slack uses here, or compressed. - 503: not known to be stored: the database is away, too much
+waits, or the service is stopping. Slack tries again.
+
+A refusal of a request without a valid signature ends its connection, so that one client cannot queue further requests.
 """
 
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from aiohttp import web
 
 from surelane.events import Inserted
 from surelane.logs import get_logger
+from surelane.private import ConnectionLimit
 from surelane.spans import Tracer
 from surelane.telemetry import send_span, traceparent_of
 from surelane_ingest.body import Bodies, Refusal
@@ -31,6 +34,7 @@ from surelane_ingest.envelope import (
     read_interaction,
 )
 from surelane_ingest.lane import NotStored
+from surelane_ingest.refusals import Refusals
 from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
 from surelane_ingest.tracing import RETRY, answered, delivered
@@ -39,6 +43,7 @@ from surelane_ingest.writer import Writer
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 RETRY_AFTER = "2"
+UNSIGNED = Refusal(401, "the signature is missing, wrong or stale")
 
 _logger = get_logger(__name__)
 
@@ -63,6 +68,8 @@ class SlackApp:
         bodies: Bodies,
         writer: Writer,
         drain: Drain,
+        refusals: Refusals,
+        connections: ConnectionLimit,
         tracer: Tracer | None,
     ) -> None:
         self._signatures = signatures
@@ -71,6 +78,8 @@ class SlackApp:
         self._writer = writer
         self._metrics = writer.metrics
         self._drain = drain
+        self._refusals = refusals
+        self._connections = connections
         self._tracer = tracer
         # Bound once: a logger that is not costs more to silence than the rest of answering a request.
         self._logger = _logger.bind()
@@ -107,24 +116,22 @@ class SlackApp:
 
     async def _decide(self, request: web.Request, media_type: str, read: Read) -> web.Response:
         if self._drain.started:
-            return _refused(request, Refusal(503, "stopping"))
-        size = self._bodies.size(request)
-        refusal = self._bodies.refusal(request, size, media_type)
+            return self._refused(request, Refusal(503, "stopping"))
+        timestamps = request.headers.getall("X-Slack-Request-Timestamp", ())
+        signatures = request.headers.getall("X-Slack-Signature", ())
+        if not self._signatures.plausible(timestamps, signatures):
+            return self._refused(request, UNSIGNED)
+        refusal = self._bodies.refusal(request, media_type)
         if refusal is not None:
-            return _refused(request, refusal)
-        with self._bodies.held(size):
-            body = await self._bodies.read(request)
+            return self._refused(request, refusal)
+        with self._bodies.body() as arriving:
+            body = await arriving.read(request)
             if isinstance(body, Refusal):
-                return _refused(request, body)
-            if not self._signed(request, body):
-                return _refused(request, Refusal(401, "the signature is missing, wrong or stale"))
+                return self._refused(request, body)
+            if not self._signatures.valid(body, timestamps, signatures):
+                return self._refused(request, UNSIGNED)
+            self._connections.trust(request)
             return await self._act(request, read(body))
-
-    def _signed(self, request: web.Request, body: bytes) -> bool:
-        headers = request.headers
-        return self._signatures.valid(
-            body, headers.getall("X-Slack-Request-Timestamp", ()), headers.getall("X-Slack-Signature", ())
-        )
 
     async def _act(self, request: web.Request, envelope: Envelope) -> web.Response:
         match envelope:
@@ -144,7 +151,7 @@ class SlackApp:
                 )
                 return web.Response()
             case Malformed(reason):
-                return _useless(request, reason)
+                return self._useless(request, reason)
             case _:
                 assert_never(envelope)
 
@@ -153,8 +160,8 @@ class SlackApp:
         if isinstance(answer, NotStored):
             self._metrics.sent(event.kind, answer.name.lower())
             if answer is NotStored.UNSTORABLE:
-                return _useless(request, answer.value, event)
-            return _refused(request, Refusal(503, answer.value), event)
+                return self._useless(request, answer.value, event)
+            return self._refused(request, Refusal(503, answer.value), event)
         if answer.duplicate:
             self._metrics.duplicates += 1
         else:
@@ -180,27 +187,39 @@ class SlackApp:
 
     async def _method_not_allowed(self, _: web.Request) -> web.Response:
         self._metrics.answers["other", 405] += 1
-        return web.json_response({"error": "POST only"}, status=405, headers={"Allow": "POST"})
+        return closing(web.json_response({"error": "POST only"}, status=405, headers={"Allow": "POST"}))
 
     async def _not_found(self, _: web.Request) -> web.Response:
         self._metrics.answers["other", 404] += 1
-        return web.json_response({"error": "no such path"}, status=404)
+        return closing(web.json_response({"error": "no such path"}, status=404))
+
+    def _refused(self, request: web.Request, refusal: Refusal, event: Take | None = None) -> web.Response:
+        self._log_refusal(request, refusal.status, refusal.error, event)
+        response = web.json_response({"error": refusal.error}, status=refusal.status)
+        if refusal.status == 503:
+            response.headers["Retry-After"] = RETRY_AFTER
+        return closing(response) if event is None else response
+
+    def _useless(self, request: web.Request, reason: str, event: Take | None = None) -> web.Response:
+        """Refuses a signed request that no retry can save, and tells Slack so."""
+        self._log_refusal(request, 400, reason, event)
+        return web.json_response({"error": reason}, status=400, headers={"x-slack-no-retry": "1"})
+
+    def _log_refusal(self, request: web.Request, status: int, reason: str, event: Take | None) -> None:
+        if event is None:
+            self._refusals.note(request.path, status, reason)
+        else:
+            self._logger.warning(
+                "request refused",
+                path=request.path,
+                status=status,
+                reason=reason,
+                event_id=event.key,
+                kind=event.kind,
+            )
 
 
-def _refused(request: web.Request, refusal: Refusal, event: Take | None = None) -> web.Response:
-    _log_refusal(request, refusal.status, refusal.error, event)
-    response = web.json_response({"error": refusal.error}, status=refusal.status)
-    if refusal.status == 503:
-        response.headers["Retry-After"] = RETRY_AFTER
+def closing(response: web.Response) -> web.Response:
+    """The response, after which the connection is closed."""
+    response.force_close()
     return response
-
-
-def _useless(request: web.Request, reason: str, event: Take | None = None) -> web.Response:
-    """Refuses a signed request that no retry can save, and tells Slack so."""
-    _log_refusal(request, 400, reason, event)
-    return web.json_response({"error": reason}, status=400, headers={"x-slack-no-retry": "1"})
-
-
-def _log_refusal(request: web.Request, status: int, reason: str, event: Take | None) -> None:
-    about = {} if event is None else {"event_id": event.key, "kind": event.kind}
-    _logger.warning("request refused", path=request.path, status=status, reason=reason, **about)

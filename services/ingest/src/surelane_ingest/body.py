@@ -1,14 +1,20 @@
 """Reading request bodies within bounds: type, encoding, size, time, and the memory they take together."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from aiohttp import ClientPayloadError, web
 
 READ_WITHIN = 3.0
 """Seconds a body may take to arrive: after three Slack has given up on the answer anyway."""
+
+SMALL = 64 * 1024
+"""Bytes up to which a body counts as small. Slack's events are; a message takes a few thousand bytes."""
+
+LARGE_SHARE = 0.75
+"""The part of the memory that larger bodies may take together. The rest is kept for small ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,54 +25,103 @@ class Refusal:
     error: str
 
 
+CROWDED = Refusal(503, "too many requests at once")
+
+
 class Bodies:
-    """Reads bodies, and counts what those of all unanswered requests take."""
+    """Reads bodies, and counts what those of all unanswered requests take.
+
+    A body counts with the bytes that have arrived, not with those its headers announce: announcing costs a client
+    nothing, so a few slow ones could otherwise take all the room.
+    """
 
     def __init__(self, largest: int, memory: int) -> None:
         """``largest``: bytes of one body at most; ``memory``: bytes of all of them together at most."""
-        self._largest = largest
+        self.largest = largest
         self._memory = memory
+        self._large_memory = max(int(memory * LARGE_SHARE), largest)
         self.held_bytes = 0
         """What the bodies of unanswered requests take now."""
+        self._large_bytes = 0
 
-    def size(self, request: web.Request) -> int:
-        """Bytes to set aside: what the client announces, or the most it may send where it does not."""
-        announced = request.content_length
-        return self._largest if announced is None else announced
-
-    def refusal(self, request: web.Request, size: int, media_type: str) -> Refusal | None:
-        """What can be told from the headers alone."""
+    def refusal(self, request: web.Request, media_type: str) -> Refusal | None:
+        """Why a body is refused by the headers alone."""
         if request.content_type != media_type:
             return Refusal(415, f"the content type must be {media_type}")
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return Refusal(415, "compressed bodies are not taken")
-        if size > self._largest:
-            return Refusal(413, f"the body is larger than {self._largest} bytes")
-        if self.held_bytes + size > self._memory:
-            return Refusal(503, "too many requests at once")
+        if (request.content_length or 0) > self.largest:
+            return self.too_large
         return None
 
-    @contextmanager
-    def held(self, size: int) -> Iterator[None]:
-        """Counts a body until its request has been answered."""
-        self.held_bytes += size
-        try:
-            yield
-        finally:
-            self.held_bytes -= size
+    @property
+    def too_large(self) -> Refusal:
+        """The answer to a body that is larger than any may be."""
+        return Refusal(413, f"the body is larger than {self.largest} bytes")
+
+    def body(self) -> "Body":
+        """One request's body, counted from its first byte to the end of the block."""
+        return Body(self)
+
+    def take(self, before: int, after: int) -> bool:
+        """Counts a body that grew, unless there is no room for it."""
+        grown = after - before
+        if self.held_bytes + grown > self._memory:
+            return False
+        if after > SMALL:
+            large = after if before <= SMALL else grown
+            if self._large_bytes + large > self._large_memory:
+                return False
+            self._large_bytes += large
+        self.held_bytes += grown
+        return True
+
+    def free(self, size: int) -> None:
+        """Counts a body no longer."""
+        self.held_bytes -= size
+        if size > SMALL:
+            self._large_bytes -= size
+
+
+class Body:
+    """One request's body. Use it as a context manager: its bytes count until the end of the block."""
+
+    __slots__ = ("_bodies", "_size")
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._bodies.free(self._size)
 
     async def read(self, request: web.Request) -> bytes | Refusal:
         """The raw body, or why it cannot be had.
 
         Raises:
-            ConnectionError: the client went away; nobody is there to be answered.
+            ConnectionError: the client went away, so there is no request to answer.
         """
         try:
             async with asyncio.timeout(READ_WITHIN):
-                return await request.read()
+                return await self._read(request)
         except TimeoutError:
             return Refusal(408, f"the body took longer than {READ_WITHIN:.0f} seconds")
-        except web.HTTPRequestEntityTooLarge:
-            return Refusal(413, f"the body is larger than {self._largest} bytes")
         except (web.RequestPayloadError, ClientPayloadError):
             return Refusal(400, "the body is cut short or garbled")
+
+    async def _read(self, request: web.Request) -> bytes | Refusal:
+        body = bytearray()
+        while piece := await request.content.readany():
+            size = len(body) + len(piece)
+            if size > self._bodies.largest:
+                return self._bodies.too_large
+            if not self._bodies.take(self._size, size):
+                return CROWDED
+            self._size = size
+            body += piece
+        return bytes(body)

@@ -137,8 +137,8 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
 def _object(text: str) -> Json | Malformed:
     try:
         parsed = read_json(text)
-    except NotJsonError:
-        return Malformed("not JSON")
+    except NotJsonError as error:
+        return Malformed(str(error))
     return parsed if isinstance(parsed.value, dict) else Malformed("not a JSON object")
 
 

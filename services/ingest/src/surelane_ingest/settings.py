@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 from pydantic_settings import NoDecode
 
 from surelane.durations import Duration
-from surelane.settings import DEMO_SIGNING_SECRET, Port, ServiceSettings
+from surelane.settings import Port, ServiceSettings
 from surelane.webhooks import Secrets
 
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z]+)?", re.ASCII)
@@ -61,6 +61,9 @@ class IngestSettings(ServiceSettings):
     body_memory: Size = Field(ByteSize(64 * 1024 * 1024), validation_alias="SURELANE_BODY_MEMORY")
     """What the bodies of all unanswered requests may take together. Requests beyond it are answered 503."""
 
+    connections: int = Field(512, ge=16, validation_alias="SURELANE_CONNECTIONS")
+    """Connections to the public port at most. Beyond it the oldest closes that carried no signed request."""
+
     buffer: int = Field(2000, ge=1, validation_alias="SURELANE_BUFFER")
     """Events waiting for the database at most. Requests beyond it are answered 503."""
 
@@ -72,6 +75,11 @@ class IngestSettings(ServiceSettings):
 
     api_token: SecretStr | None = Field(None, validation_alias="SURELANE_API_TOKEN")
     """The bearer token of the operator's API on the private port; the API is off where none is set."""
+
+    api_hosts: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
+        frozenset(), validation_alias="SURELANE_API_HOSTS"
+    )
+    """Names under which the operator's API may be asked, beside addresses and names of this machine or cluster."""
 
     operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
     """Where the operator's API connects, as a member of ``agent_operator``; ``DATABASE_URL`` where none is set."""
@@ -91,11 +99,9 @@ class IngestSettings(ServiceSettings):
     def _usable(self) -> Self:
         if not self.signing_secrets:
             raise ValueError("SLACK_SIGNING_SECRET holds no secret")
-        if self.speaks_to_slack and DEMO_SIGNING_SECRET in self.signing_secrets:
-            raise ValueError(
-                "SLACK_SIGNING_SECRET is the public demo secret while SLACK_API_URL is Slack's own:"
-                " copy your app's signing secret from its Basic Information page"
-            )
+        self.refuse_demo_secret("SLACK_SIGNING_SECRET", *self.signing_secrets)
+        if self.api_token:
+            self.refuse_demo_secret("SURELANE_API_TOKEN", self.api_token.get_secret_value().strip())
         if self.api_token and len(self.api_token.get_secret_value()) < 16:
             raise ValueError(
                 "SURELANE_API_TOKEN is shorter than 16 characters: make one with openssl rand -hex 32"

@@ -17,6 +17,8 @@ from surelane_ingest.lane import Answer, NotStored
 
 RETRY = "X-Slack-Retry-Num"
 OTHER = "_OTHER"
+MAX_PATH = 200
+"""Characters of a path that a span says at most."""
 
 
 def traced(tracer: Tracer, routes: Iterable[web.RouteDef]) -> Iterator[web.RouteDef]:
@@ -37,17 +39,24 @@ def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
         return Shape(f"{method} {route.path}", SpanKind.SERVER, attributes)
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        parent = span_context_of(request.headers.get("traceparent"))
-        span = tracer.start(shape_of(request.method if request.method in hdrs.METH_ALL else OTHER), parent)
+        # Linked, not continued: any client could otherwise choose the trace and have each of its requests sampled.
+        remote = span_context_of(request.headers.get("traceparent"))
+        shape = shape_of(request.method if request.method in hdrs.METH_ALL else OTHER)
+        span = tracer.start(shape, links=[remote] if remote else [])
         if not span.is_recording():
             return await handler(request)
-        span.set_attribute("url.path", request.path)
+        span.set_attribute("url.path", _bounded(request.path))
         with running(span):
             response = await handler(request)
             _answered(span, response.status)
             return response
 
     return answer
+
+
+def _bounded(path: str) -> str:
+    """A path as an exporter can encode it: a client may send any bytes."""
+    return path[:MAX_PATH].encode("utf-8", "replace").decode()
 
 
 def _answered(span: Span, status: int) -> None:

@@ -1,8 +1,11 @@
 """Signed requests of other programs on the public port: webhooks that trigger something, and remote agents' answers.
 
-- 200: stored, or stored before. - 400: signed, but not JSON, or never storable. - 401: an unknown name, or a signature
-that is missing, wrong or stale. - 404: nobody waits for this answer, or no longer. - 409: it is not waited for yet: try
-again. - 405, 408, 413, 415, 503: as for Slack's requests.
+- 200: stored, or stored before. - 400: signed, but not JSON, or never storable. - 401: an unknown name; a signature
+that is missing, wrong or stale; an answer that was signed for another task. - 404: no event waits for this answer.
+- 409: it is not waited for yet: try again. - 405, 408, 413, 415, 503: as for Slack's requests.
+
+An answer must be signed with the ``webhook-id`` of its own task's answer. A signed request of another task,
+or one that we sent to the agent ourselves, therefore answers nothing.
 """
 
 import asyncio
@@ -17,14 +20,16 @@ from surelane import Queue
 from surelane.events import Inserted
 from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.private import ConnectionLimit
 from surelane.spans import Tracer
 from surelane.telemetry import send_span, traceparent_of
-from surelane.webhooks import keys_of, verified
-from surelane_ingest.app import JSON, RETRY_AFTER, Drain
+from surelane.webhooks import answer_id, keys_of, plausible, verified
+from surelane_ingest.app import JSON, RETRY_AFTER, UNSIGNED, Drain, closing
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.connections import Connections
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
+from surelane_ingest.refusals import Refusals
 from surelane_ingest.tracing import answered
 
 CONNECTIONS = 2
@@ -33,8 +38,12 @@ TRIGGER, DISPATCH = "/v1/triggers/{name}", "/v1/dispatch/{id}"
 KIND = "trigger-fire"
 
 Answer = TypeVar("Answer")
+May = Callable[[web.Request], bool]
+Act = Callable[[web.Request, bytes], Awaitable[web.Response]]
 Keys = Mapping[str, Sequence[SecretBytes]]
 _NEVER_STORABLE = ("22", "23", "54")
+_SIGNED = frozenset({400, 404, 409})
+"""What only a signed request is answered: its connection stays."""
 
 _logger = get_logger(__name__)
 
@@ -48,6 +57,11 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
         self.error = error
         self.retry_after = RETRY_AFTER if status == 503 else retry_after
 
+    @classmethod
+    def by(cls, refusal: Refusal) -> "Refused":
+        """A refusal, as an exception."""
+        return cls(refusal.status, refusal.error)
+
 
 class TriggersApp:
     """The handlers behind ``/v1/triggers`` and ``/v1/dispatch``."""
@@ -58,10 +72,12 @@ class TriggersApp:
         triggers: Keys,
         dispatch: Keys,
         bodies: Bodies,
-        connections: Connections,
+        database: Connections,
         budget: timedelta,
         metrics: Metrics,
         drain: Drain,
+        refusals: Refusals,
+        connections: ConnectionLimit,
         tracer: Tracer | None,
     ) -> None:
         """Makes the handlers.
@@ -70,62 +86,71 @@ class TriggersApp:
             triggers: the keys of each trigger, by its name.
             dispatch: the keys of each remote agent, by its name.
             bodies: reads bodies within bounds.
-            connections: to the database.
+            database: lends connections to it.
             budget: how long a request may wait for the database.
             metrics: counts answers and events.
             drain: whether the service is stopping.
+            refusals: logs them.
+            connections: of the public port; those with a right signature are kept.
+            tracer: makes spans, where tracing is on.
         """
         self._triggers = triggers
         self._dispatch = dispatch
         self._bodies = bodies
-        self._connections = connections
+        self._database = database
         self._budget = budget.total_seconds()
         self._metrics = metrics
         self._drain = drain
+        self._refusals = refusals
+        self._connections = connections
         self._tracer = tracer
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
     def routes(self) -> list[web.RouteDef]:
         """The routes, and the refusals of other methods."""
         return [
-            web.post(TRIGGER, self._answering(TRIGGER, self._fire)),
-            web.post(DISPATCH, self._answering(DISPATCH, self._take_answer)),
+            web.post(TRIGGER, self._answering(TRIGGER, self._may_fire, self._fire)),
+            web.post(DISPATCH, self._answering(DISPATCH, self._may_answer, self._take_answer)),
             *(web.route("*", path, self._method_not_allowed) for path in (TRIGGER, DISPATCH)),
         ]
 
-    def _answering(
-        self, route: str, act: Callable[[web.Request, bytes], Awaitable[web.Response]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _answering(self, route: str, may: May, act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
             try:
-                response = await self._with_body(request, act)
+                response = await self._with_body(request, may, act)
             except Refused as refused:
-                response = _refused(route, refused)
+                response = self._refused(route, refused)
             self._metrics.answers[route, response.status] += 1
             return response
 
         return answer
 
-    async def _with_body(
-        self, request: web.Request, act: Callable[[web.Request, bytes], Awaitable[web.Response]]
-    ) -> web.Response:
+    async def _with_body(self, request: web.Request, may: May, act: Act) -> web.Response:
         if self._drain.started:
             raise Refused(503, "stopping")
-        size = self._bodies.size(request)
-        refusal = self._bodies.refusal(request, size, JSON)
+        if not may(request):
+            raise Refused.by(UNSIGNED)
+        refusal = self._bodies.refusal(request, JSON)
         if refusal is not None:
-            raise Refused(refusal.status, refusal.error)
-        with self._bodies.held(size):
-            body = await self._bodies.read(request)
+            raise Refused.by(refusal)
+        with self._bodies.body() as arriving:
+            body = await arriving.read(request)
             if isinstance(body, Refusal):
-                raise Refused(body.status, body.error)
+                raise Refused.by(body)
             return await act(request, body)
+
+    def _may_fire(self, request: web.Request) -> bool:
+        return request.match_info["name"] in self._triggers and plausible(request.headers) is not None
+
+    def _may_answer(self, request: web.Request) -> bool:
+        return bool(self._dispatch) and plausible(request.headers) == answer_id(request.match_info["id"])
 
     async def _fire(self, request: web.Request, body: bytes) -> web.Response:
         name = request.match_info["name"]
         webhook_id = verified(request.headers, body, keys_of(self._triggers, name))
         if webhook_id is None:
-            raise Refused(401, "the signature is missing, wrong or stale")
+            raise Refused.by(UNSIGNED)
+        self._connections.trust(request)
         payload = _json(body)
         with send_span(self._tracer, f"webhook:{name}:{webhook_id}", KIND) as span:
             traceparent = traceparent_of(span)
@@ -144,7 +169,8 @@ class TriggersApp:
             if verified(request.headers, body, keys_of(self._dispatch, name)) is not None
         ]
         if not agents:
-            raise Refused(401, "the signature is missing, wrong or stale")
+            raise Refused.by(UNSIGNED)
+        self._connections.trust(request)
         identity = _identity(request.match_info["id"])
         result = _json(body).text
         match await self._stored(lambda queue: queue.answer_dispatch(identity, agents, result)):
@@ -157,7 +183,7 @@ class TriggersApp:
 
     async def _stored(self, store: Callable[[Queue], Awaitable[Answer]]) -> Answer:
         try:
-            async with asyncio.timeout(self._budget), self._turn, self._connections.lend() as connection:
+            async with asyncio.timeout(self._budget), self._turn, self._database.lend() as connection:
                 return await store(Queue(connection))
         except (*UNAVAILABLE, *RETRYABLE) as error:
             _logger.warning("database away", error=type(error).__name__)
@@ -177,23 +203,25 @@ class TriggersApp:
 
     async def _method_not_allowed(self, _: web.Request) -> web.Response:
         self._metrics.answers["other", 405] += 1
-        return web.json_response({"error": "POST only"}, status=405, headers={"Allow": "POST"})
+        return closing(web.json_response({"error": "POST only"}, status=405, headers={"Allow": "POST"}))
+
+    def _refused(self, route: str, refused: Refused) -> web.Response:
+        self._refusals.note(route, refused.status, refused.error)
+        headers = {"Retry-After": refused.retry_after} if refused.retry_after else None
+        response = web.json_response({"error": refused.error}, status=refused.status, headers=headers)
+        return response if refused.status in _SIGNED else closing(response)
 
 
 def _json(body: bytes) -> Json:
     try:
         return read_json(body.decode())
-    except (NotJsonError, UnicodeDecodeError):
-        raise Refused(400, "the body is not JSON") from None
+    except UnicodeDecodeError:
+        raise Refused(400, "not JSON") from None
+    except NotJsonError as error:
+        raise Refused(400, str(error)) from None
 
 
 def _identity(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise Refused(404, "nothing waits for this answer")
     return int(text)
-
-
-def _refused(route: str, refused: Refused) -> web.Response:
-    _logger.warning("request refused", path=route, status=refused.status, reason=refused.error)
-    headers = {"Retry-After": refused.retry_after} if refused.retry_after else None
-    return web.json_response({"error": refused.error}, status=refused.status, headers=headers)

@@ -12,7 +12,7 @@ from aiohttp import web
 from surelane import __version__
 from surelane.logs import configure_logs, get_logger
 from surelane.pool import close_pool, create_pool
-from surelane.private import private_app, serving
+from surelane.private import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane.queue import Queue
 from surelane.settings import load_settings
 from surelane.spans import Tracer
@@ -24,6 +24,7 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.http_server import server_options
 from surelane_ingest.operator.api import OperatorApi, routes_switched_off
 from surelane_ingest.readiness import Readiness
+from surelane_ingest.refusals import Refusals
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
@@ -152,41 +153,53 @@ def _serving_private(
 ) -> AbstractAsyncContextManager[int]:
     readiness = Readiness(connections, lambda: drain.started, settings.database_budget)
     return serving(
-        private_app(readiness.unready, operator_routes),
+        private_app(readiness.unready, operator_routes, settings.api_hosts),
         settings.private_port,
         setting="SURELANE_PRIVATE_PORT",
-        host=settings.host,
+        host=settings.private_address,
+        limit=ConnectionLimit(PRIVATE_CONNECTIONS),
     )
 
 
-def _serving_public(
+@asynccontextmanager
+async def _serving_public(
     settings: IngestSettings,
     bodies: Bodies,
     connections: Connections,
     writer: Writer,
     drain: Drain,
     tracer: Tracer | None,
-) -> AbstractAsyncContextManager[int]:
+) -> AsyncIterator[int]:
+    refusals, limit = Refusals(), ConnectionLimit(settings.connections)
     slack = SlackApp(
         signatures=Signatures(settings.signing_secrets),
         subscriptions=Subscriptions(settings.event_types),
         bodies=bodies,
         writer=writer,
         drain=drain,
+        refusals=refusals,
+        connections=limit,
         tracer=tracer,
     )
     triggers = TriggersApp(
         triggers=settings.trigger_secrets,
         dispatch=settings.dispatch_secrets,
         bodies=bodies,
-        connections=connections,
+        database=connections,
         budget=settings.database_budget,
         metrics=writer.metrics,
         drain=drain,
+        refusals=refusals,
+        connections=limit,
         tracer=tracer,
     )
     app = web.Application(client_max_size=settings.max_body)
     routes = [*triggers.routes(), *slack.routes()]
     app.add_routes(traced(tracer, routes) if tracer else routes)
-    options = server_options(settings.drain_timeout)
-    return serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, **options)
+    options = server_options(settings.drain_timeout, refusals)
+    serve = serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, limit=limit, **options)
+    try:
+        async with serve as port:
+            yield port
+    finally:
+        refusals.close()

@@ -14,7 +14,7 @@ from opentelemetry import trace
 
 from surelane.errors import SurelaneError
 from surelane.telemetry import traceparent_of
-from surelane.webhooks import keys_of, sign
+from surelane.webhooks import keys_of, sign, task_id
 from surelane_worker.dispatch_settings import DispatchSettings
 from surelane_worker.outbound import (
     LARGEST,
@@ -60,6 +60,8 @@ class RemoteAgents:
     async def send(self, name: str, identity: int, task: object, deadline: datetime) -> Answered | Accepted:
         """Sends a task. Sent again for the same event it has the same ``webhook-id``, by which the agent knows it.
 
+        The answer's ``webhook-id`` is another, so that this request is no answer when it is posted to us.
+
         Args:
             name: the agent's, as in ``SURELANE_DISPATCH_URLS``.
             identity: the event's id.
@@ -74,7 +76,7 @@ class RemoteAgents:
         if url is None:
             raise RefusedError(f"no remote agent is called {name[:LONGEST_NAME]!r}")
         body = self._body(name, identity, task, deadline)
-        headers = sign(f"dispatch-{identity}", body, keys_of(self._settings.dispatch_secrets, name))
+        headers = sign(task_id(identity), body, keys_of(self._settings.dispatch_secrets, name))
         try:
             return await self._post(name, url, body, headers)
         except PrivateAddressError as error:

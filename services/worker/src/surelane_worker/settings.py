@@ -9,10 +9,10 @@ from pydantic import Field, SecretStr, model_validator
 
 from surelane.durations import Duration
 from surelane.events import DEFAULT_MAX_ATTEMPTS
+from surelane.settings import DEMO_BOT_TOKEN
 from surelane_worker.dispatch_settings import DispatchSettings
 
 BUILT_IN_HANDLERS = "surelane_worker.handlers.built_in:handlers"
-DEMO_BOT_TOKEN = "xoxb-surelane-demo"  # noqa: S105 - public on purpose, never sent to Slack itself
 
 
 def _name() -> str:
@@ -78,6 +78,7 @@ class WorkerSettings(DispatchSettings):
         for name, shortest in (("poll_interval", 0.01), ("lease", 1.0), ("sweep_interval", 0.1)):
             if getattr(self, name).total_seconds() < shortest:
                 raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
+        self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)
         return self
 
     @property

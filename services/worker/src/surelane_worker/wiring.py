@@ -14,7 +14,7 @@ from surelane.errors import SettingsError
 from surelane.listener import Listener
 from surelane.logs import configure_logs, get_logger
 from surelane.pool import LOCK_TIMEOUT, Pool, close_pool, create_pool
-from surelane.private import private_app, serving
+from surelane.private import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane.queue import Queue
 from surelane.settings import load_settings
 from surelane.telemetry import configure_telemetry
@@ -142,8 +142,13 @@ async def _serve(
     worker.watch.publish()
     readiness = Readiness(queue, stop.is_set, lambda: worker.loop.claiming_for > 0)
     app = private_app(readiness.unready)
+    limit = ConnectionLimit(PRIVATE_CONNECTIONS)
     async with serving(
-        app, settings.private_port, setting="SURELANE_PRIVATE_PORT", host=settings.host
+        app,
+        settings.private_port,
+        setting="SURELANE_PRIVATE_PORT",
+        host=settings.private_address,
+        limit=limit,
     ) as port:
         await until_schema_fits(queue, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)

@@ -1,0 +1,126 @@
+"""A remote agent's answer ends the task it was signed for, and no other request does."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+from aiohttp import ClientSession, web
+from examples.dispatch.agent import Agent
+
+from surelane import Queue
+from surelane.pool import Connection
+from surelane.private import serving
+from surelane.settings import load_settings
+from surelane.webhooks import ID, answer_id, sign, task_id
+from surelane_worker.remote import Accepted, RemoteAgents
+from surelane_worker.settings import WorkerSettings
+from tests.databases import Server, as_role
+from tests.sql.queue_steps import claim, ended, pair
+from tests.system.ingest_client import Served, served
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+SECRETS = ",".join(
+    f"{name}=whsec_{base64.b64encode(key).decode()}" for name, key in {"scribe": KEY, "critic": OTHER}.items()
+)
+JSON = {"Content-Type": "application/json"}
+ANSWER = b'{"found": 1}'
+LATER = timedelta(minutes=10)
+
+
+@pytest.fixture(scope="module")
+async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
+    async with server.fresh(template) as name:
+        uri = server.uri(name)
+        connection = await asyncpg.connect(uri)
+        async with served(as_role(uri, "surelane_ingest"), dispatch_secrets=SECRETS) as ingest:
+            yield ingest, connection
+        await connection.close()
+
+
+@pytest.fixture
+def ingest(system: tuple[Served, Connection]) -> Served:
+    return system[0]
+
+
+@pytest.fixture
+def connection(system: tuple[Served, Connection]) -> Connection:
+    return system[1]
+
+
+async def parked(connection: Connection) -> int:
+    """A task that was sent to the scribe and awaits its answer."""
+    queue = Queue(connection)
+    identity = await queue.enqueue("dispatch-execute", {"agent": "scribe", "task": "?"})
+    (row,) = await claim(connection, "dispatch-execute")
+    await queue.await_event(*pair(row), datetime.now(UTC) + LATER)
+    return identity
+
+
+async def post(ingest: Served, identity: int | str, headers: Mapping[str, str], body: bytes = ANSWER) -> int:
+    return (await ingest.slack.send("POST", f"/v1/dispatch/{identity}", body, {**JSON, **headers})).status
+
+
+async def test_an_answer_ends_the_task_it_was_signed_for_and_no_other(
+    ingest: Served, connection: Connection
+) -> None:
+    first, second = await parked(connection), await parked(connection)
+    signed = sign(answer_id(first), ANSWER, [KEY])
+    assert await post(ingest, second, signed) == 401, "another task's answer"
+    assert await post(ingest, second, {**signed, ID: answer_id(second)}) == 401, "the id is signed, too"
+    assert await post(ingest, second, sign(answer_id(second), ANSWER, [OTHER])) == 404, "another agent's"
+    assert await post(ingest, f"0{first}", signed) == 401, "one way to write an id"
+    assert await ended(connection, second) is None
+    assert await post(ingest, first, signed) == 200
+    assert await post(ingest, first, signed) == 404, "a second time"
+    row = await ended(connection, first)
+    assert row is not None
+    assert json.loads(row["result"]) == {"found": 1}
+
+
+@pytest.mark.parametrize("prefix", ["", "dispatch-", "webhook:", "answer", "ANSWER-"])
+async def test_an_answer_has_the_id_of_an_answer(ingest: Served, connection: Connection, prefix: str) -> None:
+    identity = await parked(connection)
+    assert await post(ingest, identity, sign(f"{prefix}{identity}", ANSWER, [KEY])) == 401
+    assert await ended(connection, identity) is None
+
+
+async def test_our_own_request_posted_back_is_no_answer(ingest: Served, connection: Connection) -> None:
+    identity = await parked(connection)
+    sent: list[tuple[Mapping[str, str], bytes]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        sent.append((dict(request.headers), await request.read()))
+        return web.Response(status=202)
+
+    app = web.Application()
+    app.router.add_post("/tasks", take)
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        chosen = load_settings(
+            WorkerSettings,
+            DATABASE_URL="postgresql://",
+            SURELANE_DISPATCH_URLS=f"scribe=http://127.0.0.1:{port}/tasks",
+            SURELANE_DISPATCH_SECRETS=SECRETS,
+            SURELANE_DISPATCH_PRIVATE="127.0.0.0/8",
+            SURELANE_PUBLIC_URL=ingest.url,
+        )
+        answer = await RemoteAgents(chosen).send("scribe", identity, "?", datetime.now(UTC) + LATER)
+        assert answer == Accepted()
+    ((headers, body),) = sent
+    assert {name.lower(): value for name, value in headers.items()}[ID] == task_id(identity)
+    ours = {name: value for name, value in headers.items() if name.lower().startswith("webhook-")}
+    assert await post(ingest, identity, ours, body) == 401
+    assert await ended(connection, identity) is None
+
+
+async def test_the_examples_agent_takes_no_answer_of_its_own_for_a_task() -> None:
+    async with serving(Agent("shouter", KEY).app(), 0, setting="none", host="127.0.0.1") as port:
+        url = f"http://127.0.0.1:{port}/tasks"
+        task = json.dumps({"id": "7", "task": "x", "answer_url": "http://127.0.0.1:9/"}).encode()
+        async with ClientSession() as session:
+            for identity, status in ((answer_id(7), 401), (task_id(8), 401), (task_id(7), 202)):
+                headers = {**JSON, **sign(identity, task, [KEY])}
+                async with session.post(url, data=task, headers=headers) as response:
+                    assert response.status == status

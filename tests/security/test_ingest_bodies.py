@@ -1,0 +1,221 @@
+"""No client without the secret shuts others out by its bodies, and no signed body costs more than its size."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import asyncpg
+import pytest
+from aiohttp import ClientSession
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surelane.pool import Connection
+from surelane_ingest.body import SMALL, Bodies
+from surelane_ingest.envelope import Malformed, Take, read_command, read_event, read_interaction
+from surelane_ingest.json_text import NotJsonError, read_json
+from surelane_ingest.subscriptions import Subscriptions
+from tests.databases import Server, as_role
+from tests.processes import until
+from tests.system.ingest_client import Served, mention, served, signed
+from tests.system.raw_http import raw, statuses
+
+MiB = 1024 * 1024
+TYPES = Subscriptions(frozenset({"app_mention"}))
+
+
+@pytest.fixture(scope="module")
+async def shared(server: Server, template: str) -> AsyncIterator[tuple[Served, str]]:
+    async with server.fresh(template) as name:
+        uri = server.uri(name)
+        async with served(as_role(uri, "surelane_ingest")) as running:
+            yield running, uri
+
+
+@pytest.fixture
+def ingest(shared: tuple[Served, str]) -> Served:
+    return shared[0]
+
+
+@pytest.fixture
+async def connection(shared: tuple[Served, str]) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared[1])
+    yield connected
+    await connected.close()
+
+
+def head(length: int, path: str = "/slack/events", **headers: str) -> bytes:
+    """The head of a request that announces ``length`` bytes."""
+    sent = {
+        "Host": "x",
+        "Content-Type": "application/json",
+        "Content-Length": str(length),
+        **signed(b"guessed"),
+        **headers,
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
+async def test_announcing_bodies_takes_no_room(ingest: Served) -> None:
+    """Heads alone, 200 of them: they announced 200 MiB of the 64 there are."""
+    opened = [await asyncio.open_connection("127.0.0.1", ingest.ingest.port) for _ in range(200)]
+    for _, writer in opened:
+        writer.write(head(MiB) + b"{")
+    await until(lambda: ingest.ingest.bodies.held_bytes >= 200, what="200 bodies being read")
+    assert ingest.ingest.bodies.held_bytes == 200
+    assert (await ingest.slack.event(mention())).status == 200
+    for _, writer in opened:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Slack-Signature": ""},
+        {"X-Slack-Signature": "v0=" + "g" * 64},
+        {"X-Slack-Signature": "v1=" + "0" * 64},
+        {"X-Slack-Signature": "v0=" + "0" * 63},
+        {"X-Slack-Request-Timestamp": ""},
+        {"X-Slack-Request-Timestamp": "1"},
+        {"X-Slack-Request-Timestamp": str(int(time.time()) + 400)},
+        {"X-Slack-Request-Timestamp": "9" * 3000},
+        {"X-Slack-Request-Timestamp": "-1"},
+    ],
+)
+async def test_a_request_that_cannot_be_signed_is_refused_before_its_body(
+    ingest: Served, headers: dict[str, str]
+) -> None:
+    assert statuses(await raw(ingest.ingest.port, head(MiB, **headers), answers=1)) == [401]
+
+
+@pytest.mark.parametrize("path", ["/v1/triggers/git", "/v1/dispatch/1"])
+async def test_a_webhook_that_cannot_be_signed_is_refused_before_its_body(ingest: Served, path: str) -> None:
+    assert statuses(await raw(ingest.ingest.port, head(MiB, path), answers=1)) == [401]
+
+
+def test_large_bodies_leave_room_for_small_ones() -> None:
+    bodies = Bodies(MiB, 4 * MiB)
+    large = 0
+    while bodies.take(0, MiB):
+        large += 1
+    assert large == 3
+    small = 0
+    while bodies.take(0, SMALL):
+        small += 1
+    assert small == MiB // SMALL
+    for _ in range(large):
+        bodies.free(MiB)
+    for _ in range(small):
+        bodies.free(SMALL)
+    assert bodies.held_bytes == 0
+    assert bodies.take(0, SMALL)
+    assert bodies.take(SMALL, MiB)
+    assert bodies.take(0, MiB)
+
+
+WORST = {
+    "backslashes": '"' + "\\\\" * 120_000 + '\\ud800"',
+    "quotes and escapes": '"' + '\\"\\u0000' * 32_000 + '"',
+    "halves": '"' + "\\ud83d" * 43_000 + '"',
+    "pairs and a half": '"' + "\\ud83d\\ude00" * 21_000 + '\\ud83d"',
+    "unterminated": '"\\u0000' + '"a' * 120_000,
+    "half then text": '"\\ud800' + "\\ud8" * 50_000 + '"',
+    "digits": "[" + "1" * 4000 + ("," + "1" * 4000) * 60 + "]",
+    "dots": '"\\u0000" ' + "1." * 100_000,
+    "exponents": "[" + "1e0," * 60_000 + "1]",
+    "a number, then a string without end": '[1e9999,"' + '\\"' * 32_000,
+    "brackets": "[" + "[]," * 80_000 + "[]]",
+}
+
+
+@pytest.mark.parametrize("case", WORST)
+def test_reading_takes_time_in_proportion_to_the_text(case: str) -> None:
+    """In seconds of processor time; a text of 64 KB once took thirteen."""
+    began = time.process_time()
+    with suppress(NotJsonError):
+        read_json(WORST[case])
+    assert time.process_time() - began < 2
+
+
+INFLATING = ["1e999", "1e400", "-1e999999", "1e-999", "0e-9999", "[" + "1e308," * 3000 + "1]"]
+
+
+@pytest.mark.parametrize("number", INFLATING)
+async def test_a_number_that_jsonb_inflates_is_refused_for_good(ingest: Served, number: str) -> None:
+    event = json.dumps(mention(odd="N")).replace('"N"', number)
+    form = {"payload": f'{{"type": "block_actions", "odd": {number}}}'}
+    answers = [
+        await ingest.slack.post("/slack/events", event.encode()),
+        await ingest.slack.form("/slack/interactions", form),
+    ]
+    assert [(answer.status, answer.no_retry) for answer in answers] == [(400, True)] * 2
+    assert all(b"number" in answer.body for answer in answers)
+
+
+async def test_what_is_stored_is_not_much_larger_than_what_was_sent(
+    ingest: Served, connection: Connection
+) -> None:
+    """The most that exponents may add."""
+    numbers = "[" + "1e308," * 200 + "5e-324]"
+    event = json.dumps(mention(odd="N")).replace('"N"', numbers)
+    assert (await ingest.slack.post("/slack/events", event.encode())).status == 200
+    (stored,) = await connection.fetch("select event::text from agent.event where event -> 'event' ? 'odd'")
+    assert len(stored["event"]) < len(event) + 70_000
+
+
+# A lone half after an escaped backslash, and all its relatives: none may reach a kind, a key, a metric or the database.
+HALVES = [
+    r"\\ud83d\udc00",
+    r"\\\ud800",
+    r"\ud800",
+    r"\\\\\udc00x",
+    r"\udc00\ud800",
+    r"\ud83d\\ude00",
+    r"\ud83d\u0000\ude00",
+]
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_surrogate_pair_harms_nothing(ingest: Served, half: str) -> None:
+    event = json.dumps(mention(text="T")).replace('"T"', f'"{half}"')
+    key = json.dumps(mention("KEY")).replace("KEY", half)
+    shadowed = json.dumps(mention()).replace('"api_app_id"', f'"event_id": "{half}", "api_app_id"')
+    kind = json.dumps({"type": "KIND", "trigger_id": "T"}).replace("KIND", half)
+    trigger = json.dumps({"type": "block_actions", "trigger_id": "T"}).replace('"T"', f'"{half}"')
+    answers = [
+        *[await ingest.slack.post("/slack/events", body.encode()) for body in (event, key, shadowed)],
+        *[await ingest.slack.form("/slack/interactions", {"payload": body}) for body in (kind, trigger)],
+    ]
+    assert [answer.status for answer in answers] == [200] * 5
+    async with ClientSession() as session, session.get(ingest.private_url + "/metrics") as metrics:
+        assert metrics.status == 200
+
+
+@given(
+    st.lists(st.sampled_from(["\\ud83d", "\\ude00", "\\\\", "\\u0000", "\\n", "u", "d83d", '\\"', "\\uD800"]))
+)
+def test_whatever_is_escaped_can_be_encoded(parts: list[str]) -> None:
+    text = "".join(parts)
+    body = json.dumps(mention("KEY", text="TEXT")).replace("KEY", text).replace("TEXT", text).encode()
+    taken = read_event(body, TYPES)
+    assert isinstance(taken, Take)
+    for said in (taken.key, taken.kind, taken.body, json.loads(taken.body)["event"]["text"]):
+        said.encode()
+
+
+@given(st.binary())
+def test_whatever_was_signed_is_read_without_an_error(body: bytes) -> None:
+    read_event(body, TYPES)
+    read_command(body)
+    read_interaction(b"payload=" + body)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
+def test_deep_nesting_is_refused(opening: str) -> None:
+    assert isinstance(read_event((opening * 100_000).encode(), TYPES), Malformed)
+    closing = "".join({"[": "]", "{": "}"}[mark] for mark in reversed(opening) if mark in "[{")
+    nested = opening * 250 + "1" + closing * 250
+    assert read_event(nested.encode(), TYPES) == Malformed("nested too deeply")
