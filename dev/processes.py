@@ -80,8 +80,11 @@ class Child:
 
     async def stop(self, number: signal.Signals, within: float) -> int:
         """Sends a signal, waits ``within`` seconds, then kills what is left. Returns the exit code."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                # Not Process.send_signal: it polls first, and so takes the exit code of a child that just ended away
+                # from asyncio, which then says "Unknown child process pid".
+                os.kill(self.process.pid, number)
         try:
             async with asyncio.timeout(within):
                 return await self.wait()

@@ -24,6 +24,7 @@ from surelane.settings import load_settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE = 5.0  # seconds a service may take to end beyond its drain
+ECHO = 0.3  # seconds within which signals are one: a signal to the group of `make` comes from there and from `make`
 
 
 class UpError(SurelaneError):
@@ -46,14 +47,16 @@ def main() -> int:
 async def _until_signal(output: Output) -> int:
     """The first signal ends everything in order; a second one ends it at once."""
     task = asyncio.create_task(_up(load_settings(UpSettings), output))
-    received: list[str] = []
+    received: list[float] = []
 
     def on_signal(name: str) -> None:
-        received.append(name)
-        if len(received) == 1:
+        now = asyncio.get_running_loop().time()
+        if not received:
+            received.append(now)
             output.say(f"{name}: ending; again to end at once")
             task.cancel()
-        else:
+        elif now - received[0] >= ECHO:
+            received.append(now)
             for child in list(Child.running):
                 child.kill()
 

@@ -134,6 +134,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         system.member("surelane_worker").suspend()  # it cannot drain
         system.child.process.send_signal(signal.SIGINT)
         await until(lambda: "ending" in system.shown, what="the first signal")
+        await asyncio.sleep(2 * ECHO)
         async with asyncio.timeout(20):
             assert await system.end() == 130
         await gone(system)
@@ -143,9 +144,12 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: str) -> None:
     async with up(tmp_path / "pg", {"DATABASE_URL": empty_database}) as system:
         await system.ready()
+        system.child.process.send_signal(signal.SIGTERM)  # as `make` passes on what its whole group was sent
         assert await system.end() == 0
     assert not exists(tmp_path / "pg")
+    assert "Unknown child" not in system.shown
     connection = await asyncpg.connect(empty_database)
+    assert await connection.fetchval("select count(*) from agent.worker") == 0, "all have retired"
     assert await connection.fetchval("select version from agent.schema_version()") == "0.1.0"
     await connection.close()
 
