@@ -1,0 +1,73 @@
+"""A worker's connections: what it asked for ends with it, and it is off the list when it has ended."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from surelane.pool import Connection
+from tests.databases import as_role
+from tests.processes import until
+from tests.system.pooler import pooled
+from tests.system.worker import ended, enqueue, worker
+
+
+@asynccontextmanager
+async def locked(database: str, table: str) -> AsyncIterator[Callable[[], object]]:
+    """A foreign transaction that keeps a table from being written, until what is yielded is called."""
+    foreign = await asyncpg.connect(database)
+    transaction = foreign.transaction()
+    await transaction.start()
+    await foreign.execute(f"lock table {table} in exclusive mode")
+    try:
+        yield transaction.rollback
+    finally:
+        await foreign.close()
+
+
+async def running(insider: Connection, what: str, wanted: bool) -> None:
+    """Waits until a statement of the worker's runs, or until none does."""
+    statement = (
+        "select exists (select from pg_stat_activity where datname = current_database() and state = 'active'"
+        " and pid <> pg_backend_pid() and query ~ $1)"
+    )
+    async with asyncio.timeout(30):
+        while await insider.fetchval(statement, what) is not wanted:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.02)
+
+
+async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Connection) -> None:
+    """Directly and behind a pooler: it waits for a lock when its worker is killed, and claims nothing afterwards."""
+    insider = await asyncpg.connect(as_role(database, "surelane_worker"))
+    identity = await enqueue(connection, "short")
+    async with pooled(as_role(database, "surelane_worker")) as through:
+        for settings in ({}, {"DATABASE_URL": through, "SURELANE_NOTIFICATIONS": "off"}):
+            async with locked(database, "agent.event"), worker(database, ready="", **settings) as started:
+                await running(insider, "agent.claim_events", wanted=True)
+                started.process.kill()
+                await started.child.wait()
+                await running(insider, "agent.claim_events", wanted=False)
+            row = await connection.fetchrow(
+                "select attempts, claimed_by from agent.event where id = $1", identity
+            )
+            assert row is not None
+            assert tuple(row) == (0, None)
+    await insider.close()
+
+
+async def test_a_worker_that_ended_is_off_the_list(database: str, connection: Connection) -> None:
+    """Also where an announcement is on its way when it ends."""
+    insider = await asyncpg.connect(as_role(database, "surelane_worker"))
+    async with worker(database):
+        await ended(connection, await enqueue(connection, "echo"))
+    assert await connection.fetchval("select count(*) from agent.worker") == 0
+    async with locked(database, "agent.worker") as unlock, worker(database, ready="/livez") as started:
+        await running(insider, "agent.announce_worker", wanted=True)
+        started.process.send_signal(signal.SIGTERM)
+        await until(lambda: any("draining" in line for line in started.output), what="the drain")
+        await unlock()  # type: ignore[misc]
+        assert await started.child.wait() == 0
+    assert await connection.fetchval("select count(*) from agent.worker") == 0
+    await insider.close()
