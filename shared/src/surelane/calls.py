@@ -19,7 +19,7 @@ DRIVER_ERRORS = (
 )
 """Everything asyncpg raises when a call fails."""
 
-_BY_SQLSTATE = {
+_BY_SQLSTATE: dict[str, type[errors.DatabaseRefused]] = {
     "40P01": errors.TransientConflict,
     "40001": errors.TransientConflict,
     "23505": errors.Conflict,
@@ -29,7 +29,7 @@ _BY_SQLSTATE = {
     "42P01": errors.SchemaMissing,
     "3F000": errors.SchemaMissing,
 }
-_BY_CLASS = {
+_BY_CLASS: dict[str, type[errors.DatabaseRefused]] = {
     "22": errors.InvalidInput,
     "23": errors.InvalidInput,
     "54": errors.InvalidInput,
@@ -98,8 +98,8 @@ def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneE
             return errors.OutcomeUnknown(message)
         if not isinstance(error, UNAVAILABLE):
             sqlstate = str(error.sqlstate or "")
-            kind = _BY_SQLSTATE.get(sqlstate) or _BY_CLASS.get(sqlstate[:2], errors.DatabaseRefused)
-            return kind(message, sqlstate)
+            by_class = _BY_CLASS.get(sqlstate[:2], errors.DatabaseRefused)
+            return _BY_SQLSTATE.get(sqlstate, by_class)(message, sqlstate)
         return errors.DatabaseUnavailable(message)
     return (errors.OutcomeUnknown if uncertain else errors.DatabaseUnavailable)(message)
 
