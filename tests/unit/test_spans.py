@@ -1,9 +1,10 @@
-"""Spans of our own: to everybody who meets them they are what the SDK's would be."""
+"""Our spans are to handlers, processors and exporters what the SDK's would be."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opentelemetry import trace
@@ -11,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
@@ -79,14 +80,17 @@ def test_is_encoded_as_the_sdk_encodes_its_own(
         span.set_status(StatusCode.ERROR)
     span.end()
     assert isinstance(span, Span)
-    ours, full = traced.encoded(), span.full()
+    ours, read_by_the_sdk, full = traced.encoded(), encode_sdk_spans([span]), span.full()
     full.end(span.ended)
+    assert isinstance(full, ReadableSpan)
+    assert full.context == span.context
     theirs = encode_sdk_spans([full])
-    for request in (ours, theirs):
+    for request in (ours, read_by_the_sdk, theirs):
         (message,) = request.resource_spans[0].scope_spans[0].spans
         if message.status == trace_pb2.Status():
             message.ClearField("status")
-    assert ours == theirs
+    assert ours == read_by_the_sdk == theirs
+    assert span.to_json() == full.to_json()
 
 
 def test_batch_of_both_sorts_arrives_whole(traced: Traced) -> None:
@@ -131,6 +135,22 @@ def test_whatever_a_handler_says_of_it_is_exported_as_the_sdk_would(what: str) -
     assert requests[0] == requests[1]
     assert (requests[0].start_time_unix_nano, requests[0].end_time_unix_nano) == (10, 20)
     assert values(requests[0])["surelane.outcome"] == "done"
+
+
+def test_a_span_that_cannot_be_encoded_costs_no_other(traced: Traced) -> None:
+    for name in ("first", "half a pair: \ud800", "last"):
+        traced.provider.get_tracer("a library").start_span(name).end()
+    assert {message.name for message in traced.messages()} == {"first", "last"}
+
+
+def test_threads_that_say_more_keep_their_own_ids(traced: Traced) -> None:
+    spans = [traced.tracer.start(SHAPE) for _ in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda span: span.add_event("asked"), spans))
+    for span in spans:
+        span.end()
+    expected = [span.get_span_context().span_id.to_bytes(8, "big") for span in spans]
+    assert [message.span_id for message in traced.messages()] == expected
 
 
 def test_what_a_handler_says_is_redacted(traced: Traced) -> None:

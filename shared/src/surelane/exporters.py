@@ -1,48 +1,34 @@
-"""Which exporters the standard ``OTEL_*`` variables name."""
+"""Choose the exporters that the standard ``OTEL_*`` variables name."""
 
 import os
-from types import ModuleType
 
 from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
 
+from surelane.otlp_http import OtlpHttpExporter
 from surelane.redaction import RedactingExporter
-from surelane.span_encoder import encode_spans
 
 
-def span_exporter() -> tuple[SpanExporter, bool] | None:
-    """The exporter of spans, and whether it takes spans of ours; ``None``: traces are off."""
+def span_exporter() -> SpanExporter | None:
+    """Return the exporter of spans, or ``None`` where traces are off."""
     exporter: SpanExporter
     match _named("traces"):
         case "otlp" if _protocol("traces") == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc  # noqa: PLC0415 - grpc is slow to import and rarely used
+            # gRPC is slow to import and rarely used.
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
-            exporter, lean = grpc.OTLPSpanExporter(), _encodes_ours(grpc)
+            exporter = OTLPSpanExporter()
         case "otlp":
-            from opentelemetry.exporter.otlp.proto.http import trace_exporter as http  # noqa: PLC0415
-
-            exporter, lean = http.OTLPSpanExporter(), _encodes_ours(http)
+            exporter = OtlpHttpExporter()
         case "console":
-            exporter, lean = ConsoleSpanExporter(), False
+            exporter = ConsoleSpanExporter()
         case _:
             return None
-    return RedactingExporter(exporter), lean
-
-
-def _encodes_ours(exporter: ModuleType) -> bool:
-    """Has an exporter of the SDK's encode with our encoder, where that can be: it has no parameter for it.
-
-    Not where variables set limits, which only the SDK's spans keep.
-    """
-    limited = any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
-    if limited or "encode_spans" not in vars(exporter):
-        return False
-    vars(exporter).update(encode_spans=encode_spans)
-    return True
+    return RedactingExporter(exporter)
 
 
 def metric_exporter() -> MetricExporter | None:
-    """What metrics are pushed by; ``None``: they are not."""
+    """Return the exporter that pushes metrics, or ``None`` where they are not pushed."""
     if _named("metrics") != "otlp":
         return None
     if _protocol("metrics") == "grpc":
@@ -55,7 +41,7 @@ def metric_exporter() -> MetricExporter | None:
 
 
 def _named(signal: str) -> str:
-    """Which exporter a signal uses: by name, or OTLP where an endpoint is given, else none."""
+    """Name the exporter of a signal: the one set, OTLP where only an endpoint is set, else ``none``."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return "none"
     named = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER")

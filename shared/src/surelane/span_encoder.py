@@ -1,5 +1,6 @@
-"""Encodes spans for OTLP: our own by their shapes, the SDK's by the SDK's encoder."""
+"""Encode spans for OTLP: ours by their shapes, others by the SDK's encoder."""
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 
@@ -15,10 +16,13 @@ from surelane.spans import Shape, Span, Tracer, put
 KNOWN = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 REMOTE = KNOWN | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
+# Services log one line per minute and logger below "opentelemetry".
+_log = logging.getLogger("opentelemetry.exporter.surelane.encoder")
 
-def encode_spans(spans: Sequence[ReadableSpan | Span]) -> ExportTraceServiceRequest:
-    """A batch of ended spans of either sort as one request."""
-    request = encode_sdk_spans([span for span in spans if not isinstance(span, Span)])
+
+def encode_spans(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
+    """Return a batch of ended spans, ours and others, as one request."""
+    request = _encode_others([span for span in spans if not isinstance(span, Span)])
     own = [span for span in spans if isinstance(span, Span)]
     if own:
         request.MergeFrom(_envelope(own[0].tracer))
@@ -28,27 +32,41 @@ def encode_spans(spans: Sequence[ReadableSpan | Span]) -> ExportTraceServiceRequ
     return request
 
 
+def _encode_others(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
+    """Encode spans of the SDK's. One that protobuf cannot hold is left out: it must not cost the batch."""
+    try:
+        return encode_sdk_spans(spans)
+    except (TypeError, ValueError) as error:
+        if len(spans) == 1:
+            _log.warning("a span was not exported, as it cannot be encoded: %s", type(error).__name__)
+            return ExportTraceServiceRequest()
+        request = ExportTraceServiceRequest()
+        for span in spans:
+            request.MergeFrom(_encode_others([span]))
+        return request
+
+
 @cache
 def _envelope(tracer: Tracer) -> ExportTraceServiceRequest:
-    """What is around a tracer's spans: its resource and its scope."""
-    any_span = Span(tracer, Shape("", SpanKind.INTERNAL, {}), INVALID_SPAN_CONTEXT)
-    request = encode_sdk_spans([any_span.full()])
+    """Encode what is around a tracer's spans: its resource and its scope."""
+    request = encode_sdk_spans([Span(tracer, Shape("", SpanKind.INTERNAL, {}), INVALID_SPAN_CONTEXT)])
     del request.resource_spans[0].scope_spans[0].spans[:]
     return request
 
 
 def _encode(span: Span, message: Message) -> None:
+    context, parent = span.context, span.parent
     message.MergeFrom(span.shape.message)
-    message.trace_id = span.context.trace_id.to_bytes(16, "big")
-    message.span_id = span.context.span_id.to_bytes(8, "big")
+    message.trace_id = context.trace_id.to_bytes(16, "big")
+    message.span_id = context.span_id.to_bytes(8, "big")
     message.flags = KNOWN
-    if span.parent is not None:
-        message.parent_span_id = span.parent.span_id.to_bytes(8, "big")
-        message.flags = _flags(span.parent)
+    if parent is not None:
+        message.parent_span_id = parent.span_id.to_bytes(8, "big")
+        message.flags = _flags(parent)
     message.start_time_unix_nano = span.started
     message.end_time_unix_nano = span.ended
-    put(message, span.attributes)
-    for link in span.links:
+    put(message, span.said)
+    for link in span.linked:
         message.links.add(
             trace_id=link.trace_id.to_bytes(16, "big"),
             span_id=link.span_id.to_bytes(8, "big"),

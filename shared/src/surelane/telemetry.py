@@ -1,7 +1,7 @@
-"""OpenTelemetry: one trace an event, whose id follows from the event's key, and the metrics behind ``/metrics``.
+"""Set up OpenTelemetry: one trace per event, whose id follows from the event's key, and the metrics at ``/metrics``.
 
-Configured by the standard ``OTEL_*`` variables alone. Traces are off unless an exporter or an endpoint is set, and off
-costs nothing measurable. Conventions: OpenTelemetry messaging semantic conventions.
+The standard ``OTEL_*`` variables alone configure it. Traces are off unless an exporter or an endpoint is set, and then
+cost nothing measurable. Names follow OpenTelemetry's semantic conventions for messaging.
 """
 
 import os
@@ -28,7 +28,7 @@ from surelane.spans import Shape, Tracer, Value, running
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 FLUSH = 5.0
-"""Seconds for which a service that ends waits for a collector to take what it has not sent yet."""
+"""Seconds that a service which stops waits for a collector to take the spans not sent yet."""
 _TRACEPARENT = re.compile(
     r"(?:00(?=.{53}$)|(?!00|ff)[0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
 )
@@ -36,18 +36,18 @@ _TRACEPARENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What a service configured, to be shut down (and so flushed) when it ends."""
+    """The telemetry of a service. Shut it down when the service stops: this sends what is buffered."""
 
     traces: TracerProvider | None
     tracer: Tracer | None
-    """Makes the service's own spans; ``None`` while tracing is off."""
+    """Makes the service's own spans; ``None`` where traces are off."""
     metrics: MeterProvider
     pushes_metrics: bool = False
-    """Whether metrics also go out by OTLP, so that they must pass through the SDK."""
+    """Whether metrics are also pushed by OTLP, for which the SDK must record them."""
 
     def shutdown(self, within: float = FLUSH) -> None:
-        """Flushes what is buffered and stops the exporters; gives up after ``within`` seconds."""
-        # The SDK would wait half a minute for each; a thread that outlives the process keeps nobody waiting.
+        """Send what is buffered and stop the exporters. Give up after ``within`` seconds."""
+        # The SDK would wait half a minute for each exporter. A daemon thread does not keep the process alive.
         stopping = threading.Thread(target=self._shutdown, name="telemetry-shutdown", daemon=True)
         stopping.start()
         stopping.join(within)
@@ -59,7 +59,7 @@ class Telemetry:
 
 
 def configure_telemetry(service: str, version: str) -> Telemetry:
-    """Installs the global tracer and meter providers from the ``OTEL_*`` variables.
+    """Install the global tracer and meter providers that the ``OTEL_*`` variables ask for.
 
     Args:
         service: ``service.name`` unless ``OTEL_SERVICE_NAME`` gives another.
@@ -71,36 +71,36 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
     readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
     if (pushed := metric_exporter()) is not None:
         readers.append(PeriodicExportingMetricReader(pushed))
-    # The HTTP instrumentations count by the Host header, of which whoever calls can send any number.
+    # The HTTP instrumentations count by the Host header: a caller could make any number of time series.
     views = [View(instrument_name="http.*", aggregation=DropAggregation())]
     meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
     metrics.set_meter_provider(meter_provider)
-    exported = span_exporter()
-    if exported is None:
+    exporter = span_exporter()
+    if exporter is None:
         return Telemetry(None, None, meter_provider, pushed is not None)
-    exporter, lean = exported
     processor = BatchSpanProcessor(exporter)
     tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     tracer_provider.add_span_processor(processor)
     trace.set_tracer_provider(tracer_provider)
     _trace_statements(resource, processor)
     scope = InstrumentationScope("surelane", version, SCHEMA_URL)
-    tracer = Tracer(tracer_provider, processor, scope, lean=lean)
+    limited = any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
+    tracer = Tracer(tracer_provider, processor, scope, lean=not limited)
     return Telemetry(tracer_provider, tracer, meter_provider, pushed is not None)
 
 
 def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
-    """Gives a span to each statement that belongs to one: a poll's or a batch's would be a trace of its own."""
+    """Trace statements below a span only: one of a poll or a batch would be a trace of its own."""
     provider = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
     provider.add_span_processor(processor)
     AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
 
 
 def send_span(tracer: Tracer | None, key: str, destination: str) -> running:
-    """A block within the ``send`` span of an event: the root of its trace, linked to the current span (the HTTP
-    request's).
+    """Return a block within the ``send`` span of an event: the root of its trace.
 
-    Its :func:`traceparent_of` is to be stored on the row. Without a tracer it is a span that records nothing.
+    The span links to the current one, the HTTP request's. Store its :func:`traceparent_of` on the row. Without a tracer
+    it records nothing.
     """
     if tracer is None:
         return running(INVALID_SPAN)
@@ -116,7 +116,7 @@ def send_span(tracer: Tracer | None, key: str, destination: str) -> running:
 
 
 def messaging(operation: str, destination: str) -> dict[str, str]:
-    """The attributes every span and metric about messages has."""
+    """Return the attributes that every span and metric about messages has."""
     return {
         "messaging.system": "surelane",
         "messaging.operation.name": operation,
@@ -127,12 +127,12 @@ def messaging(operation: str, destination: str) -> dict[str, str]:
 
 @lru_cache(1024)
 def shape_of(operation: str, destination: str, kind: SpanKind) -> Shape:
-    """What the spans of one operation on events of one kind have in common."""
+    """Return the content that the spans of one operation on events of one kind share."""
     return Shape(f"{operation} {destination}", kind, messaging(operation, destination))
 
 
 def traceparent_of(span: trace.Span | SpanContext | None) -> str | None:
-    """The W3C ``traceparent`` of a span, or ``None`` where it has no valid context."""
+    """Return the W3C ``traceparent`` of a span, or ``None`` where it has no valid context."""
     found = span.get_span_context() if isinstance(span, trace.Span) else span
     if found is None or not found.is_valid:
         return None
@@ -140,9 +140,9 @@ def traceparent_of(span: trace.Span | SpanContext | None) -> str | None:
 
 
 def span_context_of(traceparent: str | None) -> SpanContext | None:
-    """The remote span that a W3C ``traceparent`` names; ``None`` where there is none or it is malformed.
+    """Return the remote span that a W3C ``traceparent`` names, or ``None`` where it is missing or malformed.
 
-    The SDK's propagator takes a fifth of the time in which a worker handles an event.
+    The SDK's propagator would take a fifth of the time in which a worker handles an event.
     """
     found = _TRACEPARENT.fullmatch(traceparent or "")
     if found is None:
