@@ -1,7 +1,10 @@
 """Fixtures for every test: a server a session, a fresh database a test."""
 
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -11,11 +14,19 @@ from surelane.pool import Connection
 from tests.databases import Server, migrated_template, running_server
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses a directory itself
+def pytest_configure(config: pytest.Config) -> None:
     """A killed run is one interrupted: it still removes its containers and directories.
 
     Hypothesis tries the same examples in every run, however slow the machine.
+
+    Temporary directories are not under pytest's own one, which all runs of a user share: each run that begins closes it
+    to others. As root, PostgreSQL runs as another user, and loses the way to its data in the middle of a test.
     """
+    if config.option.basetemp is None:
+        root = Path(tempfile.mkdtemp(prefix="surelane-tests-"))
+        config.option.basetemp = str(root / "pytest")
+        config.add_cleanup(lambda: shutil.rmtree(root, ignore_errors=True))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.load_profile("ci")
 

@@ -78,3 +78,8 @@ async def test_a_server_that_does_not_start_says_so(tmp_path: Path) -> None:
         async with embedded(tmp_path, on_line=lines.append, settings={"shared_buffers": "much"}):
             pass
     assert any("shared_buffers" in line for line in lines)
+
+
+def test_another_run_of_the_tests_does_not_close_the_way_to_the_data(tmp_path: Path) -> None:
+    """Each run of pytest does that to the directory that it shares with a user's other runs."""
+    assert not any(parent.name.startswith("pytest-of-") for parent in tmp_path.parents)
