@@ -29,6 +29,9 @@ IMAGE = "timescale/timescaledb:2.19.3-pg17"
 UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "5s"}
 """Nobody needs a test's data after a crash, and waiting for disks is most of a test's time."""
 
+CRASHABLE = {"fsync": "off"}
+"""For servers that a test kills: the kernel still has what they wrote, so they need not wait for the disk."""
+
 CONTAINER_SETTINGS = {
     **UNSAFE,
     "max_connections": "200",

@@ -10,7 +10,7 @@ from dev.accounts import OWNER, uri_of
 from dev.postgres import embedded
 
 from surelane.pool import Connection
-from tests.databases import as_role
+from tests.databases import CRASHABLE, as_role
 from tests.sql.migrations import command, connected, server_directory
 
 EXECUTABLE = """
@@ -135,7 +135,7 @@ async def test_an_object_in_public_is_never_picked_up(database: str) -> None:
 
 async def test_databases_of_one_server_migrate_at_the_same_moment(directory: Path) -> None:
     """Roles belong to the whole server: on a new one all of these want to create the same three."""
-    async with embedded(directory, on_line=print) as postgres:
+    async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
         async with connected(postgres.uri) as admin:
             await admin.execute(f"create role {OWNER} login createrole")
             for number in range(4):
@@ -149,7 +149,7 @@ async def test_databases_of_one_server_migrate_at_the_same_moment(directory: Pat
 
 
 async def test_without_the_right_to_create_roles_the_rest_is_there(directory: Path) -> None:
-    async with embedded(directory, on_line=print) as postgres:
+    async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
         async with connected(postgres.uri) as admin:
             await admin.execute(f"create role {OWNER} login")
             await admin.execute(f"create database surelane owner {OWNER}")

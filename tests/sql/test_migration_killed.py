@@ -13,6 +13,7 @@ from dev.postgres import Postgres, embedded
 
 from surelane.pool import Connection
 from surelane_migrations.errors import UnreachableError
+from tests.databases import CRASHABLE
 from tests.sql.migrations import (
     BACKENDS,
     BLOCKED,
@@ -133,17 +134,17 @@ async def test_an_upgrade_that_is_killed_leaves_the_release_before_it_working(
 
 async def test_a_server_that_crashes_at_any_step_comes_back_as_it_was(tmp_path: Path) -> None:
     with server_directory() as directory:
-        async with embedded(directory, on_line=print) as postgres:
+        async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
             await prepare(postgres.uri, "surelane")
             dsn = uri_of(postgres.uri, role=OWNER, database="surelane")
             before = await state(dsn)
         for number, step in enumerate(STEPS):
             scripts = scripts_blocking_at(tmp_path / str(number), step)
-            async with embedded(directory, on_line=print) as postgres:
+            async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
+                assert await state(dsn) == before, f"before {step}"
                 await crash_at(postgres, dsn, scripts, step)
-            async with embedded(directory, on_line=print):
-                assert await state(dsn) == before, step
-        async with embedded(directory, on_line=print):
+        async with embedded(directory, on_line=print, settings=CRASHABLE):
+            assert await state(dsn) == before
             assert (await migration(write_scripts(tmp_path)).apply(dsn)).migrated
 
 

@@ -12,7 +12,7 @@ from dev.accounts import OWNER, prepare, uri_of
 from dev.postgres import Postgres, embedded
 
 from surelane.pool import Connection
-from tests.databases import migrate
+from tests.databases import CRASHABLE, migrate
 
 NAME = "surelane"
 
@@ -32,7 +32,9 @@ class Restartable:
 
     async def start(self) -> None:
         """Starts the server, and returns when it answers."""
-        self._postgres = await self._stack.enter_async_context(embedded(self._directory, on_line=print))
+        self._postgres = await self._stack.enter_async_context(
+            embedded(self._directory, on_line=print, settings=CRASHABLE)
+        )
         assert self._admin in ("", self._postgres.uri), "the server moved"
         self._admin = self._postgres.uri
 

@@ -66,18 +66,6 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -
         assert leftovers(tmp_path) == []
 
 
-async def test_each_service_connects_as_its_own_role(tmp_path: Path) -> None:
-    async with up(tmp_path / "pg") as system:
-        await system.ready()
-        roles = await system.system.query(
-            "select string_agg(distinct application_name || ' as ' || usename, ', ') from pg_stat_activity"
-            " where application_name in ('surelane-ingest', 'surelane-worker')"
-        )
-        assert "surelane-ingest as surelane_ingest" in roles
-        assert "surelane-worker as surelane_worker" in roles
-        assert await system.system.query("select rolsuper from pg_roles where rolname = user") == "False"
-
-
 async def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -93,6 +81,7 @@ async def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "SURELANE_PORT" in system.shown
 
 
+<<<<<<< HEAD
 async def test_a_second_one_on_the_same_data_is_refused(tmp_path: Path) -> None:
     async with up(tmp_path / "pg") as first:
         await first.ready()
@@ -148,6 +137,8 @@ async def test_ctrl_c_after_a_signal_ends_it_at_once(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+=======
+>>>>>>> deploy
 async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: str) -> None:
     async with up(tmp_path / "pg", {"DATABASE_URL": empty_database}) as system:
         await system.ready()
@@ -158,12 +149,56 @@ async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: 
     await connection.close()
 
 
-async def test_a_long_directory_name_is_no_obstacle(tmp_path: Path) -> None:
+async def test_it_works_in_a_long_directory_with_a_role_for_each_service_and_keeps_a_second_one_out(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / ("a" * 60) / ("b" * 60)
     async with up(data) as system:
         await system.ready()
+        roles = await system.system.query(
+            "select string_agg(distinct application_name || ' as ' || usename, ', ') from pg_stat_activity"
+            " where application_name in ('surelane-ingest', 'surelane-worker')"
+        )
+        assert "surelane-ingest as surelane_ingest" in roles
+        assert "surelane-worker as surelane_worker" in roles
+        assert await system.system.query("select rolsuper from pg_roles where rolname = user") == "False"
+        async with up(data) as second:
+            assert await second.child.wait() == 1
+        assert "in use by another `make up`" in second.shown
+        assert await status(f"{system.page}/") == 200
         assert str(data) not in system.database
-        assert await system.system.query("select 1") == "1"
         directory = system.database.partition("host=")[2]
         assert await system.end() == 0
     assert not exists(Path(directory))
+
+
+async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Path) -> None:
+    data = tmp_path / "pg"
+    async with up(data) as bereft:
+        await bereft.ready()
+        bereft.member("surelane_worker").kill()
+        assert await bereft.child.wait() == 1
+        await gone(bereft)
+    assert "worker ended with code -9" in bereft.shown
+    assert leftovers(tmp_path) == []
+    async with up(data) as killed:
+        await killed.ready()
+        killed.child.process.kill()
+        await gone(killed)
+    async with up(data) as crashed:
+        await crashed.ready()
+        for kill in (psutil.Process.suspend, psutil.Process.kill):  # suspended first: none can tidy up
+            for process in crashed.family:
+                with suppress(psutil.NoSuchProcess):
+                    kill(process)
+        await gone(crashed)
+    assert "postmaster.pid" in leftovers(tmp_path)
+    async with up(data) as stuck:
+        await stuck.ready()
+        stuck.member("surelane_worker").suspend()  # it cannot drain
+        stuck.child.process.send_signal(signal.SIGINT)
+        await until(lambda: "ending" in stuck.shown, what="the first signal")
+        async with asyncio.timeout(20):
+            assert await stuck.end() == 130
+        await gone(stuck)
+    assert leftovers(tmp_path) == []

@@ -10,6 +10,7 @@ from dev.data_directory import MAJOR, PostgresError, program, server_user, statu
 from dev.postgres import embedded
 from dev.processes import Child
 
+from tests.databases import CRASHABLE
 from tests.processes import until
 
 
@@ -26,7 +27,7 @@ async def answers(uri: str) -> bool:
 
 
 async def test_a_server_left_running_is_stopped_first(tmp_path: Path) -> None:
-    async with embedded(tmp_path, on_line=print):
+    async with embedded(tmp_path, on_line=print, settings=CRASHABLE):
         pass
     data = tmp_path / MAJOR
     options = ("-c", "listen_addresses=", "-c", f"unix_socket_directories={data}")
@@ -34,18 +35,18 @@ async def test_a_server_left_running_is_stopped_first(tmp_path: Path) -> None:
         "leftover", program("postgres"), "-D", data, *options, on_line=print, user=server_user(tmp_path)
     )
     await until(lambda: status(data) == "ready", what="the server to be left over")
-    async with embedded(tmp_path, on_line=print) as server:
+    async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
         await leftover.wait()  # its code may be lost: whoever stopped it may have collected it first
         assert await answers(server.uri)
 
 
 async def test_a_pid_that_is_another_program_s_by_now_is_left_alone(tmp_path: Path) -> None:
-    async with embedded(tmp_path, on_line=print):
+    async with embedded(tmp_path, on_line=print, settings=CRASHABLE):
         pass
     data = tmp_path / MAJOR
     for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
         (data / name).write_text(f"{os.getpid()}\n{data}\n")
-    async with embedded(tmp_path, on_line=print) as server:
+    async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
         assert await answers(server.uri)
 
 
@@ -53,13 +54,13 @@ async def test_a_directory_half_made_is_made_again(tmp_path: Path) -> None:
     half_made = tmp_path / f"{MAJOR}.new"
     half_made.mkdir()
     (half_made / "PG_VERSION").write_text(f"{MAJOR}\n")
-    async with embedded(tmp_path, on_line=print) as server:
+    async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
         assert await answers(server.uri)
     assert names(tmp_path) == [MAJOR]
 
 
 async def test_only_the_server_s_user_may_enter_its_data(tmp_path: Path) -> None:
-    async with embedded(tmp_path, on_line=print):
+    async with embedded(tmp_path, on_line=print, settings=CRASHABLE):
         mode = stat.S_IMODE((tmp_path / MAJOR).stat().st_mode)
     assert mode == 0o700
 
