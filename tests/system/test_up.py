@@ -137,8 +137,6 @@ async def test_ctrl_c_after_a_signal_ends_it_at_once(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-=======
->>>>>>> deploy
 async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: str) -> None:
     async with up(tmp_path / "pg", {"DATABASE_URL": empty_database}) as system:
         await system.ready()
