@@ -1,7 +1,6 @@
 """`make up`: comes up, answers, and leaves nothing behind, however it ends."""
 
 import os
-import re
 import signal
 import socket
 from contextlib import suppress
@@ -46,16 +45,7 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -
         assert await status(f"{first.page}/") == 200
         assert len({os.getsid(process.pid) for process in first.family if _alive(process)}) > 4
         await answered_once(first.system)
-        # make passes on a SIGTERM that its whole group was sent: the second one does not cut the draining short.
-        worker = first.member("surelane_worker")
-        worker.suspend()
-        first.child.process.send_signal(signal.SIGTERM)
-        await until(lambda: "SIGTERM: ending" in first.shown, what="the first signal")
-        first.child.process.send_signal(signal.SIGTERM)
-        worker.resume()
-        assert await first.child.wait() == 0
-        assert re.search(r"^worker .*\bstopped\b", first.shown, re.MULTILINE)
-        assert "child process" not in first.shown
+        assert await first.end() == 0
         await gone(first)
         assert leftovers(tmp_path) == []
     async with up(tmp_path / "pg") as second:
@@ -79,62 +69,6 @@ async def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     async with up(tmp_path / "pg", {"SURELANE_PORT": "http"}) as system:
         assert await system.child.wait() == 2
     assert "SURELANE_PORT" in system.shown
-
-
-<<<<<<< HEAD
-async def test_a_second_one_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    async with up(tmp_path / "pg") as first:
-        await first.ready()
-        async with up(tmp_path / "pg") as second:
-            assert await second.child.wait() == 1
-        assert "in use by another `make up`" in second.shown
-        assert await status(f"{first.page}/") == 200
-
-
-async def test_a_service_that_dies_ends_the_rest(tmp_path: Path) -> None:
-    async with up(tmp_path / "pg") as system:
-        await system.ready()
-        system.member("surelane_worker").kill()
-        assert await system.child.wait() == 1
-        await gone(system)
-    assert "worker ended with code -9" in system.shown
-    assert leftovers(tmp_path) == []
-
-
-async def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
-    async with up(tmp_path / "pg") as killed:
-        await killed.ready()
-        killed.child.process.kill()
-        await gone(killed)
-    async with up(tmp_path / "pg") as system:
-        await system.ready()
-        assert await system.end() == 0
-
-
-async def test_a_crash_of_everything_does_not_stop_the_next_start(tmp_path: Path) -> None:
-    async with up(tmp_path / "pg") as killed:
-        await killed.ready()
-        for kill in (psutil.Process.suspend, psutil.Process.kill):  # first, so that nobody can tidy up
-            for process in killed.family:
-                with suppress(psutil.NoSuchProcess):
-                    kill(process)
-        await gone(killed)
-    assert "postmaster.pid" in leftovers(tmp_path)
-    async with up(tmp_path / "pg") as system:
-        await system.ready()
-        assert await system.end() == 0
-    assert leftovers(tmp_path) == []
-
-
-async def test_ctrl_c_after_a_signal_ends_it_at_once(tmp_path: Path) -> None:
-    async with up(tmp_path / "pg", {"SURELANE_DRAIN_TIMEOUT": "10m"}) as system:
-        await system.ready()
-        system.member("surelane_worker").suspend()  # it cannot drain
-        system.child.process.send_signal(signal.SIGTERM)
-        await until(lambda: "ending" in system.shown, what="the first signal")
-        assert await system.end(signal.SIGINT) == 130
-        await gone(system)
-    assert leftovers(tmp_path) == []
 
 
 async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: str) -> None:
@@ -191,12 +125,11 @@ async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Pa
                     kill(process)
         await gone(crashed)
     assert "postmaster.pid" in leftovers(tmp_path)
-    async with up(data) as stuck:
+    async with up(data, {"SURELANE_DRAIN_TIMEOUT": "10m"}) as stuck:
         await stuck.ready()
         stuck.member("surelane_worker").suspend()  # it cannot drain
-        stuck.child.process.send_signal(signal.SIGINT)
+        stuck.child.process.send_signal(signal.SIGTERM)
         await until(lambda: "ending" in stuck.shown, what="the first signal")
-        async with asyncio.timeout(20):
-            assert await stuck.end() == 130
+        assert await stuck.end(signal.SIGINT) == 130  # Ctrl-C ends it at once
         await gone(stuck)
     assert leftovers(tmp_path) == []
