@@ -45,7 +45,16 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -
         assert await status(f"{first.page}/") == 200
         assert len({os.getsid(process.pid) for process in first.family if _alive(process)}) > 4
         await answered_once(first.system)
-        assert await first.end() == 0
+        # make passes on a SIGTERM that its whole group was sent: the second one does not cut the draining short.
+        worker = first.member("surelane_worker")
+        worker.suspend()
+        first.child.process.send_signal(signal.SIGTERM)
+        await until(lambda: "SIGTERM: ending" in first.shown, what="the first signal")
+        first.child.process.send_signal(signal.SIGTERM)
+        worker.resume()
+        assert await first.child.wait() == 0
+        assert re.search(r"^worker .*\bstopped\b", first.shown, re.MULTILINE)
+        assert "child process" not in first.shown
         await gone(first)
         assert leftovers(tmp_path) == []
     async with up(tmp_path / "pg") as second:
