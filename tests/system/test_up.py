@@ -1,6 +1,7 @@
 """`make up`: comes up, answers, and leaves nothing behind, however it ends."""
 
 import os
+import re
 import signal
 import socket
 from contextlib import suppress
