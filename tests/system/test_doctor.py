@@ -201,9 +201,9 @@ async def test_events_without_a_worker_are_a_problem(connection: Connection, fin
     assert nobody.level is Level.PROBLEM
     await queue.announce_worker("w1", ["note"], "0.1.0")
     await queue.announce_worker("w2", ["note"], "0.1.0")
-    await connection.execute("update agent.worker set seen_at = now() - interval '1 hour' where name = 'w2'")
+    await connection.execute("update agent.worker set seen_at = now() - interval '125 s' where name = 'w2'")
     counted, unhandled = await findings("workers")
-    assert counted.found == "1 alive, of version 0.1.0; silent: w2 (60 min ago)"
+    assert counted.found == "1 alive, of version 0.1.0; silent: w2 (2 min ago)"
     assert unhandled.found == "nobody handles what waits of: mail"
 
 
