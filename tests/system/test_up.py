@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import asyncpg
 import psutil  # type: ignore[import-untyped]
+from dev.up import ECHO
 
 from tests.processes import until
 from tests.scenario import answered_once
