@@ -121,7 +121,8 @@ class Operations(Schedules, Measured):
         """
         answers: dict[int, str] = {}
         async for page in self._pages(which, limit):
-            answers.update(await self._database.fetch("select id, answer from agent.cancel_jobs($1)", page))
+            rows = await self._database.fetch("select id, answer from agent.cancel_jobs($1)", page)
+            answers.update((row["id"], row["answer"]) for row in rows)
         return answers
 
     async def _pages(self, which: Filter, limit: int) -> AsyncIterator[list[int]]:
