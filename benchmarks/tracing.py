@@ -1,4 +1,4 @@
-"""Tracing: what it costs the worker and ingest to export a trace of every event, or of one in a hundred."""
+"""Measure what it costs the worker and ingest to export a trace of every event, or of one in a hundred."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ SLOTS = 100
 TARGET = 0.9
 STOP_WITHIN = 10.0
 
-# As ingest leaves them; one in so many is sampled.
+# As ingest stores them; one in $1 is sampled.
 _TRACEPARENTS = """
     update agent.event set traceparent = '00-' || md5(id::text) || '-' || substr(md5('span' || id), 1, 16)
     || case when id % $1 = 0 then '-01' else '-00' end
@@ -40,7 +40,7 @@ class Run:
     rate: float
     cpu: float
     exported: int = 0
-    """Bytes that the collector was sent."""
+    """Bytes sent to the collector."""
 
     @property
     def bytes_per_event(self) -> float:
@@ -52,19 +52,19 @@ Load = Callable[[Bench, Mapping[str, str]], Awaitable[Run]]
 
 @dataclass
 class Collector:
-    """The process that traces are exported to."""
+    """The process that receives traces."""
 
     port: int
     lines: list[str] = field(default_factory=list)
 
     @property
     def received(self) -> int:
-        """Bytes, once it has ended."""
+        """Bytes it has received, known once it has ended."""
         return int(self.lines[-1])
 
 
 async def measure(bench: Bench) -> Result:
-    """Loads each service in each mode once a round, in turn."""
+    """Load each service in each mode once per round, in turn."""
     loads: dict[str, Load] = {
         IDLE: partial(_drain, "counting", 10, bench.size(40_000, 10_000)),
         BUSY: partial(_drain, "napping", SLOTS, bench.size(20_000, 4_000)),
@@ -81,7 +81,7 @@ async def measure(bench: Bench) -> Result:
 
 
 async def _exporting(load: Load, bench: Bench, settings: Mapping[str, str] | None) -> Run:
-    """Runs a load, with a collector beside it where the mode has one."""
+    """Run a load, with a collector beside it where the mode exports."""
     if settings is None:
         return await load(bench, {})
     async with _collector() as collector:
@@ -141,8 +141,8 @@ def _result(bench: Bench, rounds: dict[tuple[str, str], list[Run]]) -> Result:
         "events/s",
         "lowest…highest",
         "of the rate without",
-        "CPU an event",
-        "bytes exported an event",
+        "CPU per event",
+        "bytes exported per event",
     )
     return Result(
         title="Tracing",

@@ -1,4 +1,4 @@
-"""The metrics of the services: all that are documented and no others, by both ways; the queue's among them."""
+"""The services' metrics, scraped and pushed: exactly those documented. The queue's are among them."""
 
 import asyncio
 import json
@@ -31,12 +31,12 @@ update agent.measurement
 set due = 'infinity', measured_at = now(), figures = jsonb_set(agent.queue_figures(null), '{holder}',
  '{"holder": "session", "pid": 1, "application": "a report", "state": "active", "anchor": "1", "since": 1000000000}')
 """
-"""Figures that are not measured again, with vacuum held back for long."""
+"""Stores figures with a long-held vacuum, and has no replica measure again."""
 
 
 @asynccontextmanager
 async def both(database: str, **env: str) -> AsyncIterator[tuple[Service, Service]]:
-    """Ingest and a worker, as processes."""
+    """Run ingest and a worker as processes."""
     async with (
         service("surelane_ingest", settings(database, **env)) as ingest,
         worker(database, **env) as working,
@@ -45,7 +45,7 @@ async def both(database: str, **env: str) -> AsyncIterator[tuple[Service, Servic
 
 
 async def use(connection: Connection, ingest: Service, working: Service) -> None:
-    """Has both do something of every sort that they count."""
+    """Make both do one of everything that they count."""
     async with aiohttp.ClientSession() as session:
         slack = Slack(session, ingest.url)
         await slack.event(mention())
@@ -87,7 +87,7 @@ async def test_the_same_goes_out_by_otlp(database: str, connection: Connection) 
 
 
 def pushed_name(name: str) -> str:
-    """A metric's name by OTLP, as the page describes it; our words have underscores only where Prometheus' have."""
+    """Return a metric's name by OTLP, as docs/metrics.md describes it."""
     plain = name.removesuffix("_total").removesuffix("_seconds").replace("_", ".")
     for word in ("rate_limited", "oldest_pending", "group_waiting", "dead_rows"):
         plain = plain.replace(word.replace("_", "."), word)
@@ -151,7 +151,7 @@ async def test_every_replica_shows_the_queue(database: str, connection: Connecti
 
 
 async def test_replicas_have_the_queue_measured_once(database: str, connection: Connection) -> None:
-    """Again only when it is due: on a busy machine that may be before the last of them has ended."""
+    """A second measurement is allowed once it is due: a busy machine may take so long to stop them."""
     async with both(database), both(database):
         first = await connection.fetchrow("select measured_at, due from agent.measurement")
     last = await connection.fetchval("select measured_at from agent.measurement")
@@ -193,7 +193,7 @@ async def test_what_holds_back_vacuum_is_logged_by_name(
 
 
 async def known_since_an_hour(connection: Connection, pid: int) -> None:
-    """Has the figures remember that this session was seen holding the same an hour ago."""
+    """Store that this session has held the same snapshot for an hour."""
     await holder(connection, pid)
     await connection.execute(
         "update agent.measurement set due = '-infinity'"
@@ -202,9 +202,9 @@ async def known_since_an_hour(connection: Connection, pid: int) -> None:
 
 
 async def lags(working: Service, connection: Connection, counted: int) -> float:
-    """Has a worker claim one event after another until so many lags were counted; returns their average.
+    """Enqueue events until so many lags are counted; return their average.
 
-    None is counted where the worker did not sleep when the event arrived.
+    The worker counts a lag only for an event that arrives while it sleeps.
     """
     async with asyncio.timeout(60):
         while True:

@@ -1,4 +1,4 @@
-"""Exporting harms nothing: collectors that are away, hang or fail; sampling; what is flushed at the end."""
+"""Export with collectors that are away, hang or fail; sampling; the flush at the end."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.system.whole import Whole, whole
 pytestmark = pytest.mark.telemetry
 
 ANSWER_WITHIN = 3.0
-"""Seconds, after which Slack gives up."""
+"""Seconds after which Slack gives up."""
 EVENTS = 30
 DROPPED = "Queue full, dropping Span."
 DECIDED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
@@ -27,13 +27,13 @@ DECIDED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPL
 
 @asynccontextmanager
 async def away() -> AsyncIterator[int]:
-    """A port that nobody listens on."""
+    """A port that no process listens on."""
     yield free_port()
 
 
 @asynccontextmanager
 async def hanging() -> AsyncIterator[int]:
-    """Takes whatever comes, and never answers."""
+    """Takes every connection and never answers."""
     held: list[asyncio.StreamWriter] = []
 
     async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,13 +66,13 @@ async def failing() -> AsyncIterator[int]:
 
 
 def complaints(service: Service) -> list[str]:
-    """The lines of a service that are about exporting."""
+    """The log lines of a service about exporting."""
     lines = [json.loads(line) for line in service.output if line.startswith("{")]
     return [line["event"] for line in lines if line["logger"].startswith("opentelemetry")]
 
 
 async def answered(running: Whole, mention: Mention) -> float:
-    """Sends a mention; how long its 200 took."""
+    """Send a mention; return the seconds until its 200."""
     began = time.monotonic()
     assert await send(running.system, mention) == 200
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Nothing that people wrote and no secret is exported or logged, at the most talkative level."""
+"""No text that people wrote and no secret is exported or logged, at the most talkative log level."""
 
 import json
 import time

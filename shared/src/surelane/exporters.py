@@ -5,7 +5,6 @@ import os
 from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
 
-from surelane.otlp_http import OtlpHttpExporter
 from surelane.redaction import RedactingExporter
 
 
@@ -14,11 +13,13 @@ def span_exporter() -> SpanExporter | None:
     exporter: SpanExporter
     match _named("traces"):
         case "otlp" if _protocol("traces") == "grpc":
-            # gRPC is slow to import and rarely used.
+            # Each exporter imports large libraries: import the one in use alone.
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
             exporter = OTLPSpanExporter()
         case "otlp":
+            from surelane.otlp_http import OtlpHttpExporter  # noqa: PLC0415
+
             exporter = OtlpHttpExporter()
         case "console":
             exporter = ConsoleSpanExporter()

@@ -1,6 +1,7 @@
-"""How values are distributed: buckets counted in plain lists, as recording through the SDK costs ten microseconds.
+"""Count durations in buckets, in plain lists.
 
-Where metrics are pushed by OTLP the SDK has to have them, and every value is recorded through it at that price.
+One value costs 0.4 µs here, 2 µs in ``prometheus_client`` and 10 µs in the SDK, and an event has three (ADR 0030).
+Where metrics are pushed by OTLP, the SDK records every value, at its price.
 """
 
 from bisect import bisect_left
@@ -10,13 +11,13 @@ from opentelemetry.metrics import Histogram, Meter
 from prometheus_client.core import HistogramMetricFamily
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Up to minutes: agents are slow."""
+"""Bounds of buckets, up to ten minutes: agents are slow."""
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 KIND = "messaging.destination.name"
 
 
 class Distribution:
-    """How values of one sort are distributed, for each kind."""
+    """A histogram with one label: by default the kind of an event."""
 
     def __init__(
         self, name: str, description: str, label: str = KIND, bounds: Sequence[float] = SECONDS
@@ -30,13 +31,13 @@ class Distribution:
         self._histogram: Histogram | None = None
 
     def record_with(self, meter: Meter) -> None:
-        """From now on records every value through the SDK."""
+        """Record every value through the SDK from now on."""
         self._histogram = meter.create_histogram(
             self.name, unit="s", description=self.description, explicit_bucket_boundaries_advisory=self.bounds
         )
 
     def add(self, kind: str, value: float) -> None:
-        """Counts one value."""
+        """Count one value."""
         if self._histogram is not None:
             self._histogram.record(value, {"messaging.system": "surelane", self.label: kind})
             return
@@ -48,7 +49,7 @@ class Distribution:
         self.sums[kind] += value
 
     def family(self) -> HistogramMetricFamily:
-        """What Prometheus scrapes."""
+        """Return the histogram as Prometheus scrapes it."""
         name = self.name.replace(".", "_") + "_seconds"
         family = HistogramMetricFamily(name, self.description, labels=[self.label.replace(".", "_")])
         for kind, counts in self.counts.items():

@@ -1,8 +1,8 @@
-"""The worker's metrics, counted by kind. Names follow OpenTelemetry's messaging conventions.
+"""Count what a worker does, by kind. Names follow OpenTelemetry's messaging conventions.
 
-A worker handles tens of thousands of events a second and recording one value costs the SDK ten microseconds, so values
-are added up here, in plain dictionaries, and handed over when somebody asks: counters as the SDK's observable ones,
-distributions as a Prometheus collector.
+A worker handles tens of thousands of events per second, and the SDK takes 10 µs to record one value. So values are
+added up here in plain dictionaries and read when metrics are collected: counters as the SDK's observable ones,
+histograms as a Prometheus collector.
 """
 
 from collections import Counter
@@ -20,11 +20,11 @@ from surelane.telemetry import SCHEMA_URL
 from surelane_worker.distribution import KIND, SHORT, Distribution
 
 COMMIT = 1.0
-"""Seconds by which an event may be visible, as its row says, before its commit notifies anybody."""
+"""Seconds for which an event may be visible by its row before its commit sends the notification."""
 
 
 class Metrics(Collector):
-    """What one worker counts."""
+    """The counts of one worker since it started."""
 
     def __init__(self) -> None:
         self._sent: Counter[str] = Counter()
@@ -38,7 +38,7 @@ class Metrics(Collector):
         self.operation = Distribution(
             "messaging.client.operation.duration", "Round trips to the queue.", "messaging.operation.name"
         )
-        self.process = Distribution("messaging.process.duration", "How long handlers took.")
+        self.process = Distribution("messaging.process.duration", "Duration of handlers.")
         self.until_started = Distribution(
             "surelane.event.start.latency", "From the event (by Slack's clock) until its handler started."
         )
@@ -52,12 +52,17 @@ class Metrics(Collector):
         )
 
     def publish(self, kinds: Sequence[str], *, pushed: bool = False) -> None:
-        """Makes these the process's metrics; counts of ``kinds`` begin at 0. ``pushed``: they also go out by OTLP."""
+        """Make these the metrics of the process.
+
+        Args:
+            kinds: those the worker handles, whose counts begin at 0.
+            pushed: whether metrics are also pushed by OTLP.
+        """
         meter = metrics.get_meter("surelane_worker", schema_url=SCHEMA_URL)
         for name, description, counted in (
             ("messaging.client.sent.messages", "Jobs stored.", self._sent),
             ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
-            ("surelane.event.retries", "Attempts that will be followed by another.", self._retries),
+            ("surelane.event.retries", "Attempts that another one follows.", self._retries),
             ("surelane.event.failures", "Attempts that failed.", self._failures),
             ("surelane.lease.losses", "Claims lost while their handler ran.", self._lease_losses),
             ("surelane.settle.stale", "Settles that came after the claim was lost.", self._stale),
@@ -74,7 +79,7 @@ class Metrics(Collector):
             distribution.record_with(meter)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What Prometheus scrapes."""
+        """Return the histograms as Prometheus scrapes them."""
         for distribution in self._distributions():
             yield distribution.family()
 
@@ -82,19 +87,19 @@ class Metrics(Collector):
         return (self.operation, self.process, self.until_started, self.until_finished, self.notification_lag)
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
-        """Names alone, so that registering collects nothing."""
+        """Return the same: registering a collector needs the names alone."""
         return self.collect()
 
     def sent(self, kinds: Sequence[str]) -> None:
-        """Counts jobs that were stored: their kinds may be others than those handled here."""
+        """Count stored jobs. Their kinds may be others than those handled here."""
         self._sent.update(map(self._sent_kinds, kinds))
 
     def claimed(self, events: Sequence[Event]) -> None:
-        """Counts a batch of claimed events."""
+        """Count a batch of claimed events."""
         self._consumed.update([event.kind for event in events])
 
     def woken(self, events: Sequence[Event], lease: timedelta, slept: float) -> None:
-        """Counts how late the claim after a sleep of ``slept`` seconds was, for what arrived in that time."""
+        """Record how late a claim after a sleep of ``slept`` seconds was, for the events that arrived during it."""
         for event in events:
             if event.attempts == 1 and event.prior_vt is not None:
                 lag = (event.vt - lease - event.prior_vt).total_seconds()
@@ -102,21 +107,21 @@ class Metrics(Collector):
                     self.notification_lag.add(event.kind, max(lag, 0.0))
 
     def failed(self, kind: str, *, retried: bool) -> None:
-        """Counts an attempt that failed."""
+        """Count an attempt that failed."""
         self._failures[kind] += 1
         if retried:
             self._retries[kind] += 1
 
     def lease_lost(self, kind: str) -> None:
-        """Counts a claim that was lost while its handler ran."""
+        """Count a claim that was lost while its handler ran."""
         self._lease_losses[kind] += 1
 
     def stale(self, kind: str) -> None:
-        """Counts a settle that changed nothing because the claim was lost."""
+        """Count a settle that changed nothing because the claim was lost."""
         self._stale[kind] += 1
 
     def expired(self, count: int) -> None:
-        """Counts events that a sweep moved to history."""
+        """Count events that a sweep moved to history."""
         self._expired += count
 
     def _observe_expired(self, _: CallbackOptions) -> Iterable[Observation]:

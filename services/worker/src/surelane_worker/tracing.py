@@ -1,6 +1,7 @@
-"""The worker's spans: receive, process and settle, by the messaging conventions. Used only while tracing is on.
+"""Make the worker's spans: receive, process and settle, by OpenTelemetry's messaging conventions.
 
-Receive and settle are round trips to the queue: one span each, however many events share the trip.
+Receive and settle are round trips to the queue: one span per trip, however many events share it. Where traces are off
+this module is not used.
 """
 
 import time
@@ -14,9 +15,9 @@ from surelane.spans import Tracer, Value
 from surelane.telemetry import shape_of, span_context_of
 
 MOST_LINKS = 128
-"""As many as the SDK keeps."""
+"""Links of a span at most, as the SDK keeps by default."""
 MOST_OF_A_TRIP = 32
-"""Links of a round trip at most: under load one carries hundreds of events, and a link is as dear as handling one."""
+"""Links of a round trip at most. Under load one carries hundreds of events, and a link costs as much as an event."""
 MIXED = "events"
 """The destination of a round trip for events of several kinds."""
 
@@ -24,26 +25,27 @@ Attributes = dict[str, Value]
 
 
 class Tracing:
-    """Makes spans of what the worker does with events."""
+    """Makes the spans of a worker."""
 
     def __init__(self, tracer: Tracer, *, linked: bool = False) -> None:
-        """``linked``: handling starts a trace of its own, linked to the one that stored the event."""
+        """``linked``: an attempt starts a trace of its own, with a link to the one that stored the event."""
         self._tracer = tracer
         self._linked = linked
 
     def received(self, events: Sequence[Event], began: int) -> None:
-        """One receive span for a claim that brought events, linked to those that stored them.
+        """Make the receive span of a claim, with links to the spans that stored the events.
 
         Args:
-            events: what was claimed.
-            began: nanoseconds since 1970.
+            events: the claimed ones.
+            began: when the round trip began, in nanoseconds since 1970.
         """
         self._round_trip("receive", events, None, _links(events, MOST_OF_A_TRIP), began)
 
     def process(self, events: Sequence[Event]) -> Span:
-        """The span around a handler: child of the span that stored the event; of a group, linked to each event's.
+        """Start the span around a handler: a child of the span that stored the event.
 
-        What was stored without a span begins the trace that its key names.
+        The span of a group has a link to each event's instead. An event stored without a span begins the trace that
+        its key names.
         """
         parent = self._parent(events)
         if parent is not None and not parent.trace_flags.sampled:
@@ -67,14 +69,16 @@ class Tracing:
     def settled(
         self, settles: Sequence[tuple[Event, SpanContext | None]], began: int, sort: str, answer: Settled
     ) -> None:
-        """One settle span for outcomes of one sort that the database answered alike: child of the attempt they came
-        from, or, where there are several, linked to them. Attempts that are not sampled have none.
+        """Make the settle span of outcomes of one sort with the same answer.
+
+        It is a child of the attempt; several attempts are linked to it instead. Where no attempt is sampled, it makes
+        none.
 
         Args:
-            settles: each event, and the span of its attempt; ``None`` where none was made.
-            began: nanoseconds since 1970.
-            sort: what was settled: ``completion``, ``failure``, ...
-            answer: what the database said.
+            settles: each event with the span of its attempt, or ``None`` where it has none.
+            began: when the round trip began, in nanoseconds since 1970.
+            sort: the sort of outcome, such as ``completion``.
+            answer: the database's.
         """
         sampled = [span for _, span in settles if span is not None and span.trace_flags.sampled]
         attempts = list({span.span_id: span for span in sampled}.values())
@@ -101,7 +105,7 @@ class Tracing:
 
 
 def now() -> int:
-    """Nanoseconds since 1970, as spans count them."""
+    """Return the nanoseconds since 1970, as spans count them."""
     return time.time_ns()
 
 
@@ -125,9 +129,9 @@ def _links(events: Sequence[Event], most: int = MOST_LINKS) -> list[SpanContext]
 
 
 def _earlier(event: Event) -> SpanContext | None:
-    """A link to the attempt before, whose span the error record of a failed attempt names.
+    """Return the span of the attempt before, which its error record names.
 
-    An attempt that ended with its worker left neither a record nor a span.
+    An attempt whose worker was killed left neither a record nor a span.
     """
     if event.errors == "[]":
         return None

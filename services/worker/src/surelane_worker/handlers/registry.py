@@ -160,7 +160,7 @@ class Handlers:
 
     def _check(self, name: str, function: Callable[..., Any], kinds: tuple[str, ...], grouped: bool) -> None:
         first = "events" if grouped else "event"
-        if not kinds or not all(kinds):
+        if not kinds or not all(kind and kind.isprintable() for kind in kinds):
             raise HandlersError(f"handler {name}: name the kinds it takes, such as 'slack.app_mention'")
         if not _takes(function, 2):
             raise HandlersError(f"handler {name} must take two arguments: ({first}, ctx)")
