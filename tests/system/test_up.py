@@ -10,7 +10,6 @@ from pathlib import Path
 import aiohttp
 import asyncpg
 import psutil  # type: ignore[import-untyped]
-from dev.up import ECHO
 
 from tests.processes import until
 from tests.scenario import answered_once
