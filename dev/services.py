@@ -18,8 +18,10 @@ from surelane.settings import DEMO_SIGNING_SECRET
 
 DATABASE = "surelane"
 SLACK_SECRETS = ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")
-SIMULATOR_READS = ("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR")
-SIMULATOR_READS += ("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV")
+SIMULATOR_READS = (
+    *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR"),
+    *("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
+)
 """How the names begin of the variables that the simulator is given: none is a secret."""
 DATABASE_READS = ("SURELANE_OPERATOR_DATABASE_URL", "PG")
 PATIENCE = 10.0  # seconds

@@ -6,13 +6,12 @@ but ``Host``, which then is an address or a name that is known here.
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 FOREIGN = frozenset({"cross-site", "same-site"})
 
 

@@ -24,8 +24,8 @@ POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self'; frame-ance
 
 def simulator_app(simulator: Simulator) -> web.Application:
     """The application that serves a simulator."""
-    checks = [refuse_strangers(simulator.settings.names), explain_errors]
-    app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
+    strangers = refuse_strangers(simulator.settings.names)
+    app = web.Application(middlewares=[strangers, explain_errors], client_max_size=MAX_BODY)
     app[SIMULATOR] = simulator
     app.add_routes([web.get("/livez", _livez), web.get("/", _page), web.static("/page", PAGE)])
     app.add_routes([web.route("*", "/api/{method}", simulator.api.handle)])
