@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from surelane.errors import SettingsError
-from surelane.settings import load_settings
-from surelane_worker.settings import DEMO_BOT_TOKEN, WorkerSettings
+from surelane.settings import DEMO_BOT_TOKEN, load_settings
+from surelane_worker.settings import WorkerSettings
 
 
 @pytest.fixture(autouse=True)
