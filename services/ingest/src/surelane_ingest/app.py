@@ -168,9 +168,7 @@ class SlackApp:
             self._metrics.sent(event.kind)
         if event.altered:
             self._metrics.altered += 1
-            self._logger.warning(
-                "event stored with replaced characters or numbers", event_id=event.key, kind=event.kind
-            )
+            self._logger.warning("event stored with replaced characters", event_id=event.key, kind=event.kind)
         self._logger.debug(
             "event stored", event_id=event.key, kind=event.kind, id=answer.id, duplicate=answer.duplicate
         )

@@ -42,10 +42,10 @@ class Signatures:
 
         Args:
             body: the raw body.
-            timestamps: as for :meth:`plausible`.
+            timestamps: as for :meth:`plausible`, which need not have been asked.
             signatures: likewise.
         """
-        if not self.plausible(timestamps, signatures):
+        if len(timestamps) != 1 or len(signatures) != 1:
             return False
         return any(_valid(verifier, body, timestamps[0], signatures[0]) for verifier in self._verifiers)
 
@@ -53,5 +53,7 @@ class Signatures:
 def _valid(verifier: SignatureVerifier, body: bytes, timestamp: str, signature: str) -> bool:
     try:
         return verifier.is_valid(body, timestamp, signature)
-    except ValueError:  # a body outside UTF-8
+    except (ValueError, TypeError, OverflowError):
+        # Hostile input: a timestamp that is no number or too large a one, a signature outside ASCII, a body
+        # outside UTF-8.
         return False
