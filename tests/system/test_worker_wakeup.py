@@ -161,6 +161,58 @@ async def test_what_claims_passed_over_is_found_within_two_poll_intervals(
         await ended(connection, passed, within=2 * interval + LATE)
 
 
+LATE_ANSWERS = """
+alter function agent.claim_events rename to quick_claim;
+create function agent.claim_events
+( _kinds text[], _limit int4, _max_attempts int4, _invisible_for interval, _claimed_by text
+, _cursors timestamptz[], _member_kinds text[], _most_bytes int8)
+returns table (id int8, kind text, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, event jsonb
+, prior_vt timestamptz, item_key text, group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb
+, traceparent text, lane int2, notes jsonb)
+language plpgsql volatile security definer as $$
+begin
+    return query
+    select c.id, c.kind, c.event_ts, c.attempts, c.claim, c.vt, c.event, c.prior_vt, c.item_key, c.group_key
+    , c.max_attempts, c.enqueued_at, c.errors, c.traceparent, c.lane, c.notes
+    from agent.quick_claim
+    (_kinds, _limit, _max_attempts, _invisible_for, _claimed_by, _cursors, _member_kinds, _most_bytes) as c;
+    perform pg_sleep(0.2);
+end $$;
+"""
+
+
+async def test_late_commits_are_found_though_a_claim_is_always_on_its_way(
+    database: str, connection: Connection
+) -> None:
+    """Each claim's answer takes 200 ms and brings newer events of the same lane, while the late one is found."""
+    await connection.execute(LATE_ANSWERS)
+    interval = 1.0
+    async with worker(database, SURELANE_POLL_INTERVAL=f"{interval}s"):
+        await ended(connection, await enqueue(connection, "echo"))
+        late = await asyncpg.connect(database)
+        holding = late.transaction()
+        await holding.start()
+        passed = await _enqueue_in_lane_3(late)
+        trickling = asyncio.create_task(_trickle(database))
+        try:
+            await asyncio.sleep(MARGIN.total_seconds() + 3 * interval)
+            await holding.commit()
+            await ended(connection, passed, within=2 * interval + LATE)
+        finally:
+            trickling.cancel()
+            await late.close()
+
+
+async def _trickle(database: str) -> None:
+    trickling = await asyncpg.connect(database)
+    try:
+        while True:
+            await _enqueue_in_lane_3(trickling)
+            await asyncio.sleep(0.05)
+    finally:
+        trickling.terminate()
+
+
 async def _enqueue_in_lane_3(connection: Connection) -> int:
     async with connection.transaction():
         identity = await enqueue(connection, "echo")
