@@ -1,4 +1,4 @@
-"""The whole tree of an event's spans, whatever becomes of it, over both of OTLP's protocols.
+"""The whole tree of spans of one event, over both services and both of OTLP's protocols.
 
 Ingest and two workers run as processes and export to one receiver.
 """

@@ -117,7 +117,7 @@ SAYS_MORE: dict[str, Callable[[trace.Span], object]] = {
 
 
 @pytest.mark.parametrize("what", SAYS_MORE)
-def test_whatever_a_handler_says_of_it_is_exported_as_the_sdk_would(what: str) -> None:
+def test_content_that_a_handler_adds_is_exported_as_the_sdk_would(what: str) -> None:
     requests = []
     for lean in (True, False):
         traced = Traced(lean=lean)
