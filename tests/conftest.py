@@ -1,6 +1,8 @@
 """Fixtures for every test: a server a session, a fresh database a test."""
 
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -11,11 +13,17 @@ from surelane.pool import Connection
 from tests.databases import Server, migrated_template, running_server
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
     """A killed run is one interrupted: it still removes its containers and directories.
 
-    Hypothesis tries the same examples in every run, however slow the machine.
+    Hypothesis tries the same examples in every run, however slow the machine. ``tmp_path`` is below a directory of this
+    run's own: each run of pytest that starts closes the one they share by default to other users, and PostgreSQL
+    servers of a running one, which are another user where pytest is root, then lose their data directories.
     """
+    if not config.option.basetemp and not hasattr(config, "workerinput"):
+        config.option.basetemp = tempfile.mkdtemp(prefix="surelane-pytest-")
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.load_profile("ci")
 
