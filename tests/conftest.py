@@ -4,7 +4,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import asyncpg
 import pytest
@@ -14,19 +13,17 @@ from surelane.pool import Connection
 from tests.databases import Server, migrated_template, running_server
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses a directory itself
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """A killed run is one interrupted: it still removes its containers and directories.
 
-    Hypothesis tries the same examples in every run, however slow the machine.
-
-    Temporary directories are not under pytest's own one, which all runs of a user share: each run that begins closes it
-    to others. As root, PostgreSQL runs as another user, and loses the way to its data in the middle of a test.
+    Hypothesis tries the same examples in every run, however slow the machine. ``tmp_path`` is below a directory of this
+    run's own: each run of pytest that starts closes the one they share by default to other users, and PostgreSQL
+    servers of a running one, which are another user where pytest is root, then lose their data directories.
     """
-    if config.option.basetemp is None:
-        root = Path(tempfile.mkdtemp(prefix="surelane-tests-"))
-        config.option.basetemp = str(root / "pytest")
-        config.add_cleanup(lambda: shutil.rmtree(root, ignore_errors=True))
+    if not config.option.basetemp and not hasattr(config, "workerinput"):
+        config.option.basetemp = tempfile.mkdtemp(prefix="surelane-pytest-")
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.load_profile("ci")
 

@@ -35,7 +35,9 @@ def test_kubernetes_gives_the_database_what_compose_gives_it() -> None:
 
 
 async def test_no_text_of_an_event_reaches_the_servers_log() -> None:
-    settings = dict(re.fullmatch(r"-c(\w+)=(.*)", argument).groups() for argument in given())  # type: ignore[union-attr]
+    settings = {
+        name: value for argument in given() for name, value in re.findall(r"^-c(\w+)=(.*)$", argument)
+    }
     lines: list[str] = []
     with tempfile.TemporaryDirectory(prefix="surelane-tests-") as directory:
         async with embedded(Path(directory), on_line=lines.append, settings=settings) as postgres:

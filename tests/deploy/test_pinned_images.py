@@ -36,8 +36,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 def pin(tree: Path, *arguments: str) -> tuple[int, str]:
-    command = (sys.executable, "-m", "dev.pin_images", "--root", tree, *arguments)
-    done = run(*command, env={"PATH": f"{tree / 'bin'}:{os.environ['PATH']}"}, check=False)
+    done = run(
+        *(sys.executable, "-m", "dev.pin_images", "--root", str(tree)),
+        *arguments,
+        env={"PATH": f"{tree / 'bin'}:{os.environ['PATH']}"},
+        check=False,
+    )
     return done.returncode, done.stdout + done.stderr
 
 

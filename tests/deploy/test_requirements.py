@@ -33,9 +33,9 @@ def imported(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.Import(names=names):
-                wanted = [(name.name,) for name in names]
+                wanted = [[name.name] for name in names]
             case ast.ImportFrom(module=str(module), names=names, level=0):
-                wanted = [(f"{module}.{name.name}", module) for name in names]
+                wanted = [[f"{module}.{name.name}", module] for name in names]
             case _:
                 continue
         for modules in wanted:

@@ -1,7 +1,8 @@
-"""Test runs on one machine do not get in each other's way: the ports that they take are their own."""
+"""Test runs on one machine do not get in each other's way: ports and directories are a run's own."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.deploy.commands import ROOT
 
@@ -21,3 +22,7 @@ def test_processes_are_given_different_ports_while_they_run() -> None:
             process.communicate("\n", timeout=60)
     assert all(len(ports) > 100 for ports in given)
     assert len(set.union(*given)) == sum(map(len, given))
+
+
+def test_another_run_of_pytest_closes_no_directory_of_this_one(tmp_path: Path) -> None:
+    assert not any(parent.name.startswith("pytest-of-") for parent in tmp_path.parents)
