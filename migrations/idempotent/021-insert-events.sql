@@ -63,6 +63,8 @@ declare
     _given record;
 begin
     perform agent.require_read_committed();
+    -- At once, not at commit: waiting for a head is bounded here.
+    set constraints agent.member_joins immediate;
     -- New kinds in order, before anything else: inserted as they come up, two batches could wait for each other's.
     insert into agent.kind (kind)
     select kind from (select distinct agent.event_kind(event) as kind from unnest(_events) as event) as given

@@ -39,7 +39,11 @@ begin
         -- Fewer than asked for: there are no others.
         exit when places is not null or _exhausted < _limit or _swept > 0;
         if _exhausted > 100 then
-            _swept := agent.sweep_exhausted(_max_attempts, 1000);
+            begin
+                _swept := agent.sweep_exhausted(_max_attempts, 1000);
+            exception when lock_not_available or deadlock_detected then
+                null; -- the sweep must wait for a row; this claim need not
+            end;
         end if;
     end loop;
 end

@@ -16,6 +16,7 @@ begin
         update agent.event set cancelled_by = session_user where id = _id;
         return 'running';
     end if;
+    perform agent.fence_behind(_id);
     perform agent.archive_events(array[_id], 'cancelled', 'cancelled by ' || session_user);
     return 'cancelled';
 end

@@ -51,8 +51,9 @@ Remove = Callable[[Connection, int], Coroutine[Any, Any, None]]
 
 @asynccontextmanager
 async def under_way(queue: Connection) -> AsyncIterator[Connection]:
-    """A transaction that stays open for the length of the block."""
+    """A transaction that stays open for the length of the block, with the locks that it would take as it commits."""
     async with queue.transaction():
+        await queue.execute("set constraints agent.member_joins immediate")
         yield queue
 
 

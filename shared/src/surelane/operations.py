@@ -41,6 +41,16 @@ class Cursor:
     finished_at: datetime | None = None
 
 
+async def free_groups(database: Pool | Connection) -> None:
+    """Give every group that waits behind a head that is not claimed another one.
+
+    Each call is a step of up to 1,000 groups and a transaction of its own, so that no lock is held for long.
+    """
+    after: str | None = ""
+    while after is not None:
+        after = await database.fetchval("select next from agent.free_groups($1)", after)
+
+
 class Operations(Schedules, Measured):
     """The operator's queries, each one call of a SQL function. For connections of role ``agent_operator``."""
 
@@ -94,12 +104,14 @@ class Operations(Schedules, Measured):
         return answer
 
     async def pause(self, kind: str) -> None:
-        """Pauses a kind: its waiting events are neither claimed nor expired."""
+        """Pause a kind: its waiting events are neither claimed nor expired."""
         await self._database.execute("select agent.pause_kind($1)", kind)
+        await free_groups(self._database)
 
     async def resume(self, kind: str) -> None:
-        """Resumes a kind."""
+        """Resume a kind."""
         await self._database.execute("select agent.resume_kind($1)", kind)
+        await free_groups(self._database)
 
     async def stats(self) -> list[dict[str, Any]]:
         """Events by kind and state, and since when the oldest pending one is visible."""

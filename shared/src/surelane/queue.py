@@ -67,7 +67,7 @@ class Queue(Jobs, Schedules, Measured):
     ) -> Event | None:
         """Claims one visible event of any kind that is not paused, chosen at random; ``None`` when there is none."""
         row = await self._database.fetchrow(
-            "select id, kind, event_ts, attempts, cardinality(claimed), vt, event, null::timestamptz, item_key"
+            "select id, kind, event_ts, attempts, array_upper(claimed, 1), vt, event, null::timestamptz, item_key"
             ", group_key, max_attempts, enqueued_at, errors, traceparent, lane, notes from agent.claim_event($1, $2)",
             max_attempts,
             invisible_for,
