@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from surelane.figures import Measured
+from surelane.groups import free_groups
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
 
@@ -39,16 +40,6 @@ class Cursor:
 
     id: int
     finished_at: datetime | None = None
-
-
-async def free_groups(database: Pool | Connection) -> None:
-    """Give every group that waits behind a head that is not claimed another one.
-
-    Each call is a step of up to 1,000 groups and a transaction of its own, so that no lock is held for long.
-    """
-    after: str | None = ""
-    while after is not None:
-        after = await database.fetchval("select next from agent.free_groups($1)", after)
 
 
 class Operations(Schedules, Measured):

@@ -11,6 +11,7 @@ import asyncpg
 
 from surelane.events import Completion, Event, Failure, Inserted, Peek, Settled
 from surelane.figures import Measured, read_figures
+from surelane.groups import free_groups
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
@@ -224,6 +225,10 @@ class Queue(Jobs, Schedules, Measured):
             "select agent.sweep_events($1, $2, $3, $4, $5)", max_attempts, max_vt_age, kinds, by_age, limit
         )
         return swept
+
+    async def free_groups(self) -> None:
+        """Give another head to every group that waits behind one which is not claimed, in bounded steps."""
+        await free_groups(self._database)
 
     async def rescue_events(self, dead_for: timedelta = timedelta(minutes=5)) -> int:
         """Ends the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Returns how many."""

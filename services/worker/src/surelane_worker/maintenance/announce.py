@@ -33,6 +33,7 @@ async def announce(
 
     ``clock_offset`` says how far this worker's clock is ahead of the database's, once it is known.
     """
+    known = False
     try:
         while True:
             pause = EVERY
@@ -40,6 +41,9 @@ async def announce(
                 offset = await clock_offset()
                 async with listener.connection() as connection:
                     await Queue(connection).announce_worker(name, kinds, __version__, offset)
+                    if not known:
+                        await Queue(connection).free_groups()
+                    known = True
             except (*UNAVAILABLE, *RETRYABLE):
                 pause = RETRY  # what claims says so
             except DatabaseError as error:
