@@ -45,15 +45,17 @@ $$;
 -- Created once: doing it again would keep inserts waiting until the migration ends.
 do $$
 begin
+    -- Its predecessor locked the head at once, until the transaction ended. First, as this takes the stronger lock.
+    if exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_inserted') then
+        drop trigger member_inserted on agent.event;
+        drop function agent.member_inserted();
+    end if;
     if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_inserted') then
         create trigger event_inserted after insert on agent.event for each statement execute function agent.event_inserted();
     end if;
     if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_joins') then
         create constraint trigger member_joins after insert on agent.event deferrable initially deferred
         for each row when (not new.head) execute function agent.member_joins();
-        -- Its predecessor locked the head at once, until the transaction ended.
-        drop trigger if exists member_inserted on agent.event;
-        drop function if exists agent.member_inserted();
     end if;
 end
 $$;

@@ -35,13 +35,14 @@ begin
         begin
             if _group.headless then
                 perform agent.promote(_group.group_key);
+                freed := freed + 1;
             elsif _group.wanting then
                 perform from agent.event where group_key = _group.group_key and head and claimed_by is null for update skip locked;
                 if found then
                     perform agent.reelect(array[_group.group_key]);
+                    freed := freed + 1;
                 end if;
             end if;
-            freed := freed + _group.wanting::int4;
         exception when unique_violation or lock_not_available then
             null; -- another transaction gave it a head meanwhile, or has all its members locked
         end;
