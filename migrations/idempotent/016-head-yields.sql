@@ -24,12 +24,25 @@ begin
 end
 $$;
 
--- Locks the head of a group that a row is about to enter, so that it cannot leave before the row is committed and seen by the
--- election; false: there is none. For key share, with which any number of rows enter at once; for update where the head will
--- step down for the row: raising the lock only then could deadlock with another newcomer. Whoever changes a head locks it for
+-- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: as its transaction commits, the
+-- trigger member_joins looks again. Where two enter an empty group, the second waits for the first at the unique index of heads.
+create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return exists (select from agent.event where group_key = _group_key and head);
+end
+$$;
+
+-- Locks the head of a group for a member that is about to be committed, so that it cannot leave before the election sees the
+-- member; false: there is none. For key share, with which any number of members join at once; for update where the head will
+-- step down for this one: raising the lock only then could deadlock with another newcomer. Whoever changes a head locks it for
 -- update, nothing weaker: an update that has to move a row to another page, or its values out of line, forgets the key share
 -- locks taken meanwhile (PostgreSQL 17 and 18 at least).
-create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
+create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off

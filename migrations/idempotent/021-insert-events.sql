@@ -63,6 +63,8 @@ declare
     _given record;
 begin
     perform agent.require_read_committed();
+    -- At once, not at commit: waiting for a head is bounded here.
+    set constraints agent.member_joins immediate;
     perform agent.register_kinds(array(select agent.event_kind(event) from unnest(_events) as event));
     _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
     return query select nth::int4, given.id, false from unnest(_ids) with ordinality as given (id, nth) where given.id = any(_stored);

@@ -1,9 +1,11 @@
 -- Moves events to history with how they ended; returns the ids of those that moved, and the continuations that waited for them.
 -- Each is locked, copied and deleted in one pass. Without claims the caller holds the locks. With them this is the fence: only
 -- what is still claimed so moves, and what another transaction has locked is skipped. Of groups, only those given: their heads
--- are locked. Without groups (the plain case, and the frequent one) neither members nor what a continuation waits for.
+-- are locked; of what a continuation waits for, only where that is one of those given, and locked. Without both (the plain case,
+-- and the frequent one) neither members nor children.
 create or replace function agent.end_events
-( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], out ended int8[], out continuations int8[])
+( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[] default null
+, out ended int8[], out continuations int8[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -30,8 +32,8 @@ begin
         -- One probe an item: a join would walk the whole index, dead rows and all, whenever the table was last seen empty.
         cross join lateral (
             select * from agent.event
-            where id = item.id and (_claims is null or claimed_by is not null and cardinality(claimed) = item.claim
-            and (group_key is null or group_key = any(_groups)) and (continuation_id is null or _groups is not null))
+            where id = item.id and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = item.claim
+            and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
             for update skip locked
         ) as e
         returning id, continuation_id

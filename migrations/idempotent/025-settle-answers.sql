@@ -16,7 +16,7 @@ begin
     return query
     select item.nth::int4
     , case when item.id = any(_held) and item.nth = first_value(item.nth) over (partition by item.id order by item.claim desc, item.nth) then 'done'
-           when exists (select from agent.event as e where e.id = item.id and e.claimed_by is not null and cardinality(e.claimed) = item.claim)
+           when exists (select from agent.event as e where e.id = item.id and e.claimed_by is not null and array_upper(e.claimed, 1) = item.claim)
            and item.id <> all(_held) then 'busy'
            else 'stale' end
     from unnest(_ids, _claims) with ordinality as item (id, claim, nth);

@@ -4,11 +4,16 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set jit = off
+set lock_timeout = '30ms'
 as $$
 declare
-    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+    _held int8[];
 begin
-    perform agent.give_back(_held, array[_pause]);
+    begin
+        _held := agent.give_back(agent.hold_claims(array[_id], array[_claim]), array[_pause]);
+    exception when lock_not_available or deadlock_detected then
+        _held := '{}';
+    end;
     return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
 end
 $$;

@@ -4,11 +4,17 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set jit = off
+set lock_timeout = '100ms'
 as $$
 declare
-    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+    _held int8[];
 begin
-    update agent.event set notes = _notes where id = any(_held);
+    begin
+        _held := agent.hold_claims(array[_id], array[_claim]);
+        update agent.event set notes = _notes where id = any(_held);
+    exception when lock_not_available or deadlock_detected then
+        _held := '{}';
+    end;
     return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
 end
 $$;

@@ -42,7 +42,11 @@ begin
         -- Fewer than asked for: there are no others.
         exit when places is not null or _exhausted < _limit or _past;
         if _exhausted > 100 then
-            perform agent.sweep_exhausted(_max_attempts, 1000, _kinds);
+            begin
+                perform agent.sweep_exhausted(_max_attempts, 1000, _kinds);
+            exception when lock_not_available or deadlock_detected then
+                null; -- the sweep must wait for a row; this claim need not
+            end;
             _past := true;
         end if;
     end loop;

@@ -8,6 +8,7 @@ as $$
 begin
     perform agent.hold_group((select group_key from agent.event where id = _id));
     perform from agent.event where id = _id for update;
+    perform agent.fence_behind(_id);
     perform agent.archive_events(array[_id], 'completed');
 end
 $$;

@@ -21,7 +21,7 @@ begin
     _most := coalesce(_e.max_attempts, (agent.attempts_of(array[_e.kind], _max_attempts))[1]);
     select * into _head from agent.event where group_key = _e.group_key and head and id <> _id;
     select c.reason, c.detail into reason, detail from (values
-        (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[cardinality(_e.claimed)])),
+        (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])),
         (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),

@@ -11,13 +11,19 @@ declare
     _now timestamptz := agent.clock();
     _held int8[] := agent.lock_for_sweep(_ids);
     _running int8[];
+    _unfenced text[];
 begin
     update agent.event set cancelled_by = session_user where id = any(_held) and claimed_by is not null and vt > _now;
     _running := array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > _now);
-    -- As where a claim finds them: what was held with a head whose lease lapsed goes back unspent.
-    perform agent.fence_members(array(
+    -- As where a claim finds them: members that were held with a head whose lease lapsed go back unspent. A head with a
+    -- member that another transaction has locked stays.
+    _unfenced := agent.fence_members(array(
         select e.group_key from agent.event as e where e.id = any(_held) and e.head and e.claimed_by is not null and e.vt <= _now
         and e.group_key is not null order by e.group_key), _now);
+    if _unfenced <> '{}' then
+        _held := array(select e.id from agent.event as e where e.id = any(_held) and not (e.head and e.claimed_by is not null and e.vt <= _now
+            and e.group_key is not null and e.group_key = any(_unfenced)));
+    end if;
     return query
     select given, case when given = any(_running) then 'running' when given = any(_held) then 'cancelled' else 'busy' end
     from unnest(_ids) as given where given = any(_held) or exists (select from agent.event as e where e.id = given);

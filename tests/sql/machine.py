@@ -52,9 +52,10 @@ def in_order(batch: list[tuple[int, str, str | None]]) -> Callable[[int], tuple[
 class Machine(RuleBasedStateMachine):
     """Each rule does one thing to both, and compares what was answered; the invariant compares everything."""
 
-    def __init__(self, queue: Connection, run: Callable[[Any], Any]) -> None:
+    def __init__(self, queue: Connection, other: Connection, run: Callable[[Any], Any]) -> None:
+        """``other`` is a second connection to the same database."""
         super().__init__()
-        self.queue, self.run, self.model = queue, run, Model()
+        self.queue, self.other, self.run, self.model = queue, other, run, Model()
         self.claims: list[tuple[int, int]] = []
         self.run(queue.execute(EMPTY))
 
@@ -254,6 +255,32 @@ class Machine(RuleBasedStateMachine):
             self.model.hand_back(event, counted=how == "fail", pause=0 if how == "release" else pause)
 
     @rule(
+        number=numbers,
+        kind=kinds,
+        group=st.sampled_from(["g", "h"]),
+        commits=st.booleans(),
+        how=st.sampled_from(["claim", "single", "complete", "fail", "release", "snooze", "extend"]),
+    )
+    def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
+        """A transaction that has entered a group and stays open changes nothing until it commits."""
+        transaction = self.other.transaction()
+        self.run(transaction.start())
+        identity = self.run(self.other.fetchval("select agent.enqueue($1, _group_key => $2)", kind, group))
+        match how:
+            case "claim":
+                self.claim_all()
+            case "single":
+                self.claim_a_single_one()
+            case _:
+                self.settle_a_claim(number, True, how, 400)
+        self.both_are_the_same()
+        if commits:
+            self.run(transaction.commit())
+            self.model.add(Event(identity, kind, self.model.now, self.model.now, group=group))
+        else:
+            self.run(transaction.rollback())
+
+    @rule(
         what=st.sampled_from(["delete", "cancel", "cancel", "reschedule", "reschedule", "requeue", "pause"]),
         number=numbers,
         wait=pauses,
@@ -281,6 +308,8 @@ class Machine(RuleBasedStateMachine):
     def delete_an_event(self, number: int) -> None:
         event = self.some(number)
         self.run(self.queue.execute("select agent.delete_event($1)", event.id if event else -1))
+        if event:
+            self.model.fence_behind(event)
         self.model.archive([event] if event else [], "completed", None)
 
     def cancel_an_event(self, number: int) -> None:
@@ -291,8 +320,7 @@ class Machine(RuleBasedStateMachine):
         event.cancelled = event.cancelled or (event.held and event.vt > self.model.now)
         assert answer == ("running" if event.held and event.vt > self.model.now else "cancelled")
         if answer == "cancelled":
-            if event.held and self.model.is_head(event):
-                self.model.fence(event.group)
+            self.model.fence_behind(event)
             self.model.archive([event], "cancelled", "cancelled by surelane")
 
     def reschedule_a_job(self, key: str, wait: int) -> None:
@@ -301,6 +329,7 @@ class Machine(RuleBasedStateMachine):
         running = [event for event in found if event.held and event.vt > self.model.now]
         assert answer == ("running" if running else "rescheduled" if found else None)
         for event in found if not running else []:
+            self.model.fence_behind(event)
             event.vt = self.model.now + wait
             event.held, event.heartbeat, event.retrying = False, None, False
             self.model.elect(event.group)

@@ -101,15 +101,21 @@ class Model:
                 event.held, event.heartbeat, event.vt = False, None, self.now
                 event.attempts -= 0 if event.cancelled else 1
 
+    def fence_behind(self, event: Event) -> None:
+        """Where a head that lapsed leaves or moves."""
+        if event.held and event.vt <= self.now and self.is_head(event):
+            self.fence(event.group)
+
     def free_groups(self) -> None:
-        """Groups that stand behind an idle head of a paused kind get another, where they can."""
+        """Groups get another head that stand behind an idle one of a paused kind, or a later one than they need."""
         for group in list(self.heads):
             head = self.live[self.heads[group][0]]
-            others = [event for event in self.members(group) if event is not head]
-            if (
-                not head.held
-                and head.kind in self.paused
-                and any(event.kind not in self.paused for event in others)
+            others = [
+                event for event in self.members(group) if event is not head and event.kind not in self.paused
+            ]
+            later = head.vt > self.now and not head.retrying
+            if not head.held and any(
+                head.kind in self.paused or (later and other.vt < head.vt) for other in others
             ):
                 self.elect(group)
 

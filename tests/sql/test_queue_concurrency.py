@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 import asyncpg
@@ -154,6 +155,26 @@ async def maintain(queue: Connection, floor: Floor) -> None:
         await asyncio.sleep(0.02)
 
 
+async def trespass(queue: Connection, floor: Floor, chance: Random, *, locking: bool) -> None:
+    """Transactions of others that stay open for a while, having entered a group or ``locking`` rows; all are undone."""
+    while not floor.all_done:
+        transaction = queue.transaction()
+        await transaction.start()
+        with suppress(asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+            if locking:
+                await queue.execute(
+                    "select from agent.event tablesample bernoulli (10) where not head limit 3 for update skip locked"
+                )
+            else:
+                group = await queue.fetchval(
+                    "select group_key from agent.event where head and lane = $1 limit 1", chance.randrange(16)
+                )
+                if group is not None:
+                    await queue.execute("select agent.enqueue($1, _group_key => $2)", KIND, group)
+            await asyncio.sleep(0.05)
+        await transaction.rollback()
+
+
 async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing: bool) -> Floor:
     """Everybody at once; any deadlock, or a wrong answer, ends it."""
     floor, chance = Floor(), Random(7)
@@ -166,6 +187,9 @@ async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing
                 )
             else:
                 tasks.create_task(work(connection, floor, number, Random(chance.random()), failing=failing))
+        if grouped:
+            # A locked member is stepped over, which changes the order.
+            tasks.create_task(trespass(await connect(), floor, Random(chance.random()), locking=failing))
         tasks.create_task(maintain(queue, floor))
     return floor
 

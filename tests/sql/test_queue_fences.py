@@ -13,6 +13,7 @@ from tests.sql.queue_steps import (
     Pair,
     advance,
     claim,
+    claim_one,
     complete,
     ended,
     ending,
@@ -23,6 +24,7 @@ from tests.sql.queue_steps import (
     pair,
     release,
     snooze,
+    sweep,
 )
 
 Settle = Callable[[Connection, Pair], Awaitable[list[str]]]
@@ -213,3 +215,60 @@ async def test_deleting_ends_an_event_whoever_holds_it(queue: Connection) -> Non
     assert await ending(queue, waiting) == ("completed", None)
     assert await ending(queue, running) == ("completed", None)
     assert await complete(queue, pair(row)) == ["stale"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "reschedule", "replace", "delete", "delete by hand"])
+async def test_the_members_of_a_lapsed_head_are_fenced_however_it_leaves(queue: Connection, how: str) -> None:
+    """A member with a single attempt, which never ran, gets it again."""
+    head = await enqueue(queue, group_key="g", item_key="head")
+    only = await enqueue(queue, group_key="g", max_attempts=1)
+    assert len(await claim(queue)) == 2
+    await advance(queue, TEN_MINUTES)
+    later = await queue.fetchval("select agent.clock() + interval '1 hour'")
+    match how:
+        case "cancel":
+            await queue.execute("select agent.cancel_event('head')")
+        case "reschedule":
+            await queue.execute("select agent.reschedule_event('head', $1)", later)
+        case "replace":
+            await enqueue(queue, group_key="g", item_key="head", on_duplicate="replace", run_at=later)
+        case "delete":
+            await queue.execute("select agent.delete_event($1)", head)
+        case _:
+            await queue.execute("delete from agent.event where id = $1", head)
+    await sweep(queue)
+    rows = await claim(queue)
+    assert [(row["id"], row["attempts"], row["claim"]) for row in rows] == [(only, 1, 2)]
+    assert await complete(queue, (only, 1), (only, 2)) == ["stale", "done"]
+
+
+async def test_the_moments_of_claims_are_bounded_and_claims_keep_their_numbers(queue: Connection) -> None:
+    identity = await enqueue(queue, dedupe_key="d", max_attempts=1000)
+    for number in range(1, 121):
+        (row,) = await claim(queue)
+        assert row["claim"] == number
+        assert await complete(queue, (identity, number - 1)) == ["stale"]
+        assert await release(queue, pair(row)) == ["done"]
+    one = await claim_one(queue)
+    assert one is not None
+    facts = await queue.fetchrow(
+        "select cardinality(claimed) as kept, array_upper(claimed, 1) as claim"
+        ", claimed[array_upper(claimed, 1)] = (select max(at) from unnest(claimed) as at) as last_is_last"
+        " from agent.event"
+    )
+    assert facts is not None
+    assert tuple(facts) == (100, 121, True)
+    assert await complete(queue, (identity, 100), (identity, 121)) == ["stale", "done"]
+
+
+async def test_the_record_of_changes_is_bounded(queue: Connection) -> None:
+    await queue.execute(
+        "select agent.enqueue('job', jsonb_build_object('n', n), _dedupe_key => 'd', _on_duplicate => 'replace')"
+        " from generate_series(0, 250) as n"
+    )
+    changes, payload = await queue.fetchrow("select changes, event ->> 'n' from agent.event")  # type: ignore[misc]
+    listed = json.loads(changes)
+    assert payload == "250"
+    assert len(listed) == 100
+    assert (listed[0]["action"], listed[0]["count"]) == ("omitted", 151)
+    assert {change["action"] for change in listed[1:]} == {"replaced"}

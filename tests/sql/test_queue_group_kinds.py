@@ -1,10 +1,13 @@
 """A group's events may be of several kinds; one that nobody claims must not hold up the others."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
+from surelane.operations import Operations
 from surelane.pool import Connection
+from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
     claim,
@@ -158,3 +161,96 @@ async def test_a_group_of_both_kinds_always_has_one_head_that_somebody_claims(
         await add(queue, UNHANDLED if unhandled_first == (number % 2 == 0) else HANDLED)
         assert len(await heads(queue, "g")) == 1
     assert len(await handled(queue)) == 3
+
+
+async def swept(queue: Connection) -> None:
+    await queue.execute("select agent.sweep_events(_by_age => false)")
+
+
+async def test_after_pause_and_resume_nothing_visible_waits_behind_a_later_head(queue: Connection) -> None:
+    visible = await add(queue, "parked")
+    later = await enqueue(
+        queue, HANDLED, group_key="g", run_at=await queue.fetchval("select agent.clock() + interval '1 hour'")
+    )
+    await queue.execute("select agent.pause_kind('parked')")
+    assert await heads(queue, "g") == [later]
+    await queue.execute("select agent.resume_kind('parked')")
+    assert await heads(queue, "g") == [visible]
+    assert [row["id"] for row in await claim(queue, "parked")] == [visible]
+
+
+async def test_after_a_worker_came_back_nothing_visible_waits_behind_a_parked_head(queue: Connection) -> None:
+    """While nobody handled its kind, the event that awaits an answer stood as the head."""
+    await announce(queue, "asks")
+    asking = await add(queue, "asks")
+    await claim(queue, "asks")
+    waiting = await add(queue, HANDLED)
+    deadline = await queue.fetchval("select agent.clock() + interval '1 day'")
+    await queue.fetchval("select agent.await_event($1, 1, $2)", asking, deadline)
+    assert await heads(queue, "g") == [asking]
+    await announce(queue, HANDLED, name="w2")
+    assert await handled(queue) == [waiting]
+
+
+async def test_a_retry_keeps_its_group_waiting_through_sweeps(queue: Connection) -> None:
+    """A failed event is tried again before those that came after it, though they are visible."""
+    first = await add(queue, HANDLED)
+    (row,) = await claim(queue, HANDLED)
+    await add(queue, HANDLED)
+    await fail(queue, pair(row), retry_in=MINUTE)
+    await swept(queue)
+    assert await heads(queue, "g") == [first]
+
+
+async def test_while_workers_are_replaced_groups_keep_their_order(queue: Connection) -> None:
+    """The old worker retires seconds before the new one comes: nothing may overtake meanwhile."""
+    await announce(queue, HANDLED, UNHANDLED)
+    first = await add(queue, UNHANDLED)
+    await announce(queue, HANDLED, name="w2")
+    await queue.execute("select agent.retire_worker('w1')")
+    await advance(queue, timedelta(seconds=20))
+    second = await add(queue, HANDLED)
+    await swept(queue)
+    assert await heads(queue, "g") == [first]
+    assert await handled(queue) == []
+    await announce(queue, HANDLED, UNHANDLED, name="w3")
+    rows = await claim(queue, HANDLED, UNHANDLED)
+    assert [row["id"] for row in rows] == [first, second]
+
+
+async def test_a_kind_whose_workers_retired_gives_way_in_the_end(queue: Connection) -> None:
+    await announce(queue, HANDLED, UNHANDLED)
+    await add(queue, UNHANDLED)
+    mention = await add(queue, HANDLED)
+    await queue.execute("select agent.retire_worker('w1')")
+    await advance(queue, MINUTE * 4)
+    await announce(queue, HANDLED, name="w2")
+    assert await handled(queue) == [mention]
+
+
+async def test_a_retiring_worker_does_not_wait_for_a_pause_under_way(
+    queue: Connection, connect: Connect
+) -> None:
+    await announce(queue, HANDLED)
+    await add(queue, HANDLED)
+    other = await connect()
+    async with asyncio.timeout(60), other.transaction():
+        await other.execute("select agent.pause_kind($1)", HANDLED)
+        await queue.execute("select agent.retire_worker('w1')")
+
+
+async def test_a_pause_frees_all_groups_in_bounded_steps(queue: Connection) -> None:
+    """The first 1,000 in its own transaction, the others by the operator's client, 1,000 a transaction."""
+    await queue.execute(
+        "select agent.enqueue(kind, _group_key => 'g' || g)"
+        " from generate_series(1, 2500) as g cross join (values ('parked'), ('job')) as k (kind) order by kind desc"
+    )
+    free = "select count(*) from agent.event where head and kind = 'job'"
+    assert await queue.fetchval(free) == 0
+    await queue.execute("select agent.pause_kind('parked')")
+    assert await queue.fetchval(free) == 1000
+    step = await queue.fetchrow("select next, freed from agent.free_groups('', 100)")
+    assert step is not None
+    assert step["freed"] == 100
+    await Operations(queue).pause("parked")
+    assert await queue.fetchval(free) == 2500

@@ -289,12 +289,13 @@ async def test_a_group_that_lost_its_head_is_healed_by_the_sweep(queue: Connecti
 
 
 async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, connect: Connect) -> None:
-    """While somebody inserts into a group, its settles answer busy; they keep their claims and are repeated."""
+    """While an insert into a group commits, its settles answer busy; they keep their claims and are repeated."""
     await three(queue)
     rows = [pair(row) for row in await claim(queue)]
     other = await connect()
     async with other.transaction():
         newcomer = await enqueue(other, group_key="g")
+        await other.execute("set constraints agent.member_joins immediate")
         assert await complete(queue, *rows) == ["busy"] * 3
     assert await complete(queue, *rows) == ["done"] * 3
     assert await ids(queue) == [newcomer]

@@ -27,22 +27,23 @@ return (select at from agent.test_clock);
 
 
 @contextmanager
-def connected(database: str) -> Iterator[tuple[Connection, Callable[[Any], Any]]]:
-    """A connection in an event loop of its own, for a test that is not a coroutine."""
+def connected(database: str) -> Iterator[tuple[Connection, Connection, Callable[[Any], Any]]]:
+    """Two connections in an event loop of their own, for a test that is not a coroutine."""
     with asyncio.Runner() as runner:
-        queue = runner.run(asyncpg.connect(database))
+        queue, other = [runner.run(asyncpg.connect(database)) for _ in range(2)]
         runner.run(queue.execute(CLOCK))
         try:
-            yield queue, runner.run
+            yield queue, other, runner.run
         finally:
-            runner.run(queue.close())
+            for connection in (other, queue):
+                runner.run(connection.close())
 
 
 def test_the_queue_does_what_its_model_does(database: str) -> None:
     """Short histories; one that goes wrong is reduced to its shortest form."""
-    with connected(database) as (queue, run):
+    with connected(database) as connections:
         run_state_machine_as_test(
-            cast("type[Machine]", partial(Machine, queue, run)),  # any factory will do
+            cast("type[Machine]", partial(Machine, *connections)),  # any factory will do
             settings=settings(
                 max_examples=25,
                 stateful_step_count=30,
@@ -62,12 +63,21 @@ def slack_event(chance: Random) -> tuple[int, str, str | None]:
     )
 
 
+def disturb(machine: Machine, chance: Random, number: int, pause: int, *, by_hand: bool) -> None:
+    """What operators and sweeps do."""
+    if by_hand:
+        what = chance.choice(["delete", "cancel", "cancel", "reschedule", "requeue", "requeue", "pause"])
+        machine.intervene(what, number, pause)
+    else:
+        machine.maintain(chance.random() < 0.5)
+
+
 def walk(machine: Machine, chance: Random, steps: int) -> None:
     """Takes random steps, most of them claims and settles, which go deeper than what hypothesis tries by itself."""
     for _ in range(steps):
         number, pause = chance.randrange(10_000), chance.choice([0, 0, 1, 400, 4000])
         kind, group = chance.choice(["slack.calm", "slack.parked"]), chance.choice(["g", "g", "g", "h", None])
-        match chance.choices(range(9), weights=[3, 3, 2, 5, 10, 3, 2, 1, 2])[0]:
+        match chance.choices(range(10), weights=[3, 3, 2, 5, 10, 3, 2, 1, 2, 2])[0]:
             case 0:
                 machine.insert_a_slack_event(number % 10, kind, group)
             case 1:
@@ -84,39 +94,39 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
             case 4:
                 how = chance.choice(["complete", "fail", "fail", "release", "snooze", "extend"])
                 machine.settle_a_claim(number, chance.random() < 0.8, how, pause)
-            case 5:
-                what = chance.choice(
-                    ["delete", "cancel", "cancel", "reschedule", "requeue", "requeue", "pause"]
-                )
-                machine.intervene(what, number, pause)
-            case 6:
-                machine.maintain(chance.random() < 0.5)
+            case 5 | 6 as which:
+                disturb(machine, chance, number, pause, by_hand=which == 5)
             case 7:
                 machine.insert_a_batch_of_slack_events([slack_event(chance) for _ in range(6)])
-            case _:
+            case 8:
                 machine.fill_a_group()
+            case _:
+                how = chance.choice(["claim", "single", "complete", "fail", "release", "snooze", "extend"])
+                machine.step_beside_an_open_insert(
+                    number, kind, chance.choice("gh"), chance.random() < 0.5, how
+                )
         machine.both_are_the_same()
 
 
 def test_long_random_histories_agree_with_the_model(database: str) -> None:
     """The same ones in every run."""
-    with connected(database) as (queue, run):
+    with connected(database) as connections:
         for seed in range(25):
-            walk_from(seed, queue, run)
+            walk_from(seed, *connections)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1000)
 def test_ever_other_random_histories_agree_with_the_model(database: str) -> None:
     end = time.monotonic() + float(os.environ.get("SURELANE_SOAK_SECONDS", "300"))
-    with connected(database) as (queue, run):
+    with connected(database) as connections:
         while time.monotonic() < end:
-            walk_from(SystemRandom().randrange(2**32), queue, run)
+            walk_from(SystemRandom().randrange(2**32), *connections)
 
 
-def walk_from(seed: int, queue: Connection, run: Callable[[Any], Any]) -> None:
+def walk_from(seed: int, queue: Connection, other: Connection, run: Callable[[Any], Any]) -> None:
     """A walk; one that goes wrong says with which seed it can be had again."""
     try:
-        walk(Machine(queue, run), Random(seed), 60)
+        walk(Machine(queue, other, run), Random(seed), 60)
     except Exception as error:
         raise AssertionError(f"a walk with seed {seed} went wrong: {error}") from error

@@ -10,6 +10,7 @@ import asyncpg
 
 from surelane.calls import Calls
 from surelane.figures import Measured
+from surelane.groups import free_groups
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
 
@@ -134,12 +135,14 @@ class Operations(Schedules, Measured):
             after = Cursor(page[-1]["id"], page[-1]["finished_at"])
 
     async def pause(self, kind: str) -> None:
-        """Pauses a kind: its waiting events are neither claimed nor expired."""
+        """Pause a kind: its waiting events are neither claimed nor expired."""
         await self._database.execute("select agent.pause_kind($1)", kind)
+        await free_groups(self._database)
 
     async def resume(self, kind: str) -> None:
-        """Resumes a kind."""
+        """Resume a kind."""
         await self._database.execute("select agent.resume_kind($1)", kind)
+        await free_groups(self._database)
 
     async def stats(self) -> list[dict[str, Any]]:
         """Events by kind and state, and since when the oldest pending one is visible."""

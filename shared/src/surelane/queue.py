@@ -21,6 +21,7 @@ from surelane.events import (
     Settled,
 )
 from surelane.figures import Measured, read_figures
+from surelane.groups import free_groups
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
@@ -80,7 +81,7 @@ class Queue(Jobs, Schedules, Measured):
     ) -> Event | None:
         """Claims one visible event of any kind that is not paused, chosen at random; ``None`` when there is none."""
         row = await self._database.fetchrow(
-            "select id, kind, event_ts, attempts, cardinality(claimed), vt, event, null::timestamptz, item_key"
+            "select id, kind, event_ts, attempts, array_upper(claimed, 1), vt, event, null::timestamptz, item_key"
             ", group_key, max_attempts, enqueued_at, errors, traceparent, lane, notes from agent.claim_event($1, $2)",
             max_attempts,
             invisible_for,
@@ -257,6 +258,10 @@ class Queue(Jobs, Schedules, Measured):
             mend,
         )
         return swept
+
+    async def free_groups(self) -> None:
+        """Give another head to every group that waits behind one which is not claimed, in bounded steps."""
+        await free_groups(self._database)
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """Ends the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Returns how many."""

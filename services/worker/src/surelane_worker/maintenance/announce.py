@@ -45,6 +45,7 @@ class Announcer:
         self._kinds = kinds
         self._clock_offset = clock_offset
         self._max_attempts = max_attempts
+        self._known = False
         self._saying: asyncio.Task[timedelta] | None = None
 
     async def run(self) -> None:
@@ -75,6 +76,9 @@ class Announcer:
                 await Queue(connection).announce_worker(
                     self._name, self._kinds, __version__, offset, self._max_attempts
                 )
+                if not self._known:
+                    await Queue(connection).free_groups()
+                self._known = True
         except (*UNAVAILABLE, *RETRYABLE):
             return RETRY  # what claims says so
         except DatabaseError as error:

@@ -55,6 +55,7 @@ class Sweep:
                 log.error("sweep failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
 
     async def _sweep(self) -> None:
+        await self._queue.free_groups()
         by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
         swept, mend = 1, True
         while swept:

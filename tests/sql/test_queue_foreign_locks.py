@@ -1,0 +1,234 @@
+"""An open foreign transaction: what workers do for many events goes on around the rows that it has locked."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from surelane.jobs import Continuation, Job
+from surelane.pool import Connection
+from surelane.queue import Queue
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    TEN_MINUTES,
+    advance,
+    claim,
+    complete,
+    enqueue,
+    extend,
+    fail,
+    heads,
+    live,
+    pair,
+    release,
+    snooze,
+)
+
+LOCKED = "select from agent.event where id = $1 for update"
+DELETED = "delete from agent.event where id = $1"
+foreign = pytest.mark.parametrize("statement", [LOCKED, DELETED], ids=["locked", "deleted"])
+
+
+@asynccontextmanager
+async def stays_open(connection: Connection, statement: str, *arguments: Any) -> AsyncIterator[None]:
+    """A statement in a transaction that stays open for the length of the block, and is then rolled back.
+
+    Nothing in the block may wait for it.
+    """
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute(statement, *arguments)
+    try:
+        async with asyncio.timeout(60):
+            yield
+    finally:
+        await transaction.rollback()
+
+
+async def member(queue: Connection, group: str = "g", **named: Any) -> int:
+    return await enqueue(queue, group_key=group, **named)
+
+
+@foreign
+async def test_a_claim_steps_over_a_locked_member(
+    queue: Connection, connect: Connect, statement: str
+) -> None:
+    first, locked, third = [await member(queue) for _ in range(3)]
+    other = await enqueue(queue)
+    async with stays_open(await connect(), statement, locked):
+        rows = await claim(queue)
+        assert {row["id"] for row in rows} == {first, third, other}
+        answers = dict(zip([row["id"] for row in rows], await complete(queue, *map(pair, rows)), strict=True))
+        assert answers[other] == answers[first] == "done"
+        assert answers[third] == "busy", "the group's next head is locked"
+    assert await complete(queue, (third, 1)) == ["done"]
+    assert [row["id"] for row in await claim(queue)] == [locked]
+
+
+@foreign
+async def test_heartbeats_and_settles_go_on_around_a_held_member_that_is_locked(
+    queue: Connection, connect: Connect, statement: str
+) -> None:
+    first, locked, third = [await member(queue) for _ in range(3)]
+    other = await enqueue(queue)
+    assert len(await claim(queue)) == 4
+    items = [(identity, 1) for identity in (first, locked, third, other)]
+    await advance(queue, timedelta(minutes=5))
+    async with stays_open(await connect(), statement, locked):
+        assert await extend(queue, *items) == ["done", "busy", "done", "done"]
+        assert await release(queue, (locked, 1)) == ["busy"]
+        assert await complete(queue, *items) == ["done", "busy", "busy", "done"]
+        row = await live(queue, third)
+        assert row is not None
+        assert row["visible_in"] > timedelta(minutes=9)
+    assert await complete(queue, *items[1:3]) == ["done", "done"]
+
+
+@pytest.mark.parametrize("how", ["fail", "final", "release", "snooze", "await"])
+async def test_a_settle_whose_successor_is_locked_is_busy_alone(
+    queue: Connection, connect: Connect, how: str
+) -> None:
+    """Its claim elects the group's next head among the members, and may not wait for one."""
+    held, other = await member(queue), await enqueue(queue)
+    rows = await claim(queue)
+    locked = await member(queue)
+    items = [(held, 1), (other, 1)]
+    async with stays_open(await connect(), LOCKED, locked):
+        match how:
+            case "fail" | "final":
+                answers = await fail(queue, *items, final=how == "final")
+            case "release":
+                answers = await release(queue, *items)
+            case "snooze":
+                answers = [await snooze(queue, item, TEN_MINUTES) for item in items]
+            case _:
+                deadline = await queue.fetchval("select agent.clock() + interval '1 hour'")
+                answers = [
+                    await queue.fetchval("select agent.await_event($1, $2, $3)", *item, deadline)
+                    for item in items
+                ]
+        # All but a final failure leave the event itself, which may stand as the head again.
+        assert answers == ["busy" if how == "final" else "done", "done"]
+    assert len(rows) == 2
+    assert len(await heads(queue, "g")) == 1
+
+
+async def test_a_lapsed_group_with_a_locked_member_waits_alone(queue: Connection, connect: Connect) -> None:
+    """Its members must be fenced before the head is tried again."""
+    first, locked = await member(queue), await member(queue)
+    assert len(await claim(queue)) == 2
+    await advance(queue, TEN_MINUTES)
+    other = await enqueue(queue)
+    async with stays_open(await connect(), LOCKED, locked):
+        assert [row["id"] for row in await claim(queue)] == [other]
+    assert [row["id"] for row in await claim(queue)] == [first]
+    row = await live(queue, locked)
+    assert row is not None
+    assert (row["claimed_by"], row["attempts"]) == (None, 0)
+
+
+async def test_a_member_that_is_being_inserted_hides_nothing(queue: Connection, connect: Connect) -> None:
+    """A transaction that entered the group and stays open delays neither claims nor heartbeats nor settles."""
+    head = await member(queue)
+    async with stays_open(await connect(), "select agent.enqueue('job', _group_key => 'g')"):
+        assert [row["id"] for row in await claim(queue)] == [head]
+        assert await extend(queue, (head, 1)) == ["done"]
+        assert await fail(queue, (head, 1)) == ["done"]
+        assert [row["id"] for row in await claim(queue)] == [head]
+        assert await complete(queue, (head, 2)) == ["done"]
+        assert await heads(queue, "g") == []
+
+
+async def test_a_member_whose_head_left_meanwhile_becomes_the_head_at_its_commit(
+    queue: Connection, connect: Connect
+) -> None:
+    head, others = await member(queue), [await connect(), await connect()]
+    transactions = [other.transaction() for other in others]
+    for other, transaction in zip(others, transactions, strict=True):
+        await transaction.start()
+        await member(other)
+    await claim(queue)
+    assert await complete(queue, (head, 1)) == ["done"]
+    await asyncio.gather(*(transaction.commit() for transaction in transactions))
+    assert len(await heads(queue, "g")) == 1
+    assert len(await claim(queue)) == 2
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select agent.enqueue('job', _group_key => 'g')",
+        "select from agent.event where kind = 'then' for update",
+    ],
+    ids=["its group is entered", "it is locked"],
+)
+async def test_children_end_beside_a_transaction_on_their_continuation(
+    queue: Connection, connect: Connect, statement: str
+) -> None:
+    """Counting off a continuation that is locked is busy; nothing else of the batch is."""
+    client = Queue(queue)
+    await client.fan_out([Job("child", {})], Continuation("then", group_key="g"))
+    await client.fan_out([Job("child", {})], Continuation("also"))
+    other = await enqueue(queue, "child", group_key="h")
+    rows = await claim(queue, "child")
+    items = [pair(row) for row in sorted(rows, key=lambda row: row["id"])]
+    busy = "busy" if statement.startswith("select from") else "done"
+    async with stays_open(await connect(), statement):
+        assert await complete(queue, *items) == [busy, "done", "done"]
+        assert items[2][0] == other
+    await complete(queue, *items)
+    assert len(await claim(queue, "then", "also")) == 2
+
+
+async def test_a_failed_child_does_not_wait_for_what_would_end_with_it(
+    queue: Connection, connect: Connect
+) -> None:
+    """The first child that fails ends the inner continuation, and that counts off the outer one."""
+    client = Queue(queue)
+    outer = await client.fan_out([Job("plan", {})], Continuation("outer", fails_with_children=True))
+    (plan,) = await claim(queue, "plan")
+    await client.continue_event(
+        *pair(plan), [Job("child", {})], Continuation("inner", fails_with_children=True)
+    )
+    other = await enqueue(queue, "child")
+    rows = sorted(await claim(queue, "child"), key=lambda row: row["id"])
+    async with stays_open(await connect(), LOCKED, outer):
+        assert await fail(queue, *map(pair, rows), final=True) == ["busy", "done"]
+    assert rows[1]["id"] == other
+    assert await fail(queue, pair(rows[0]), final=True) == ["done"]
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+async def test_settles_of_groups_and_of_each_others_continuations_do_not_deadlock(
+    queue: Connection, connect: Connect
+) -> None:
+    """Each ended a member of the group that the other's continuation waits in."""
+    client, other = Queue(queue), await connect()
+    for name in "ab":
+        await member(queue, name)
+        await client.fan_out([Job("child", {})], Continuation("then", group_key=name))
+    in_a, in_b = [pair(row) for row in await claim(queue)]
+    of_a, of_b = [pair(row) for row in sorted(await claim(queue, "child"), key=lambda row: row["id"])]
+    async with asyncio.timeout(60), queue.transaction():
+        assert await complete(queue, in_a) == ["done"]
+        async with other.transaction():
+            assert await complete(other, in_b) == ["done"]
+            assert await complete(queue, of_b) == ["busy"]
+            assert await complete(other, of_a) == ["busy"]
+    assert await complete(queue, of_a, of_b) == ["done", "done"]
+    assert len(await claim(queue, "then")) == 2
+
+
+async def test_children_that_cannot_enter_a_group_leave_the_settle_busy(
+    queue: Connection, connect: Connect
+) -> None:
+    head, plan = await member(queue), await enqueue(queue, "plan")
+    await claim(queue, "plan")
+    client = Queue(queue)
+    settle = (plan, 1, [Job("child", {}, group_key="g")], Continuation("then"))
+    async with stays_open(await connect(), LOCKED, head):
+        assert await client.continue_event(*settle) == "busy"
+    assert await client.continue_event(*settle) == "done"
