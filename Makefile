@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared services/ingest services/worker migrations
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
-TESTS ?= tests/system tests/sql tests/deploy tests/unit # the longest first
+TESTS ?= tests/system tests/sql $(wildcard tests/security) tests/deploy tests/unit # the longest first
 # Tests wait more than they compute: more of them at once than there are cores.
 JOBS ?= 3
 
