@@ -99,7 +99,8 @@ class Project:
 def project(*files: str, env: Mapping[str, str] | None = None) -> Iterator[Project]:
     """A project with a name and ports of its own, removed with its volumes at the end."""
     engine()
-    ports = {"SURELANE_PORT": str(free_port()), "SURELANE_SIMULATOR_PORT": str(free_port())}
+    names = ("SURELANE_PORT", "SURELANE_OPERATOR_PORT", "SURELANE_SIMULATOR_PORT")
+    ports = {name: str(free_port()) for name in names}
     given = {"SURELANE_REGISTRY": REGISTRY, **ports, **(env or {})}
     made = Project(f"surelane-test-{secrets.token_hex(4)}", given, files)
     try:

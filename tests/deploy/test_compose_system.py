@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 
+import aiohttp
 import pytest
 import yaml
 
@@ -14,9 +15,12 @@ from tests.scenario import all_answered_once, answered_once, history_is_hypertab
 pytestmark = [pytest.mark.container, pytest.mark.timeout(420), pytest.mark.usefixtures("images")]
 
 
+TOKEN = "a-token-of-the-operators"
+
+
 @pytest.fixture(scope="module")
 def system(images: dict[str, str]) -> Iterator[Project]:  # noqa: ARG001 - built before
-    with project() as running:
+    with project(env={"SURELANE_API_TOKEN": TOKEN}) as running:
         running.compose("up", "--detach", "--wait", "--wait-timeout=180")
         yield running
 
@@ -24,6 +28,16 @@ def system(images: dict[str, str]) -> Iterator[Project]:  # noqa: ARG001 - built
 async def test_a_mention_is_answered_and_kept_in_a_hypertable(system: Project) -> None:
     await answered_once(system.system)
     assert await history_is_hypertable(system.system)
+
+
+async def test_the_operators_api_answers_on_a_port_of_its_own_behind_its_token(system: Project) -> None:
+    url = f"http://127.0.0.1:{system.env['SURELANE_OPERATOR_PORT']}/v1/jobs?limit=1"
+    given = {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url) as refused, session.get(url, headers=given) as answered:
+            assert (refused.status, answered.status) == (401, 200)
+        async with session.get(f"{system.system.ingest}/v1/jobs", headers=given) as hidden:
+            assert hidden.status == 404
 
 
 async def test_three_workers_answer_each_mention_once(system: Project) -> None:
