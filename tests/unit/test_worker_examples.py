@@ -33,5 +33,5 @@ def test_teams_handlers_load() -> None:
 
 def test_teams_image_is_named_after_the_handlers_it_copies() -> None:
     lines = (TEAM / "Dockerfile").read_text().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert "ENV SURELANE_HANDLERS=team_bot:handlers" in lines
