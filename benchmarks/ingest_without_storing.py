@@ -3,10 +3,10 @@
 import sys
 
 from surelane.events import Inserted
-from surelane.lifecycle import run
 from surelane_ingest import wiring
 from surelane_ingest.lane import Answer
 from surelane_ingest.writer import Writer
+from surelane_service.lifecycle import run
 
 
 class Forgetful(Writer):

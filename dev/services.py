@@ -14,7 +14,7 @@ import aiohttp
 from dev.accounts import uri_of
 from dev.data_directory import program
 from dev.settings import UpSettings
-from surelane.settings import DEMO_SIGNING_SECRET
+from surelane_service.settings import DEMO_SIGNING_SECRET
 
 DATABASE = "surelane"
 SLACK_SECRETS = ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")

@@ -7,8 +7,8 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dev.simulator.settings import LOCALHOST, reached_at
-from surelane.durations import Duration
-from surelane.settings import Port
+from surelane_service.durations import Duration
+from surelane_service.settings import Port
 
 ROOT = Path(__file__).resolve().parent.parent
 

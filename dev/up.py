@@ -19,8 +19,8 @@ from dev.processes import Child
 from dev.services import DATABASE, Databases, Service, ready, services, set_aside, where_to_look
 from dev.settings import UpSettings
 from surelane.errors import SettingsError, SurelaneError
-from surelane.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
-from surelane.settings import load_settings
+from surelane_service.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
+from surelane_service.settings import load_settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE = 5.0  # seconds a service may take to end beyond its drain

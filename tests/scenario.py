@@ -12,7 +12,7 @@ import aiohttp
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.settings import DEMO_SIGNING_SECRET
+from surelane_service.settings import DEMO_SIGNING_SECRET
 
 CHANNEL = "C0GENERAL1"
 PERSON = "U0ADA00001"

@@ -11,10 +11,10 @@ from dev.simulator.client import SimulatorClient
 from dev.simulator.load import Summary, run_load
 from dev.simulator.model import JSON
 from dev.simulator.settings import SimulatorSettings
-from surelane import lifecycle
 from surelane.errors import SurelaneError
-from surelane.logs import configure_logs
-from surelane.settings import load_settings
+from surelane_service import lifecycle
+from surelane_service.logs import configure_logs
+from surelane_service.settings import load_settings
 
 app = typer.Typer(help="A Slack to develop and test against.", add_completion=False, rich_markup_mode=None)
 

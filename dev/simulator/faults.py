@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from surelane.durations import Duration
+from surelane_service.durations import Duration
 
 ApiFault = Literal["rate_limited", "server_error", "slow", "invalid_auth", "answer_lost"]
 DeliveryFault = Literal["duplicate", "out_of_order"]

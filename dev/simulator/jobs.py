@@ -9,8 +9,8 @@ import asyncpg
 
 from dev.simulator.delivery import Delivery
 from dev.simulator.model import JSON
-from surelane.logs import get_logger
 from surelane.pool import UNAVAILABLE, Pool, close_pool, create_pool
+from surelane_service.logs import get_logger
 
 EVERY = timedelta(milliseconds=500)
 AFTER_FAILURE = timedelta(seconds=5)

@@ -12,7 +12,7 @@ import aiohttp
 
 from dev.simulator.delivery import Attempt, Delivery
 from dev.simulator.signing import signed_headers
-from surelane.settings import DEMO_SIGNING_SECRET
+from surelane_service.settings import DEMO_SIGNING_SECRET
 
 USER_AGENT = "Slackbot 1.0 (+https://api.slack.com/robots)"
 MOST_REDIRECTS = 2

@@ -14,8 +14,8 @@ from dev.simulator.control.inputs import SIMULATOR, explain_errors
 from dev.simulator.jobs import JobWatch
 from dev.simulator.settings import SimulatorSettings, reached_at
 from dev.simulator.simulator import Simulator
-from surelane.logs import get_logger
-from surelane.private import serving
+from surelane_service.logs import get_logger
+from surelane_service.probes import serving
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 2 * 1024 * 1024

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from surelane.durations import Duration
-from surelane.settings import Port
+from surelane_service.durations import Duration
+from surelane_service.settings import Port
 
 RETRY_DELAYS = (timedelta(0), timedelta(seconds=2), timedelta(seconds=10))
 LOCALHOST = "127.0.0.1"

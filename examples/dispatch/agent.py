@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from surelane.webhooks import answer_id, read_secrets, sign, task_id, verified
+from surelane_service.webhooks import answer_id, read_secrets, sign, task_id, verified
 
 SKILLS: dict[str, Callable[[str], Any]] = {"counter": lambda text: len(text.split()), "shouter": str.upper}
 PATIENCE = 600

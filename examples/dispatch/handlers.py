@@ -8,8 +8,8 @@ SURELANE_PUBLIC_URL=https://bot.example
 from typing import Any
 
 from surelane_worker import Context, Event, FanOut, Handlers
-from surelane_worker.handlers.dispatch import dispatch
-from surelane_worker.handlers.dispatch import handlers as dispatching
+from surelane_worker.builtin.dispatch import dispatch
+from surelane_worker.builtin.dispatch import handlers as dispatching
 
 handlers = Handlers()
 handlers.include(dispatching)

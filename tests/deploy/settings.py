@@ -9,8 +9,8 @@ from pydantic_settings import BaseSettings
 import surelane_ingest.settings
 import surelane_migrations.settings
 import surelane_worker.settings
-from surelane.settings import load_settings
 from surelane_ingest.settings import IngestSettings
+from surelane_service.settings import load_settings
 
 LIBPQ = {"PGPASSWORD"}
 """What the database driver reads by itself."""

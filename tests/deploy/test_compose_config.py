@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from surelane.durations import parse_duration
-from surelane.settings import DEMO_SIGNING_SECRET, SLACK_API_URL
+from surelane_service.durations import parse_duration
+from surelane_service.settings import DEMO_SIGNING_SECRET, SLACK_API_URL
 from tests.deploy.commands import ROOT, version
 from tests.deploy.compose import PRODUCTION, SECRETS, config
 from tests.deploy.settings import is_read

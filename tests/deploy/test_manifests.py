@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from surelane.durations import parse_duration
-from surelane.settings import DEMO_SIGNING_SECRET
+from surelane_service.durations import parse_duration
+from surelane_service.settings import DEMO_SIGNING_SECRET
 from tests.deploy.commands import ROOT, version
 from tests.deploy.manifests import (
     DEMONSTRATION,

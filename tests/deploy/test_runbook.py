@@ -6,7 +6,7 @@ import shlex
 import pytest
 import typer
 
-from surelane.cli.command import app
+from surelane_operator.cli.command import app
 from tests.deploy.commands import ROOT
 from tests.deploy.manifests import OBSERVED, rendered
 from tests.deploy.monitoring import RUNBOOK

@@ -3,8 +3,14 @@
 import pytest
 
 from surelane.errors import SettingsError
-from surelane.settings import DEMO_API_TOKEN, DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET, is_slack, load_settings
 from surelane_ingest.settings import IngestSettings
+from surelane_service.settings import (
+    DEMO_API_TOKEN,
+    DEMO_BOT_TOKEN,
+    DEMO_SIGNING_SECRET,
+    is_slack,
+    load_settings,
+)
 from surelane_worker.settings import WorkerSettings
 
 SLACK = [

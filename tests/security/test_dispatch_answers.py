@@ -12,10 +12,10 @@ from examples.dispatch.agent import Agent
 
 from surelane import Queue
 from surelane.pool import Connection
-from surelane.private import serving
-from surelane.settings import load_settings
-from surelane.webhooks import ID, answer_id, sign, task_id
-from surelane_worker.remote import Accepted, RemoteAgents
+from surelane_service.probes import serving
+from surelane_service.settings import load_settings
+from surelane_service.webhooks import ID, answer_id, sign, task_id
+from surelane_worker.remote_agents.client import Accepted, RemoteAgents
 from surelane_worker.settings import WorkerSettings
 from tests.databases import Server, as_role
 from tests.sql.queue_steps import claim, ended, pair

@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from surelane.settings import load_settings
-from surelane.spans import Tracer
 from surelane_ingest.http_server import MAX_FIELD, MAX_HEADERS
 from surelane_ingest.refusals import Refusals
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.wiring import running
+from surelane_service.settings import load_settings
+from surelane_service.telemetry.spans import Tracer
 from tests.databases import as_role
 from tests.processes import Service, free_port, service
 from tests.system.ingest_client import SECRET, Slack, mention, settings

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from surelane.private import is_private_name, private_app, serving
+from surelane_service.probes import is_private_name, private_app, serving
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from surelane.events import DEAD_FOR, DEFAULT_MAX_ATTEMPTS
-from surelane.operations import Operations
 from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane_operator.operations import Operations
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, claim_one, ending, enqueue, fail, live, pair, sweep
 

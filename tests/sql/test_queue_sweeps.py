@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from surelane.jobs import Continuation
-from surelane.operations import Filter, Operations
 from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane_operator.operations import Filter, Operations
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, ending, enqueue, envelope, insert, live, sweep
 

@@ -17,8 +17,8 @@ from dev.simulator.settings import SimulatorSettings
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.private import serving
-from surelane.settings import DEMO_SIGNING_SECRET
+from surelane_service.probes import serving
+from surelane_service.settings import DEMO_SIGNING_SECRET
 from tests.processes import until
 
 AT_ONCE = (timedelta(0), timedelta(milliseconds=20), timedelta(milliseconds=40))

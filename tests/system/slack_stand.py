@@ -13,9 +13,9 @@ from dev.simulator.settings import SimulatorSettings
 from dev.simulator.simulator import Simulator
 
 from surelane.pool import Connection
-from surelane.private import serving
 from surelane.queue import Queue
-from surelane.settings import load_settings
+from surelane_service.probes import serving
+from surelane_service.settings import load_settings
 
 
 @dataclass(frozen=True)

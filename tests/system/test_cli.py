@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 from typer.testing import CliRunner
 
-from surelane.cli.command import app
 from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane_operator.cli.command import app
 from tests.databases import as_role
 from tests.processes import clean_environment, free_port
 
@@ -41,7 +41,7 @@ class Command:
 
     async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "surelane.cli", *arguments),
+            *(sys.executable, "-m", "surelane_operator.cli", *arguments),
             env={**clean_environment(), "COLUMNS": "200", "DATABASE_URL": self.database, **env},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

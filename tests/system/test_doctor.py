@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import pytest
 
-from surelane.doctor import Finding, Level, examine
-from surelane.doctor.finding import span
-from surelane.doctor.server import clock_finding
 from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane_operator.doctor import Finding, Level, examine
+from surelane_operator.doctor.finding import span
+from surelane_operator.doctor.server import clock_finding
 from tests.databases import Server, as_role
 from tests.processes import clean_environment, free_port
 from tests.system.pooler import pooled
@@ -39,7 +39,7 @@ def findings(database: str) -> Examine:
 async def doctor(database: str, *arguments: str) -> tuple[int, str, str]:
     """The command, as a process."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "surelane.cli", "doctor", *arguments),
+        *(sys.executable, "-m", "surelane_operator.cli", "doctor", *arguments),
         env={**clean_environment(), "COLUMNS": "200", "DATABASE_URL": database},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -13,7 +13,7 @@ from surelane.events import Settled
 from surelane.jobs import Continuation, Job
 from surelane.pool import Connection
 from surelane.queue import Queue
-from surelane_worker.counted_queue import CountedQueue
+from surelane_worker.observing.counted_queue import CountedQueue
 from tests.databases import Server, as_role
 from tests.metrics import documented, documented_labels, exported, labels, ours, value
 from tests.otlp import receiving

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from surelane.telemetry import FLUSH
+from surelane_service.telemetry.setup import FLUSH
 from tests.otlp import GRPC, HTTP, PROTOCOLS
 from tests.processes import Service, free_port, until
 from tests.scenario import Mention, eventually, new_mention, outcomes, send

@@ -12,7 +12,7 @@ import pytest
 
 from surelane.pool import Connection
 from surelane.queue import Queue
-from surelane.telemetry import SCHEMA_URL
+from surelane_service.telemetry.setup import SCHEMA_URL
 from tests.databases import Server
 from tests.otlp import HTTP, PROTOCOLS, Received
 from tests.processes import until

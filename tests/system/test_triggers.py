@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from surelane.pool import Connection
-from surelane.webhooks import SIGNATURE, TIMESTAMP, sign
+from surelane_service.webhooks import SIGNATURE, TIMESTAMP, sign
 from tests.databases import Server, as_role
 from tests.processes import free_port
 from tests.system.ingest_client import Answer, Served, served

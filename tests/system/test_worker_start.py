@@ -6,7 +6,7 @@ import sys
 import aiohttp
 import pytest
 
-from surelane.lifecycle import EXIT_SETTINGS
+from surelane_service.lifecycle import EXIT_SETTINGS
 from tests.processes import clean_environment
 from tests.system.worker import environment, worker
 

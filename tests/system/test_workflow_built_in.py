@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.operations import Operations
 from surelane.pool import Connection
 from surelane.queue import Queue
-from surelane_worker.handlers.built_in import handlers
+from surelane_operator.operations import Operations
+from surelane_worker.builtin.built_in import handlers
 from tests.databases import Server, as_role
 from tests.processes import Service, service
 from tests.scenario import eventually

@@ -16,11 +16,11 @@ from examples.agent_turn.gateway import TABLE, Message, receive
 from examples.dispatch.agent import Agent
 
 from surelane.jobs import Continuation, Job
-from surelane.operations import Operations
 from surelane.pool import Connection
-from surelane.private import serving
 from surelane.queue import Queue
-from surelane.webhooks import answer_id, sign
+from surelane_operator.operations import Operations
+from surelane_service.probes import serving
+from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
 from tests.processes import free_port, service
 from tests.system.ingest_client import Served, served

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from surelane.private import serving
-from surelane.settings import load_settings
-from surelane.webhooks import sign, verified
-from surelane_worker.outbound import LARGEST, PrivateAddressError, check
-from surelane_worker.remote import Accepted, Answered, RefusedError, RemoteAgentError, RemoteAgents
+from surelane_service.outbound import LARGEST, PrivateAddressError, check
+from surelane_service.probes import serving
+from surelane_service.settings import load_settings
+from surelane_service.webhooks import sign, verified
+from surelane_worker.remote_agents.client import (
+    Accepted,
+    Answered,
+    RefusedError,
+    RemoteAgentError,
+    RemoteAgents,
+)
 from surelane_worker.settings import WorkerSettings
 from tests.processes import free_port
 

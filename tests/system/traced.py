@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from surelane.spans import trace_id_of
+from surelane_service.telemetry.spans import trace_id_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
 from tests.scenario import BOT, PERSON, Mention, eventually, new_mention, outcomes, send

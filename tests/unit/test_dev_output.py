@@ -10,7 +10,7 @@ from dev.output import Output
 
 FAILING = """
 import structlog
-from surelane.logs import configure_logs, get_logger
+from surelane_service.logs import configure_logs, get_logger
 configure_logs("surelane-worker")
 try:
     try:

@@ -4,8 +4,8 @@ import pytest
 from dev.services import Databases, services, set_aside, where_to_look
 from dev.settings import UpSettings
 
-from surelane.settings import DEMO_SIGNING_SECRET, load_settings
 from surelane_ingest.settings import IngestSettings
+from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
 from surelane_worker.settings import WorkerSettings
 
 PORTS = {"ingest": 1080, "ingest_private": 1081, "worker_private": 1082, "simulator": 1090}

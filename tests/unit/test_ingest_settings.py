@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from surelane.compatibility import unfit
 from surelane.errors import SettingsError
-from surelane.settings import DEMO_SIGNING_SECRET, load_settings
 from surelane_ingest.installation import Installation, installation
 from surelane_ingest.settings import IngestSettings
+from surelane_service.compatibility import unfit
+from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from unittest.mock import sentinel
 import pytest
 
 from surelane.events import DEAD_FOR
-from surelane_worker.lease import LONGEST_PAUSE, Leases
-from surelane_worker.metrics import Metrics
+from surelane_worker.leasing.leases import LONGEST_PAUSE, Leases
+from surelane_worker.observing.metrics import Metrics
 
 
 @pytest.mark.parametrize(

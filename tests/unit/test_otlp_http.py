@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from surelane.otlp_http import OtlpHttpExporter
+from surelane_service.telemetry.otlp_http import OtlpHttpExporter
 from tests.processes import free_port
 
 FAILED, DONE = SpanExportResult.FAILURE, SpanExportResult.SUCCESS

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from slack_sdk.signature import Clock, SignatureVerifier
 
 from surelane.errors import SettingsError
-from surelane.settings import load_settings
+from surelane_service.settings import load_settings
 
 
 def test_a_fault_meets_its_method_as_often_as_it_says() -> None:

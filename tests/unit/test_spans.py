@@ -19,10 +19,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from surelane.redaction import RedactingExporter
-from surelane.span_encoder import encode_spans
-from surelane.spans import Shape, Span, Tracer, Value, running, trace_id_of
-from surelane.telemetry import span_context_of, traceparent_of
+from surelane_service.telemetry.redaction import RedactingExporter
+from surelane_service.telemetry.setup import span_context_of, traceparent_of
+from surelane_service.telemetry.span_encoder import encode_spans
+from surelane_service.telemetry.spans import Shape, Span, Tracer, Value, running, trace_id_of
 
 SHAPE = Shape("process mail", SpanKind.CONSUMER, {"messaging.system": "surelane", "surelane.batch": False})
 REMOTE = SpanContext(trace_id_of("Ev1"), 7, is_remote=True, trace_flags=TraceFlags(1))
@@ -255,8 +255,8 @@ def test_malformed_traceparent_names_nothing(traceparent: str | None) -> None:
 
 PROGRAM = """
 from opentelemetry.trace import SpanKind
-from surelane.spans import Shape, running
-from surelane.telemetry import configure_telemetry
+from surelane_service.telemetry.spans import Shape, running
+from surelane_service.telemetry.setup import configure_telemetry
 telemetry = configure_telemetry("test", "0")
 with running(telemetry.tracer.start(Shape("process mail", SpanKind.CONSUMER, {"surelane.fixed": "x" * 20}))) as span:
     span.set_attribute("surelane.own", "y" * 20)

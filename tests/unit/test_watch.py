@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from surelane.figures import Bounded, Figures, Holder, KindFigures, Measured, bounded
-from surelane.watch import WARNED_AFTER, Watch
+from surelane_service.watch import WARNED_AFTER, Watch
 
 
 class Told(Measured):
@@ -61,7 +61,7 @@ async def test_what_holds_back_vacuum_is_named_once_until_it_changes() -> None:
 async def test_it_is_named_again_every_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(Told(held()))
     assert await warnings(watch) == [7]
-    monkeypatch.setattr("surelane.watch.WARNED_EVERY", 0.0)
+    monkeypatch.setattr("surelane_service.watch.WARNED_EVERY", 0.0)
     assert await warnings(watch) == [7]
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.errors import SettingsError
-from surelane.settings import load_settings
-from surelane.webhooks import SIGNATURE, TIMESTAMP, read_secrets, sign, verified
+from surelane_service.settings import load_settings
+from surelane_service.webhooks import SIGNATURE, TIMESTAMP, read_secrets, sign, verified
 from surelane_worker.settings import WorkerSettings
 
 KEY, OTHER = b"k" * 32, b"o" * 32

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from surelane.errors import SettingsError
-from surelane.settings import DEMO_BOT_TOKEN, load_settings
+from surelane_service.settings import DEMO_BOT_TOKEN, load_settings
 from surelane_worker.settings import WorkerSettings
 
 

@@ -13,7 +13,7 @@ from dev.simulator.faults import Fault, Faults
 from dev.simulator.model import JSON
 from dev.simulator.webapi import chat, conversations, reactions, streams, surfaces, users
 from dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
-from surelane.lifecycle import sleep_unless
+from surelane_service.lifecycle import sleep_unless
 
 METHODS: dict[str, Method] = {
     **chat.METHODS,

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from surelane.calls import Calls
 from surelane.events import Inserted, Settled
 from surelane.json_text import json_text
-from surelane.telemetry import traceparent_of
+from surelane_service.telemetry.setup import traceparent_of
 
 OnDuplicate = Literal["skip", "replace", "earliest"]
 """What becomes of a pending job when another comes under its dedupe key: it stays as it is, takes the new

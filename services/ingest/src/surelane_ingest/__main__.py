@@ -2,8 +2,8 @@
 
 import sys
 
-from surelane.lifecycle import run
 from surelane_ingest.wiring import main
+from surelane_service.lifecycle import run
 
 if __name__ == "__main__":
     sys.exit(run(main))

@@ -17,10 +17,6 @@ from typing import assert_never
 from aiohttp import web
 
 from surelane.events import Inserted
-from surelane.logs import get_logger
-from surelane.private import ConnectionLimit
-from surelane.spans import Tracer
-from surelane.telemetry import send_span, traceparent_of
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.envelope import (
     Challenge,
@@ -39,6 +35,10 @@ from surelane_ingest.signature import Signatures
 from surelane_ingest.subscriptions import Subscriptions
 from surelane_ingest.tracing import RETRY, answered, delivered
 from surelane_ingest.writer import Writer
+from surelane_service.logs import get_logger
+from surelane_service.probes import ConnectionLimit
+from surelane_service.telemetry.setup import send_span, traceparent_of
+from surelane_service.telemetry.spans import Tracer
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"

@@ -8,7 +8,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
 from surelane.figures import MOST_KINDS, Bounded
-from surelane.telemetry import SCHEMA_URL, messaging
+from surelane_service.telemetry.setup import SCHEMA_URL, messaging
 
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
 

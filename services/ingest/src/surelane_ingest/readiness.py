@@ -5,9 +5,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from surelane import Queue
-from surelane.compatibility import unfit
 from surelane.pool import UNAVAILABLE
 from surelane_ingest.connections import Connections
+from surelane_service.compatibility import unfit
 
 
 class Readiness:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from surelane.logs import get_logger
+from surelane_service.logs import get_logger
 
 INTERVAL = 10.0
 """Seconds that one line stands for. A sender without a secret can cause thousands of refusals a second."""

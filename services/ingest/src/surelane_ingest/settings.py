@@ -7,9 +7,9 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from surelane.durations import Duration
-from surelane.settings import Port, ServiceSettings
-from surelane.webhooks import Secrets
+from surelane_service.durations import Duration
+from surelane_service.settings import Port, ServiceSettings
+from surelane_service.webhooks import Secrets
 
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z]+)?", re.ASCII)
 

@@ -18,12 +18,7 @@ from pydantic import SecretBytes
 
 from surelane import Queue
 from surelane.events import Inserted
-from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.private import ConnectionLimit
-from surelane.spans import Tracer
-from surelane.telemetry import send_span, traceparent_of
-from surelane.webhooks import answer_id, keys_of, plausible, verified
 from surelane_ingest.app import JSON, RETRY_AFTER, UNSIGNED, Drain, closing
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.connections import Connections
@@ -31,6 +26,11 @@ from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
 from surelane_ingest.refusals import Refusals
 from surelane_ingest.tracing import answered
+from surelane_service.logs import get_logger
+from surelane_service.probes import ConnectionLimit
+from surelane_service.telemetry.setup import send_span, traceparent_of
+from surelane_service.telemetry.spans import Tracer
+from surelane_service.webhooks import answer_id, keys_of, plausible, verified
 
 CONNECTIONS = 2
 """Webhooks and answers in the database at once; further ones wait for their turn."""

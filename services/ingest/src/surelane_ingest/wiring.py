@@ -10,19 +10,12 @@ from datetime import timedelta
 from aiohttp import web
 
 from surelane import __version__
-from surelane.logs import configure_logs, get_logger
 from surelane.pool import close_pool, create_pool
-from surelane.private import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane.queue import Queue
-from surelane.settings import load_settings
-from surelane.spans import Tracer
-from surelane.telemetry import configure_telemetry
-from surelane.watch import Watch
 from surelane_ingest.app import Drain, SlackApp
 from surelane_ingest.body import Bodies
 from surelane_ingest.connections import Connections
 from surelane_ingest.http_server import server_options
-from surelane_ingest.operator.api import OperatorApi, routes_switched_off
 from surelane_ingest.readiness import Readiness
 from surelane_ingest.refusals import Refusals
 from surelane_ingest.settings import IngestSettings
@@ -32,6 +25,13 @@ from surelane_ingest.tracing import traced
 from surelane_ingest.triggers import CONNECTIONS as TRIGGER_CONNECTIONS
 from surelane_ingest.triggers import TriggersApp
 from surelane_ingest.writer import FLUSHERS, Writer
+from surelane_operator.api.api import OperatorApi, routes_switched_off
+from surelane_service.logs import configure_logs, get_logger
+from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
+from surelane_service.settings import load_settings
+from surelane_service.telemetry.setup import configure_telemetry
+from surelane_service.telemetry.spans import Tracer
+from surelane_service.watch import Watch
 
 SERVICE = "surelane-ingest"
 CONNECTIONS = FLUSHERS + 1 + TRIGGER_CONNECTIONS

@@ -13,11 +13,11 @@ from typing import Self
 
 from surelane import Queue
 from surelane.events import Inserted
-from surelane.logs import get_logger
 from surelane.pool import RETRYABLE, UNAVAILABLE, Connection
 from surelane_ingest.connections import Connections
 from surelane_ingest.lane import Answer, Lane, NotStored, Pending
 from surelane_ingest.metrics import Metrics
+from surelane_service.logs import get_logger
 
 MAX_BATCH = 500
 FLUSHERS = 6

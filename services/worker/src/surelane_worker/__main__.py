@@ -2,7 +2,7 @@
 
 import sys
 
-from surelane.lifecycle import run
+from surelane_service.lifecycle import run
 from surelane_worker.wiring import main
 
 if __name__ == "__main__":

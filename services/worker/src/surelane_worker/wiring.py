@@ -11,38 +11,38 @@ from typing import Any
 
 from surelane import __version__
 from surelane.errors import SettingsError
-from surelane.listener import Listener
-from surelane.logs import configure_logs, get_logger
 from surelane.pool import LOCK_TIMEOUT, Pool, close_pool, create_pool
-from surelane.private import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane.queue import Queue
-from surelane.settings import load_settings
-from surelane.telemetry import configure_telemetry
-from surelane.watch import Watch
-from surelane_worker.context import Services
-from surelane_worker.counted_queue import CountedQueue
-from surelane_worker.cursors import Cursors
-from surelane_worker.dispatch import Dispatch
-from surelane_worker.execute import Executor
-from surelane_worker.handler import Handler
-from surelane_worker.handlers.load import load_handlers
-from surelane_worker.handlers.registry import Handlers
-from surelane_worker.lease import Leases
-from surelane_worker.loop import Loop
-from surelane_worker.maintenance.announce import Announcer
-from surelane_worker.maintenance.cron import CronDuty
-from surelane_worker.maintenance.rescue import rescue
-from surelane_worker.maintenance.sweep import Sweep
-from surelane_worker.metrics import Metrics
-from surelane_worker.poll import Poll
-from surelane_worker.readiness import Readiness, until_schema_fits
-from surelane_worker.retry import Backoff
+from surelane_service.listener import Listener
+from surelane_service.logs import configure_logs, get_logger
+from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
+from surelane_service.settings import load_settings
+from surelane_service.telemetry.setup import configure_telemetry
+from surelane_service.watch import Watch
+from surelane_worker.claiming.claimer import Loop
+from surelane_worker.claiming.cursors import Cursors
+from surelane_worker.claiming.poller import Poll
+from surelane_worker.claiming.wakeup import Room, Wakeup
+from surelane_worker.duties.announce import Announcer
+from surelane_worker.duties.cron import CronDuty
+from surelane_worker.duties.rescue import rescue
+from surelane_worker.duties.sweep import Sweep
+from surelane_worker.handling.context import Services
+from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.load import load_handlers
+from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.retry import Backoff
+from surelane_worker.leasing.leases import Leases
+from surelane_worker.observing.counted_queue import CountedQueue
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.observing.readiness import Readiness, until_schema_fits
+from surelane_worker.observing.tracing import Tracing
+from surelane_worker.running.runner import Executor
+from surelane_worker.running.slots import Dispatch
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
-from surelane_worker.settle import Settler
-from surelane_worker.slack_client import SlackClients, slack_clients
-from surelane_worker.slack_errors import final_reason
-from surelane_worker.tracing import Tracing
-from surelane_worker.wakeup import Room, Wakeup
+from surelane_worker.settling.settler import Settler
+from surelane_worker.slack.client import SlackClients, slack_clients
+from surelane_worker.slack.errors import final_reason
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -220,7 +220,7 @@ def assemble(
         leases.hold,
         settings,
         slack,
-        get_logger("surelane_worker.handler"),
+        get_logger("surelane_worker.handling.handler"),
         asyncio.get_running_loop(),
     )
     backoff = Backoff(settings.backoff_base, settings.backoff_cap)

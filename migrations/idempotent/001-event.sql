@@ -1,0 +1,92 @@
+-- A key short enough to index: long ones are replaced by their hash.
+create or replace function agent.bounded_key(_key text) returns text
+language sql immutable parallel safe
+return case when length(_key) <= 200 then _key else 'sha256:' || encode(sha256(convert_to(_key, 'UTF8')), 'hex') end;
+
+-- The inner event of Slack's envelope; a bare event is its own.
+create or replace function agent.slack_event(_event jsonb) returns jsonb
+language sql immutable parallel safe
+return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event -> 'event') = 'object'
+    then _event -> 'event' else _event end;
+
+-- What an event is: slack.app_mention; messages by Slack's subscription names, slack.message.im; slack.command.deploy.
+create or replace function agent.event_kind(_event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _inner jsonb := agent.slack_event(_event);
+    _type text := _inner ->> 'type';
+begin
+    if _type = 'message' then
+        return 'slack.message' || case _inner ->> 'channel_type'
+            when 'im' then '.im' when 'mpim' then '.mpim' when 'channel' then '.channels' when 'group' then '.groups' else '' end;
+    end if;
+    return left(case when _type <> '' then 'slack.' || _type
+                when _inner ->> 'command' <> '' then 'slack.command.' || ltrim(_inner ->> 'command', '/')
+                else 'event' end, 200);
+end
+$$;
+
+-- The natural key: Slack's event_id; of a command or an interaction, a hash of its trigger_id; else one of the content.
+create or replace function agent.event_item_key(_event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return agent.bounded_key(case
+        when _event ->> 'event_id' <> '' then _event ->> 'event_id'
+        when _event ->> 'trigger_id' <> '' then 'trigger:' || encode(sha256(convert_to(_event ->> 'trigger_id', 'UTF8')), 'hex')
+        else 'sha256:' || encode(sha256(convert_to(_event::text, 'UTF8')), 'hex') end);
+end
+$$;
+
+-- The entity of a Slack event: team, channel and thread; of a top-level direct message, team and channel.
+-- A message that starts no thread yet is the thread its replies will be in. No channel: no entity.
+create or replace function agent.event_group_key(_event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _inner jsonb := agent.slack_event(_event);
+    _channel text := case jsonb_typeof(_inner -> 'channel') when 'string' then _inner ->> 'channel'
+        when 'object' then _inner #>> '{channel,id}' else _inner #>> '{item,channel}' end;
+    _thread text := coalesce(_inner ->> 'thread_ts', _inner #>> '{message,thread_ts}');
+begin
+    if _channel is null or _channel = '' then
+        return null;
+    end if;
+    if _thread is null and (_inner ->> 'channel_type') is distinct from 'im' then
+        _thread := coalesce(_inner ->> 'ts', _inner #>> '{item,ts}', _inner #>> '{message,ts}');
+    end if;
+    return agent.bounded_key(concat_ws(':', coalesce(_event ->> 'team_id', _inner ->> 'team', _inner #>> '{team,id}'), _channel, _thread));
+end
+$$;
+
+-- When an event happened: its event_ts, else the envelope's event_time, else now; exact says which. A timestamp counts
+-- if it is well-formed, not before 2013 and not more than a day ahead: each stray one would open a chunk of history.
+create or replace function agent.event_time(_event jsonb, _now timestamptz, out event_ts timestamptz, out exact boolean)
+language plpgsql stable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _given text := agent.slack_event(_event) ->> 'event_ts';
+begin
+    foreach _given in array array[_given, _event ->> 'event_time'] loop
+        if _given ~ '^[0-9]{1,11}(\.[0-9]{1,20})?$' then
+            event_ts := agent.to_timestamptz(_given::numeric);
+            if event_ts >= '2013-01-01 00:00:00+00' and event_ts <= _now + interval '1 day' then
+                exact := true;
+                return;
+            end if;
+        end if;
+    end loop;
+    event_ts := _now;
+    exact := false;
+end
+$$;
+
+-- The lane of a row: a group's own, so that its rows share it, else a random one of 16.
+create or replace function agent.lane(_group_key text) returns int2
+language sql volatile parallel safe
+return coalesce(hashtextextended(_group_key, 0) & 15, floor(random() * 16)::int8)::int2;

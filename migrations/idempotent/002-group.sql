@@ -1,0 +1,298 @@
+-- The kinds whose events somebody will claim: not paused and, where workers have announced themselves, handled by one of them,
+-- or by one that retired within three minutes: as workers are replaced, a kind may have none for some seconds. Measured from
+-- the last announcement or retirement, not from now: while no worker runs, those that ran last are what is known. A retirement
+-- is forgotten after a day, as a silent worker is.
+create or replace function agent.claimable_kinds() returns text[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = on
+as $$
+declare
+    _since timestamptz := greatest((select max(seen_at) from agent.worker)
+        , (select max(handled_at) from agent.kind where handled_at > agent.clock() - interval '1 day')) - interval '3 minutes';
+begin
+    return array(
+        select k.kind from agent.kind as k where not k.paused
+        and (_since is null or k.handled_at >= _since
+            or exists (select from agent.worker as w where w.seen_at >= _since and k.kind = any(w.kinds))));
+end
+$$;
+
+-- Locks the head of a group, waiting for whoever holds it, so that the group changes in this transaction alone. For update from
+-- the start: a weaker lock, raised when the head is deleted, would deadlock with an insert that is raising its own.
+create or replace function agent.hold_group(_group_key text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    while _group_key is not null loop
+        perform from agent.event where group_key = _group_key and head for update;
+        -- Not found, though there is one: another row became the head while we waited; the next statement sees it.
+        exit when found or not exists (select from agent.event where group_key = _group_key and head);
+    end loop;
+end
+$$;
+
+-- Gives a group without a head its next one. A member still held, if there is one. Else, among kinds that workers claim before
+-- all others: one waiting for a retry (a retry blocks its group), else the first visible one by (event_ts, id), else the one
+-- that will be visible first. Each by index. Whatever becomes visible gets a vt that is not behind any claim cursor.
+-- Steps over waiting members that another transaction has locked. Waits only where it must: for a member that is held, as its
+-- group may not go to another worker meanwhile, and where all are locked. Settles bound that by their lock_timeout.
+create or replace function agent.promote(_group_key text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _next int8;
+    _waits boolean;
+begin
+    loop
+        if exists (select from agent.event where group_key = _group_key and not head and claimed_by is not null) then
+            select id into _next from agent.event where group_key = _group_key and not head and claimed_by is not null
+            order by event_ts, id limit 1 for update skip locked;
+            if not found then
+                perform from agent.event where group_key = _group_key and not head and claimed_by is not null
+                order by event_ts, id limit 1 for update;
+                continue;
+            end if;
+        else
+            select waiting.id into _next
+            from (values (agent.claimable_kinds()), (null)) as preferred (kinds)
+            cross join lateral (
+                select id from (
+                    select id from agent.event where group_key = _group_key and not head and retrying
+                    and (kinds is null or kind = any(kinds)) order by event_ts, id limit 1 for update skip locked) as retried
+                union all
+                select id from (
+                    select id from agent.event where group_key = _group_key and not head and claimed_by is null and vt <= _now
+                    and (kinds is null or kind = any(kinds)) order by event_ts, id limit 1 for update skip locked) as visible
+                union all
+                select id from (
+                    select id from agent.event where group_key = _group_key and not head
+                    and (kinds is null or kind = any(kinds)) order by vt limit 1 for update skip locked) as later
+            ) as waiting limit 1;
+            if not found then
+                perform from agent.event where group_key = _group_key and not head order by vt limit 1 for update;
+                -- Not found: there is none, or it has just been deleted by hand. The next statement sees which.
+                exit when not found and not exists (select from agent.event where group_key = _group_key and not head);
+                continue;
+            end if;
+        end if;
+        update agent.event set head = true, vt = greatest(vt, _now) where id = _next returning claimed_by is null into _waits;
+        exit when found;
+    end loop;
+    if _waits then
+        perform pg_notify('agent_event', '');
+    end if;
+end
+$$;
+
+-- Chooses the heads of groups anew: each head steps down and stands again with the other members. The caller has locked the heads.
+create or replace function agent.reelect(_group_keys text[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _group_key text;
+begin
+    for _group_key in select distinct given from unnest(_group_keys) as given where given is not null order by given loop
+        update agent.event set head = false where group_key = _group_key and head;
+        perform agent.promote(_group_key);
+    end loop;
+end
+$$;
+
+-- However a head leaves the queue, its group gets the next one in the same transaction. One that lapsed and is deleted by hand,
+-- which history does not know, may have killed its worker: its members go back unspent, as in every other way it may leave.
+create or replace function agent.event_deleted() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if old.claimed_by is not null and old.vt <= agent.clock()
+    and not exists (select from agent.event_hist where id = old.id and event_ts = old.event_ts) then
+        perform agent.fence_members(array[old.group_key], agent.clock());
+    end if;
+    perform agent.promote(old.group_key);
+    return null;
+end
+$$;
+
+-- Created once: doing it again would keep inserts waiting until the migration ends.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_deleted') then
+        create trigger event_deleted after delete on agent.event
+        for each row when (old.head and old.group_key is not null) execute function agent.event_deleted();
+    end if;
+end
+$$;
+
+-- Wakes the workers. Identical payloads merge within a transaction; the notice is sent at commit.
+create or replace function agent.event_inserted() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_notify('agent_event', '');
+    return null;
+end
+$$;
+
+-- A new member joins its group as its transaction commits. It makes sure that there is a head, which cannot leave before the
+-- member is committed and seen by the election. It becomes the head itself where there is none, or where the head yields to it.
+-- Until then it holds no lock, so a transaction that stays open delays neither the group's claims nor its settles.
+create or replace function agent.member_joins() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _member record;
+begin
+    loop
+        -- Its own transaction may have changed it since, or deleted it.
+        select group_key, kind, vt into _member from agent.event where id = new.id and not head;
+        exit when not found;
+        if agent.lock_head(_member.group_key, _member.kind, _member.vt) then
+            if agent.head_yields(_member.group_key, _member.kind, _member.vt) then
+                update agent.event set head = false where group_key = _member.group_key and head;
+                update agent.event set head = true, vt = greatest(vt, agent.clock()) where id = new.id;
+            end if;
+            exit;
+        end if;
+        begin
+            update agent.event set head = true, vt = greatest(vt, agent.clock()) where id = new.id;
+        exception when unique_violation then
+            null; -- another newcomer has become the head: this one joins it
+        end;
+    end loop;
+    return null;
+end
+$$;
+
+-- Created once: doing it again would keep inserts waiting until the migration ends.
+do $$
+begin
+    -- Its predecessor locked the head at once, until the transaction ended. First, as this takes the stronger lock.
+    if exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_inserted') then
+        drop trigger member_inserted on agent.event;
+        drop function agent.member_inserted();
+    end if;
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_inserted') then
+        create trigger event_inserted after insert on agent.event for each statement execute function agent.event_inserted();
+    end if;
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_joins') then
+        create constraint trigger member_joins after insert on agent.event deferrable initially deferred
+        for each row when (not new.head) execute function agent.member_joins();
+    end if;
+end
+$$;
+
+-- Makes a plain insert into agent.event (event_ts, event) a sound row: this is how people move events back by hand.
+create or replace function agent.event_defaults() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if new.kind is null then
+        new.kind := agent.event_kind(new.event);
+        new.item_key := coalesce(new.item_key, agent.event_item_key(new.event));
+        new.group_key := coalesce(new.group_key, agent.event_group_key(new.event));
+    end if;
+    new.lane := coalesce(new.lane, agent.lane(new.group_key));
+    if new.group_key is not null then
+        new.head := not agent.enter_group(new.group_key, new.kind, new.vt);
+    else
+        new.head := true;
+    end if;
+    -- Whoever copies an event back out of history under its old id means to move it.
+    delete from agent.event_hist where id = new.id and event_ts = new.event_ts;
+    perform agent.register_kinds(array[new.kind]);
+    return new;
+end
+$$;
+
+-- Created once: doing it again would keep inserts waiting until the migration ends.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_defaults') then
+        create trigger event_defaults before insert on agent.event
+        for each row when (new.kind is null or new.lane is null or new.head is null) execute function agent.event_defaults();
+    end if;
+end
+$$;
+
+-- Whether the present head of a group yields to a waiting member: never while it is held; to one of a kind that workers claim
+-- where its own is not; else, unless it waits for a retry, to one that is visible earlier.
+create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _head record;
+    _kinds text[];
+begin
+    select kind, vt, retrying into _head from agent.event where group_key = _group_key and head and claimed_by is null;
+    if not found then
+        return false;
+    end if;
+    if _head.kind <> _kind then
+        _kinds := agent.claimable_kinds();
+        if (_head.kind = any(_kinds)) <> (_kind = any(_kinds)) then
+            return _kind = any(_kinds);
+        end if;
+    end if;
+    return not _head.retrying and _head.vt > _vt;
+end
+$$;
+
+-- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: as its transaction commits, the
+-- trigger member_joins looks again. Where two enter an empty group, the second waits for the first at the unique index of heads.
+create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return exists (select from agent.event where group_key = _group_key and head);
+end
+$$;
+
+-- Locks the head of a group for a member that is about to be committed, so that it cannot leave before the election sees the
+-- member; false: there is none. For key share, with which any number of members join at once; for update where the head will
+-- step down for this one: raising the lock only then could deadlock with another newcomer. Whoever changes a head locks it for
+-- update, nothing weaker: an update that has to move a row to another page, or its values out of line, forgets the key share
+-- locks taken meanwhile (PostgreSQL 17 and 18 at least).
+create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    while exists (select from agent.event where group_key = _group_key and head) loop
+        if agent.head_yields(_group_key, _kind, _vt) then
+            perform from agent.event where group_key = _group_key and head for update;
+        else
+            perform from agent.event where group_key = _group_key and head for key share;
+        end if;
+        if found then
+            return true;
+        end if;
+        -- It left, or stepped down, while we waited for it: the next statement sees who came after it.
+    end loop;
+    return false;
+end
+$$;

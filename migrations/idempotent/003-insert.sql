@@ -1,0 +1,473 @@
+-- Refuses to insert where statements do not see what was committed before them: the second look for twins is sound only where they do.
+create or replace function agent.require_read_committed() returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise invalid_transaction_state using message = 'events can be inserted in READ COMMITTED transactions only'
+        , hint = 'At ' || upper(current_setting('transaction_isolation')) || ' a duplicate of an event that is moving to history would be stored.';
+    end if;
+end
+$$;
+
+-- Adds kinds that are new to agent.kind. One that another transaction is just adding is left to it: an insert would wait until
+-- that transaction ends. Should it roll back, the next insert of the kind or the next sweep adds it.
+create or replace function agent.register_kinds(_kinds text[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _new text;
+begin
+    for _new in
+        select distinct given from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given
+    loop
+        if pg_try_advisory_xact_lock(hashtextextended('agent.kind ' || _new, 0)) then
+            insert into agent.kind (kind) values (_new) on conflict do nothing;
+        end if;
+    end loop;
+end
+$$;
+
+-- How many attempts an event of each of these kinds may have, where it has no maximum of its own: what the workers of the kind
+-- announced, else what is given, else 3.
+create or replace function agent.attempts_of(_kinds text[], _given int4) returns int4[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select coalesce(known.max_attempts, _given, 3) from unnest(_kinds) with ordinality as wanted (kind, nth)
+        left join agent.kind as known on known.kind = wanted.kind order by nth);
+end
+$$;
+
+-- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
+-- Every insert of ours ends here, but what store_new_events takes of a batch. Where the head of the row's group should yield to it, the insert trigger sees to that.
+create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _joins boolean := false;
+begin
+    perform agent.require_read_committed();
+    if not exists (select from agent.kind where kind = _new.kind) then
+        perform agent.register_kinds(array[_new.kind]);
+    end if;
+    duplicate := false;
+    loop
+        if _new.group_key is not null then
+            _joins := agent.enter_group(_new.group_key, _new.kind, _new.vt);
+        end if;
+        insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
+            , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
+        values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
+            , _new.item_key, _new.dedupe_key, _new.group_key, not _joins, agent.lane(_new.group_key)
+            , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
+            , coalesce(_new.errors, '[]'), _new.traceparent, _new.continuation_id, _new.waits_for
+            , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'))
+        on conflict do nothing returning e.id into id;
+        exit when id is not null;
+        select e.id into id from agent.event as e where e.item_key = _new.item_key;
+        if id is null and _new.id is not null then
+            select e.id into id from agent.event as e where e.id = _new.id;
+        end if;
+        if id is null and _new.dedupe_key is not null then
+            select e.id into id from agent.event as e where e.dedupe_key = _new.dedupe_key and e.claimed = '{}';
+        end if;
+        duplicate := id is not null;
+        if duplicate then
+            return;
+        end if;
+        -- The twin has just moved to history, or another row has just become the group's head: look again.
+    end loop;
+    if _in_history then
+        declare
+            -- In a new statement, after the insert: a twin that was moving to history meanwhile is seen here.
+            _twin int8 := agent.find_in_history(_new.item_key, _new.event_ts, _exact);
+        begin
+            if _twin is not null then
+                delete from agent.event as e where e.id = add_event.id;
+                id := _twin;
+                duplicate := true;
+            end if;
+        end;
+    end if;
+end
+$$;
+
+-- The natural key of an event that comes from outside: the one given, else its own. Keys of named schedules and of webhooks are
+-- theirs alone: an event under such a key would be found in place of a firing, which would then be skipped.
+create or replace function agent.stored_item_key(_given text, _event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _key text := coalesce(agent.bounded_key(_given), agent.event_item_key(_event));
+begin
+    return case when _key ~ '^(cron|webhook):' then agent.bounded_key('event:' || _key) else _key end;
+end
+$$;
+
+-- Stores a Slack envelope or a bare event.
+create or replace function agent.store_event(_event jsonb, _traceparent text, _item_key text, out id int8, out duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    _new agent.event;
+    _exact boolean;
+begin
+    if jsonb_typeof(_event) is distinct from 'object' then
+        raise invalid_parameter_value using message = format('an event is a JSON object, not %s', coalesce(jsonb_typeof(_event), 'null'));
+    end if;
+    _new.vt := agent.clock();
+    select happened.event_ts, happened.exact into _new.event_ts, _exact from agent.event_time(_event, _new.vt) as happened;
+    _new.event := _event;
+    _new.kind := agent.event_kind(_event);
+    _new.item_key := agent.stored_item_key(_item_key, _event);
+    _new.group_key := agent.event_group_key(_event);
+    _new.traceparent := _traceparent;
+    select added.id, added.duplicate into id, duplicate from agent.add_event(_new, _exact, true) as added;
+end
+$$;
+
+-- Inserts a Slack event: the whole envelope or a bare event. Returns its id; of a duplicate, the id of the event that is
+-- there already, whether it is queued, running or in history.
+create or replace function agent.insert_event(_event jsonb) returns int8
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$ select id from agent.store_event(_event, null, null) $$;
+
+-- Stores those of a batch that are plainly new, in one statement, and returns their ids, of _ids. Rows go in one after the other, in the
+-- order of their groups and keys, each once its group has been entered. Left out: what has a twin, in the queue, in history or earlier
+-- in the batch, and the first event of a group that another transaction is just giving a head.
+create or replace function agent.store_new_events(_ids int8[], _events jsonb[], _traceparents text[], _item_keys text[]) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _stored int8[];
+    _stored_keys text[];
+    _first timestamptz;
+    _last timestamptz;
+    _known_keys text[];
+begin
+    with new as (
+        select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
+        from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as given (id, event, traceparent, item_key, nth)
+        cross join lateral agent.event_time(event, _now)
+        cross join lateral (values (agent.event_kind(event), agent.event_group_key(event)
+            , agent.stored_item_key(given.item_key, event))) as read (kind, group_key, item_key)
+        where jsonb_typeof(event) = 'object'
+        order by read.item_key, nth
+    ), stored as (
+        insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
+        select id, event_ts, agent.clock(), event, kind, item_key, group_key, group_key is null or not agent.enter_group(group_key, kind, _now)
+        , agent.lane(group_key), agent.clock(), traceparent
+        from new order by group_key, item_key
+        on conflict do nothing returning id, item_key, event_ts
+    )
+    select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
+    -- In a new statement, after the insert: a twin that was moving to history meanwhile is seen here. First whether there may be any.
+    _known_keys := array(
+        select item_key from agent.event_hist where item_key = any(_stored_keys)
+        and event_ts between _first - interval '3 days' and _last + interval '1 hour');
+    if _known_keys <> '{}' then
+        with known as (
+            delete from agent.event where id = any(_stored) and item_key = any(_known_keys)
+            and agent.find_in_history(item_key, event_ts, event_ts <> _now) is not null
+            returning id
+        )
+        select array(select unnest(_stored) except select id from known) into _stored;
+    end if;
+    return _stored;
+end
+$$;
+
+-- Inserts a batch in one transaction, each with its own answer. Gives up after 500 ms on a lock (55P03): the caller
+-- then inserts singly, so that one blocked event does not delay the others. Sorted, so that batches never deadlock.
+create or replace function agent.insert_events(_events jsonb[], _traceparents text[] default null, _item_keys text[] default null)
+returns table (ordinal int4, id int8, duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '500ms'
+as $$
+#variable_conflict use_column
+declare
+    _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, cardinality(_events)));
+    _stored int8[];
+    _given record;
+begin
+    perform agent.require_read_committed();
+    -- At once, not at commit: waiting for a head is bounded here.
+    set constraints agent.member_joins immediate;
+    perform agent.register_kinds(array(select agent.event_kind(event) from unnest(_events) as event));
+    _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
+    return query select nth::int4, given.id, false from unnest(_ids) with ordinality as given (id, nth) where given.id = any(_stored);
+    if cardinality(_stored) = cardinality(_ids) then
+        return;
+    end if;
+    -- The rest, which is rarely anything but repeated deliveries, one by one.
+    for _given in
+        select g.event, g.traceparent, g.item_key, g.nth
+        from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as g (id, event, traceparent, item_key, nth)
+        where g.nth <= cardinality(_ids) and g.id <> all(_stored)
+        order by agent.event_group_key(g.event), agent.stored_item_key(g.item_key, g.event), g.nth
+    loop
+        ordinal := _given.nth;
+        select stored.id, stored.duplicate into id, duplicate
+        from agent.store_event(_given.event, _given.traceparent, _given.item_key) as stored;
+        return next;
+    end loop;
+end
+$$;
+
+-- A job as JSON, the same names as enqueue's parameters, as a row to add: {"kind": …, "payload": …, "run_at": …, …}.
+create or replace function agent.job_from_json(_job jsonb) returns agent.event
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _new agent.event;
+begin
+    _new.kind := _job ->> 'kind';
+    if _new.kind is null or _new.kind = '' or length(_new.kind) > 200 then
+        raise invalid_parameter_value using message = 'a kind has 1 to 200 characters';
+    end if;
+    _new.vt := greatest((_job ->> 'run_at')::timestamptz, agent.clock());
+    if not isfinite(_new.vt) then
+        raise invalid_parameter_value using message = format('a job cannot run at %s', _new.vt);
+    end if;
+    -- A job happens when it is to run, so that a group hands over what is due in order.
+    _new.event_ts := _new.vt;
+    _new.event := coalesce(nullif(_job -> 'payload', 'null'), '{}');
+    _new.dedupe_key := agent.bounded_key(_job ->> 'dedupe_key');
+    _new.item_key := agent.bounded_key(_job ->> 'item_key');
+    _new.group_key := agent.bounded_key(_job ->> 'group_key');
+    _new.max_attempts := (_job ->> 'max_attempts')::int4;
+    if _new.max_attempts < 1 then  -- not left to the constraint, whose violation quotes the row in PostgreSQL's log
+        raise invalid_parameter_value using message = 'max_attempts is at least 1';
+    end if;
+    _new.deadline := (_job ->> 'deadline')::timestamptz;
+    _new.enqueued_by := _job ->> 'enqueued_by';
+    _new.traceparent := _job ->> 'traceparent';
+    return _new;
+end
+$$;
+
+-- Adds a job, or finds the one that is pending under its dedupe key (or live under its item key). What becomes of that one:
+-- skip leaves it as it is, replace gives it the new payload and time, earliest the earlier of both times.
+create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _twin agent.event;
+begin
+    if _on_duplicate not in ('skip', 'replace', 'earliest') then
+        raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
+    end if;
+    loop
+        -- For update from the start: adding locks the group's head for key share, and two that raise that lock deadlock.
+        if _on_duplicate <> 'skip' then
+            perform agent.hold_group(_new.group_key);
+        end if;
+        select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
+        exit when not duplicate or _on_duplicate = 'skip';
+        perform agent.hold_group((select t.group_key from agent.event as t where t.id = enqueue_job.id));
+        select e.* into _twin from agent.event as e where e.id = enqueue_job.id for update;
+        -- Gone, or claimed meanwhile, which frees its dedupe key: look again.
+        continue when not found or (_twin.claimed <> '{}' and (_twin.item_key = _new.item_key) is not true);
+        -- One that is running, or waits for its children or an answer, stays as it is.
+        if isfinite(_twin.vt) and (_twin.claimed_by is null or _twin.vt <= agent.clock()) then
+            perform agent.move_event(_twin, case when _on_duplicate = 'earliest' then least(_new.vt, _twin.vt) else _new.vt end
+                , case when _on_duplicate = 'replace' then _new.event else _twin.event end
+                , case when _on_duplicate = 'replace' then 'replaced' else 'rescheduled' end, coalesce(_new.enqueued_by, session_user));
+        end if;
+        exit;
+    end loop;
+end
+$$;
+
+-- Adds a change to the changes of an event. At most 51 entries are kept: the first ten, the last 40 and, between them, one
+-- that counts those dropped. An event that is moved thousands of times would else be rewritten with all of them each time.
+create or replace function agent.add_change(_changes jsonb, _change jsonb) returns jsonb
+language sql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_array(_change) else
+    jsonb_path_query_array(_changes, '$[0 to 9]')
+    || jsonb_build_array(jsonb_build_object('action', 'dropped', 'at', _changes -> -40 -> 'at', 'count'
+        , jsonb_array_length(_changes) - 49
+        + case when _changes -> 10 ->> 'action' = 'dropped' then (_changes -> 10 ->> 'count')::int4 - 1 else 0 end))
+    || jsonb_path_query_array(_changes, '$[last - 38 to last]')
+    || jsonb_build_array(_change)
+end;
+
+-- The changes of an event whose claim is replaced: one that lapsed, as its worker died or was cut off, is recorded.
+create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
+language sql stable parallel safe
+set search_path = pg_catalog, pg_temp
+return case when _claimed_by is null then _changes
+    else agent.add_change(_changes, jsonb_build_object('action', 'lapsed', 'at', _vt, 'by', _claimed_by)) end;
+
+-- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps another payload, and records
+-- the change. The caller holds its lock and its head's.
+create or replace function agent.move_event(_old agent.event, _vt timestamptz, _event jsonb, _action text, _by text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _new_vt timestamptz := greatest(_vt, agent.clock());
+begin
+    perform agent.fence_behind(_old.id);
+    update agent.event
+    set vt = _new_vt, event = _event, retrying = false, claimed_by = null, heartbeat_at = null
+    -- What history is searched for by its event_ts keeps it: Slack's and bare events, and webhooks' calls.
+    , event_ts = case when _old.kind like 'slack.%' or _old.kind = 'event' or _old.item_key like 'webhook:%' then event_ts else _new_vt end
+    , changes = agent.add_change(agent.after_lapse(changes, claimed_by, vt), jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by
+        , 'from', jsonb_build_object('run_at', _old.vt), 'to', jsonb_build_object('run_at', _new_vt)))
+    where id = _old.id;
+    perform agent.reelect(array[_old.group_key]);
+    perform pg_notify('agent_event', '');
+end
+$$;
+
+-- Enqueues a job; returns its id, or the id of the one that is pending under its dedupe key or live under its item key, which
+-- _on_duplicate says what to do with: skip, replace or earliest.
+create or replace function agent.enqueue
+( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
+, _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
+, _traceparent text default null, _on_duplicate text default 'skip'
+) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
+        , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
+        , 'deadline', _deadline, 'traceparent', _traceparent)), _on_duplicate));
+end
+$$;
+
+-- Adds jobs in one statement, in the order given, each under its id, once its group has been entered. Returns the ids of those
+-- that it added. Left out: a job whose item key or dedupe key is taken, in the queue or earlier in the batch, and the first
+-- job of a group that another transaction is just giving a head.
+create or replace function agent.add_new_jobs(_ids int8[], _jobs agent.event[]) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _added int8[];
+begin
+    with added as (
+        insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
+            , enqueued_at, enqueued_by, traceparent)
+        select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
+        , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt), agent.lane((job).group_key)
+        , (job).max_attempts, (job).deadline, agent.clock(), coalesce((job).enqueued_by, session_user), (job).traceparent
+        from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given
+        order by nth
+        on conflict do nothing returning id
+    )
+    select coalesce(array_agg(id), '{}') into _added from added;
+    return _added;
+end
+$$;
+
+-- Enqueues a batch of jobs, a JSON array of what enqueue takes, in one transaction; answers each by its place. Locks are
+-- taken in one order: new kinds, then jobs by the keys that are stored, so batches that overlap wait for each other and do
+-- not deadlock. Two batches that pair the same keys differently (item key 1 with dedupe key 2, and 2 with 1) still can.
+create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text default 'skip')
+returns table (ordinal int4, id int8, duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    _new agent.event[];
+    _ids int8[];
+    _nths int4[];
+    _added int8[] := '{}';
+    _place int4;
+    _job agent.event;
+begin
+    if _on_duplicate not in ('skip', 'replace', 'earliest') then
+        raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
+    end if;
+    perform agent.require_read_committed();
+    -- Times and ids are given in the order of the batch, so that jobs of one group are handed over in it.
+    select array_agg(read.job order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
+    , array_agg(read.new_id order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
+    , array_agg(nth order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
+    into _new, _ids, _nths
+    from (
+        select agent.job_from_json(g.job) as job, nextval('agent.event_id_seq') as new_id, g.nth::int4 as nth
+        from jsonb_array_elements(_jobs) with ordinality as g (job, nth)
+    ) as read;
+    insert into agent.kind (kind)
+    select kind from (select distinct j.kind from unnest(_new) as j) as given
+    where not exists (select from agent.kind where kind = given.kind) order by kind on conflict do nothing;
+
+    -- Batches that move duplicates take turns in a group: one that lost the race to be its first holds the head for key share,
+    -- and two that raise that lock deadlock. 1,024 turns, as each is a lock of the server's table of locks.
+    if _on_duplicate <> 'skip' then
+        perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
+        from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
+    end if;
+    -- A duplicate that is to be moved is locked in its place in the order: jobs that may meet one go one by one.
+    if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then
+        _added := agent.add_new_jobs(_ids, _new);
+    end if;
+    return query select g.nth, g.id, false from unnest(_nths, _ids) as g (nth, id) join unnest(_added) as a (id) on a.id = g.id;
+    if cardinality(_added) = cardinality(_ids) then
+        return;
+    end if;
+    for _place in
+        select g.place from unnest(_ids) with ordinality as g (id, place)
+        where not exists (select from unnest(_added) as a (id) where a.id = g.id) order by g.place
+    loop
+        _job := _new[_place];
+        ordinal := _nths[_place];
+        id := null;
+        duplicate := true;
+        if _on_duplicate = 'skip' then
+            -- Looks before it enters a group: that would take a lock out of order.
+            id := coalesce((select e.id from agent.event as e where e.item_key = _job.item_key)
+                , (select e.id from agent.event as e where e.dedupe_key = _job.dedupe_key and e.claimed = '{}'));
+        end if;
+        if id is null then
+            select added.id, added.duplicate into id, duplicate from agent.enqueue_job(_job, _on_duplicate) as added;
+        end if;
+        return next;
+    end loop;
+end
+$$;
+
+-- Stores a webhook's call as an event of kind trigger-fire; the webhook's id makes a repeated delivery find the first.
+create or replace function agent.fire_trigger(_name text, _webhook_id text, _payload jsonb, _traceparent text default null, out id int8, out duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _new agent.event := agent.job_from_json(jsonb_build_object('kind', 'trigger-fire', 'traceparent', _traceparent
+        , 'item_key', 'webhook:' || _name || ':' || _webhook_id, 'enqueued_by', 'webhook:' || _name
+        , 'payload', jsonb_build_object('trigger', _name, 'webhook_id', _webhook_id, 'payload', _payload)));
+begin
+    select added.id, added.duplicate into id, duplicate from agent.add_event(_new, false, true) as added;
+end
+$$;

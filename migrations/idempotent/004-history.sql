@@ -1,0 +1,171 @@
+-- The id of an event in history by its item key. An exact event_ts prunes the search to one chunk. Where it had to be replaced, now
+-- or perhaps at the first delivery, the last 25 hours are searched: Slack retries for 24; those who send webhooks may for longer.
+create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz, _exact boolean) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if _exact then
+        -- A timestamp more than a day ahead is replaced, and the same one is not a little later: as it then lies ahead still, or only
+        -- just behind, older ones need not be searched for.
+        return coalesce((select id from agent.event_hist where item_key = _item_key and event_ts = _event_ts limit 1)
+            , case when _event_ts > agent.clock() - interval '1 hour' then agent.find_in_history(_item_key, agent.clock(), false) end);
+    end if;
+    return (select id from agent.event_hist where item_key = _item_key
+            and event_ts between _event_ts - case when _item_key like 'webhook:%' then interval '3 days' else interval '25 hours' end and _event_ts + interval '1 hour' limit 1);
+end
+$$;
+
+-- Moves events to history with how they ended; returns the ids of those that moved, and the continuations that waited for them.
+-- Each is locked, copied and deleted in one pass. Without claims the caller holds the locks. With them this is the fence: only
+-- what is still claimed so moves, and what another transaction has locked is skipped. Of groups, only those given: their heads
+-- are locked; of what a continuation waits for, only where that is one of those given, and locked. Without both (the plain case,
+-- and the frequent one) neither members nor children.
+create or replace function agent.end_events
+( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[] default null
+, out ended int8[], out continuations int8[])
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    with moved as (
+        insert into agent.event_hist
+        ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
+        , enqueued_by, claimed_by, heartbeat_at, retrying, cancelled_by, errors, notes, traceparent, continuation_id, waits_for
+        , fails_with_children, changes, outcome, reason, result, finished_at, finished_by)
+        select e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.kind, e.item_key, e.dedupe_key, e.group_key, e.head, e.lane
+        , e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by, e.heartbeat_at, e.retrying, e.cancelled_by, e.errors, e.notes
+        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome, item.reason, item.result, _now
+        , coalesce(e.claimed_by, session_user)
+        -- Where an id is given with several claims, only the latest can stand.
+        from (
+            select distinct on (id) id, claim, reason, result
+            from unnest(_ids, _claims, _reasons, _results) with ordinality as given (id, claim, reason, result, nth) order by id, claim desc, nth
+        ) as item
+        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the table was last seen empty.
+        cross join lateral (
+            select * from agent.event
+            where id = item.id and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = item.claim
+            and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
+            for update skip locked
+        ) as e
+        returning id, continuation_id
+    )
+    select array_agg(id), array_agg(continuation_id) filter (where continuation_id is not null) into ended, continuations from moved;
+    delete from agent.event where id = any(ended);
+end
+$$;
+
+-- Moves events whose locks the caller holds to history: one reason for all, or reasons and results by position in _of. The
+-- delete trigger gives their groups the next heads.
+create or replace function agent.archive_events
+( _ids int8[], _outcome text, _reason text default null, _of int8[] default null, _reasons text[] default null, _results jsonb[] default null
+) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _continuations int8[];
+begin
+    if cardinality(_ids) = 0 then
+        return;
+    end if;
+    select ended.continuations into _continuations
+    from agent.end_events(_ids, null, null, _outcome
+    , array(select coalesce(_reasons[array_position(_of, id)], _reason) from unnest(_ids) as id)
+    , array(select _results[array_position(_of, id)] from unnest(_ids) as id)) as ended;
+    if _continuations is not null then
+        perform agent.children_ended(_continuations, _outcome);
+    end if;
+end
+$$;
+
+-- Retention: drops history older than _older_than by event_ts; chunk by chunk where it is a hypertable (whole chunks only),
+-- else row by row. Returns how many chunks or rows went.
+create or replace function agent.drop_history(_older_than interval) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _dropped int8;
+    _namespace text := (select n.nspname from pg_extension as x join pg_namespace as n on n.oid = x.extnamespace where x.extname = 'timescaledb');
+begin
+    if _older_than is null or _older_than < interval '0' then
+        raise invalid_parameter_value using message = 'history is dropped by a positive age, such as interval ''90 days''';
+    end if;
+    if agent.history_is_hypertable() then
+        execute format('select count(*) from %I.drop_chunks(''agent.event_hist'', older_than => $1)', _namespace)
+        into _dropped using agent.clock() - _older_than;
+    else
+        delete from agent.event_hist where event_ts < agent.clock() - _older_than;
+        get diagnostics _dropped = row_count;
+    end if;
+    return _dropped;
+end
+$$;
+
+-- Whether history is a TimescaleDB hypertable.
+create or replace function agent.history_is_hypertable() returns boolean
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _is boolean := false;
+begin
+    if to_regclass('_timescaledb_catalog.hypertable') is not null then
+        execute 'select exists (select from _timescaledb_catalog.hypertable where schema_name = ''agent'' and table_name = ''event_hist'')' into _is;
+    end if;
+    return _is;
+end
+$$;
+
+-- Makes history a hypertable once TimescaleDB can be had, with the rows it has by then. Without it history stays a plain
+-- table with the same indexes.
+do $$
+begin
+    if exists (select from pg_available_extensions where name = 'timescaledb' and installed_version is null)
+    -- Whether it is preloaded shows in a setting of its loader: an ordinary role may not read shared_preload_libraries.
+    and current_setting('timescaledb.max_background_workers', true) is not null then
+        begin
+            -- Not into agent, the first schema of a migration's search path: its functions are everybody's.
+            create extension if not exists timescaledb schema public;
+        exception when insufficient_privilege or invalid_schema_name then
+            raise notice 'TimescaleDB is available, but this role may not create the extension in schema public; history stays a plain table';
+        end;
+    end if;
+    if exists (select from pg_extension where extname = 'timescaledb') and not agent.history_is_hypertable() then
+        -- The Apache edition has this function; the shorthand table option needs 2.20.
+        execute (
+            select format('select %1$I.create_hypertable(''agent.event_hist'', %1$I.by_range(''event_ts''), create_default_indexes => false, migrate_data => true)', n.nspname)
+            from pg_extension as x join pg_namespace as n on n.oid = x.extnamespace where x.extname = 'timescaledb');
+    end if;
+end
+$$;
+
+-- Every event, live or in history, under one status: pending, scheduled, running, or its outcome. run_at is when it is due or,
+-- of one that runs or ended in an attempt, when that attempt began.
+create or replace view agent.job with (security_barrier) as
+select id, kind, case when vt <= now() then 'pending' when claimed_by is null then 'scheduled' else 'running' end as status
+, event as payload, attempts, max_attempts, claimed_by as locked_by, case when claimed_by is not null and vt > now() then claimed[array_upper(claimed, 1)] else vt end as run_at, errors -> -1 ->> 'message' as error, errors
+, null::jsonb as result, null::text as reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at
+, deadline, null::timestamptz as finished_at, null::text as finished_by, traceparent, changes, continuation_id, waits_for
+, case when claimed_by is not null and vt > now() then vt end as lease_until
+from agent.event
+union all
+select id, kind, outcome, event, attempts, max_attempts, claimed_by
+, case when claimed_by is null then vt else claimed[array_upper(claimed, 1)] end, errors -> -1 ->> 'message', errors, result, reason, dedupe_key
+, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline, finished_at, finished_by, traceparent, changes, continuation_id, waits_for
+, null::timestamptz
+from agent.event_hist;
+
+-- The schedule under the names of a classic schedule queue: what is in the queue and what has left it.
+create or replace view agent.schedule_queue with (security_barrier) as
+select id as schedule_queue_item_id, enqueued_at as enqueued_on, enqueued_by, finished_at as dequeued_on, finished_by as dequeued_by
+, case when claimed = '{}' then run_at else event_ts end as schedule_on, payload as data, item_key, greatest(attempts - 1, 0) as redeliver_count, claimed[array_upper(claimed, 1)] as claimed_on
+, locked_by as claimed_by, group_key
+from agent.job;

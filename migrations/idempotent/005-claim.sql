@@ -1,0 +1,296 @@
+-- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, the lanes in turn from a random one, the
+-- kinds of a lane in random order; one index probe a (lane, kind), from its cursor on where one is given.
+-- Their places (ctid) stay theirs while they are locked: whoever goes on to them by place spares another look at the index.
+-- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A claim that meets only those looks at 100 more; then it
+-- has 1,000 of them swept and passes over the others, each a row read: however many there are, it finds what lies behind them.
+create or replace function agent.hold_heads
+( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    _first int4 := floor(random() * 16);
+    _exhausted int8;
+    _past boolean := false;
+    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
+begin
+    foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
+        select array_agg(h.ctid) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
+        , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
+        into places, vts, group_keys, lapsed, _exhausted
+        from (
+            select e.ctid, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, probe.most) as claimable
+            from (
+                select (_first + turn) & 15 as lane, k.kind, _most[k.nth] as most
+                -- A cursor ahead of the clock would hide events: it is dropped.
+                , case when cursor <= _now then cursor else '-infinity' end as start
+                from generate_series(0, 15) as turn cross join unnest(_kinds) with ordinality as k (kind, nth)
+                cross join lateral (select _cursors[((_first + turn) & 15) * cardinality(_kinds) + k.nth]) as given (cursor)
+                where not exists (select from agent.kind where kind.kind = k.kind and paused)
+                order by turn, random()
+            ) as probe
+            cross join lateral (
+                select ctid, * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
+                and (not _past or cancelled_by is null and attempts < coalesce(max_attempts, probe.most))
+                order by vt limit _limit for update skip locked
+            ) as e
+            limit _limit
+        ) as h;
+        -- Fewer than asked for: there are no others.
+        exit when places is not null or _exhausted < _limit or _past;
+        if _exhausted > 100 then
+            begin
+                perform agent.sweep_exhausted(_max_attempts, 1000, _kinds);
+            exception when lock_not_available or deadlock_detected then
+                null; -- the sweep must wait for a row; this claim need not
+            end;
+            _past := true;
+        end if;
+    end loop;
+end
+$$;
+
+-- After a group's lease lapsed: its other held members go back unspent and their claims no longer stand, so that the head
+-- is tried alone and an event that kills its worker exhausts alone. The caller has locked the heads. Steps over members that
+-- another transaction has locked, and returns their groups.
+create or replace function agent.fence_members(_group_keys text[], _now timestamptz) returns text[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _members int8[];
+begin
+    if coalesce(_group_keys, '{}') = '{}' then
+        return '{}';
+    end if;
+    _members := array(
+        select id from agent.event where group_key = any(_group_keys) and not head and claimed_by is not null for update skip locked);
+    update agent.event set claimed_by = null, heartbeat_at = null, vt = _now
+    -- One that was asked to be cancelled keeps its attempt, by which the sweep finds it.
+    , attempts = case when cancelled_by is null then greatest(attempts - 1, 0) else attempts end
+    where id = any(_members);
+    return array(select distinct group_key from agent.event where group_key = any(_group_keys) and not head and claimed_by is not null);
+end
+$$;
+
+-- Where an event is a head whose lease lapsed, and leaves or moves: the members that were held with it go back unspent. The
+-- caller holds its lock.
+create or replace function agent.fence_behind(_id int8) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    perform agent.fence_members(array[group_key], _now)
+    from agent.event where id = _id and group_key is not null and head and claimed_by is not null and vt <= _now;
+end
+$$;
+
+-- What to claim with heads that are held: each head, then the visible members of its group, up to _limit and to the end of
+-- the group that reaches it. A group whose lease lapsed is fenced, and its head comes alone. Members have no prior vt. Steps over
+-- members that another transaction has locked; a lapsed group that cannot be fenced for one is left alone.
+create or replace function agent.hold_members
+( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz
+, out places tid[], out vts timestamptz[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    _last text;
+    _unfenced text[];
+    _claimable text[] := array(select wanted from unnest(_kinds) as wanted where not exists (select from agent.kind where kind = wanted and paused));
+    _most int4[] := agent.attempts_of(_claimable, _max_attempts);
+begin
+    select array_agg(m.place), array_agg(m.vt), (array_agg(m.group_key))[_limit] into places, vts, _last
+    from (
+        select batch.place, batch.vt, h.group_key
+        from unnest(_heads, _head_vts, _group_keys, _lapsed) as h (place, vt, group_key, lapsed)
+        cross join lateral (
+            select h.place, h.vt
+            union all
+            select member.place, null from (select e.ctid as place from agent.event as e where h.group_key is not null and not h.lapsed and e.group_key = h.group_key and not e.head
+             and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
+             and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)]) and e.cancelled_by is null
+             order by e.event_ts, e.id limit 100 for update skip locked) as member
+        ) as batch
+        limit _limit
+    ) as m;
+    if _last is not null and not _lapsed[array_position(_group_keys, _last)] then
+        places := places || array(
+            select batch.place from (
+                select e.ctid as place from agent.event as e where e.group_key = _last and not e.head
+                and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
+                and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)]) and e.cancelled_by is null
+                order by e.event_ts, e.id limit 100 for update skip locked) as batch
+            where batch.place <> all(places));
+    end if;
+    if true = any(_lapsed) then
+        _unfenced := agent.fence_members(array(
+            select h.group_key from unnest(_heads, _group_keys, _lapsed) as h (place, group_key, lapsed)
+            where h.lapsed and h.group_key is not null and h.place = any(places) order by h.group_key), _now);
+        if _unfenced <> '{}' then
+            select array_agg(held.place), array_agg(held.vt) into places, vts from unnest(places, vts) as held (place, vt)
+            where held.place <> all(array(select h.place from unnest(_heads, _group_keys) as h (place, group_key) where h.group_key = any(_unfenced)));
+        end if;
+    end if;
+end
+$$;
+
+-- The moments of an event's claims with one more: of the last 100 alone. They keep their subscripts, so that the upper bound is
+-- the number of the claim, by which settles are fenced, whatever was dropped.
+create or replace function agent.last_claims(_claimed timestamptz[], _now timestamptz) returns timestamptz[]
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _claim int4 := array_upper(_claimed, 1) + 1;
+    _kept timestamptz[] := array_fill(_now, array[100], array[_claim - 99]);
+begin
+    _kept[_claim - 99 : _claim - 1] := _claimed[_claim - 99 : _claim - 1];
+    return _kept;
+end
+$$;
+
+-- Claims one visible event, chosen at random among the lanes, of any kind that is not paused: one row as it is after the
+-- claim, or none. Of a group it is the head, alone. Sends no heartbeats: the claim stands until its vt.
+-- Here as elsewhere, plans made while the queue is short must be right when it is long (enable_seqscan), and what must be
+-- scanned nevertheless looks so dear on paper that it would be compiled at each call (jit).
+create or replace function agent.claim_event(_max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held record;
+begin
+    select * into _held
+    from agent.hold_heads(array(select kind from agent.kind where not paused), 1, coalesce(_max_attempts, 0), _now, null);
+    if _held.lapsed[1] and _held.group_keys[1] is not null and agent.fence_members(_held.group_keys[1:1], _now) <> '{}' then
+        return; -- another transaction has a member locked
+    end if;
+    return query
+    update agent.event
+    set attempts = attempts + 1, vt = _now + _invisible_for, claimed = case when cardinality(claimed) < 100 then claimed || _now else agent.last_claims(claimed, _now) end, heartbeat_at = null, retrying = false
+    , changes = agent.after_lapse(changes, claimed_by, vt)
+    , claimed_by = coalesce(nullif(current_setting('application_name'), ''), session_user)
+    where ctid = _held.places[1] returning *;
+end
+$$;
+
+-- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to 100 visible members in
+-- order, the last one also beyond _limit; one whose lease lapsed comes as its head alone. prior_vt is a head's vt
+-- before the claim: the highest one seen in a (lane, kind) is where the claimant's cursor there may start next time.
+-- Steps over locked rows. Where PostgreSQL waits all the same, as a row is being updated at that moment, it gives up after 100 ms
+-- (40001: claim again).
+-- _cursors: one for each lane and kind, at lane * cardinality(_kinds) + position.
+-- _member_kinds: the kinds of which a group brings members along, by default _kinds. A worker whose slots for some kinds are taken
+-- claims heads of the others alone, and their groups still come in order.
+-- _most_bytes: stops before the event whose text would exceed this many bytes, but never before the first. A small event is taken for
+-- as large as its row says, so that only large ones are turned into text twice; _limit bounds what small ones come to.
+drop function if exists agent.claim_events(text[], int4, int4, interval, text, timestamptz[]);
+create or replace function agent.claim_events
+( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
+, _claimed_by text default session_user, _cursors timestamptz[] default null
+, _member_kinds text[] default null, _most_bytes int8 default null
+) returns table
+( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
+, group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set lock_timeout = '100ms'
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _held record;
+    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
+begin
+    begin
+        select places[1:_limit] as places, vts, group_keys, lapsed into _held from agent.hold_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+        if _held.places is null then
+            return;
+        end if;
+        if array_remove(_held.group_keys, null) <> '{}' then
+            select * into _held from agent.hold_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, coalesce(_member_kinds, _kinds), _limit, _max_attempts, _now);
+        end if;
+        if _most_bytes is not null then
+            select array_agg(fitting.place order by fitting.nth) as places, array_agg(fitting.vt order by fitting.nth) as vts into _held
+            from (
+                select held.place, held.vt, held.nth, body.size, sum(body.size) over (order by held.nth) - body.size as before
+                from unnest(_held.places, _held.vts) with ordinality as held (place, vt, nth)
+                cross join lateral (
+                    select case when pg_column_compression(e.event) is null and pg_column_size(e.event) < 2000 then pg_column_size(e.event) else octet_length(e.event::text) end as size
+                    from agent.event as e where e.ctid = held.place
+                ) as body
+            ) as fitting
+            where fitting.nth = 1 or fitting.before + fitting.size <= _most_bytes;
+        end if;
+        return query
+        update agent.event as e
+        set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
+        , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now else agent.last_claims(e.claimed, _now) end
+        , retrying = false, changes = agent.after_lapse(e.changes, e.claimed_by, e.vt)
+        from unnest(_held.places, _held.vts) as held (place, vt)
+        where e.ctid = held.place
+        returning e.id, e.kind, e.lane, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
+        , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _most[array_position(_kinds, e.kind)]), e.enqueued_at, e.errors, e.notes, e.traceparent;
+    exception when lock_not_available then
+        raise serialization_failure using message = 'a row that could be claimed was locked for too long: claim again';
+    end;
+end
+$$;
+
+-- What a worker waits for: the vt of the first event of each lane and kind, at lane * cardinality(_kinds) + position, that can
+-- be claimed now or will be _within that time; null where there is none, and where the kind is paused. Looking no further
+-- than needed spares the dead entries of leases, which end far ahead. Claims and locks nothing, so it delays nobody however
+-- many dead entries it walks over; _cursors as in claim_events.
+create or replace function agent.peek_events
+( _kinds text[], _within interval, _max_attempts int4 default null, _cursors timestamptz[] default null
+, out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+as $$
+declare
+    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
+begin
+    now_at := agent.clock();
+    paused := array(select k.kind from agent.kind as k where k.kind = any(_kinds) and k.paused);
+    vts := array(
+        select (
+            select e.vt from agent.event as e
+            where e.head and e.lane = place.lane and e.kind = place.kind and e.vt >= place.start and e.vt <= now_at + _within
+            -- Others are exhausted: the sweep's business.
+            and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _most[place.nth])
+            and place.kind <> all(paused)
+            order by e.vt limit 1)
+        from (
+            select lane, k.kind, k.nth, case when cursor <= now_at then cursor else '-infinity' end as start
+            from generate_series(0, 15) as lane cross join unnest(_kinds) with ordinality as k (kind, nth)
+            cross join lateral (select _cursors[lane * cardinality(_kinds) + k.nth]) as given (cursor)
+        ) as place
+        order by place.lane, place.nth);
+    took := agent.clock() - now_at;
+end
+$$;

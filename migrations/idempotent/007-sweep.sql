@@ -1,0 +1,325 @@
+-- Of some events, locks and returns those that no one else has locked and whose group no one is changing.
+create or replace function agent.lock_for_sweep(_ids int8[]) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _groups text[] := agent.hold_groups(_ids);
+begin
+    return array(select id from agent.event where id = any(_ids) and (group_key is null or group_key = any(_groups)) order by id for update skip locked);
+end
+$$;
+
+-- Archives events whose locks the caller holds; returns how many. One that history refuses (a unique index, a constraint, a trigger
+-- of the owner's) stays in the queue with a warning: it does not keep the others. Halving finds it in few subtransactions.
+create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _half int4 := cardinality(_ids) / 2;
+begin
+    if cardinality(_ids) = 0 then
+        return 0;
+    end if;
+    begin
+        perform agent.archive_events(_ids, _outcome, _reason);
+        return cardinality(_ids);
+    exception when others then
+        -- A conflict with another transaction, a lack of resources, a timeout: that is not the event's fault.
+        if left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
+            raise;
+        elsif _half = 0 then
+            -- Without the error's own text, which may quote the event.
+            raise warning 'event % cannot be moved to history: SQLSTATE %', _ids[1], sqlstate;
+            return 0;
+        end if;
+    end;
+    return agent.archive_possible(_ids[:_half], _outcome, _reason) + agent.archive_possible(_ids[_half + 1:], _outcome, _reason);
+end
+$$;
+
+-- Moves up to _limit events that lapsed on their last attempt to history, as expired, and those that lapsed after they were asked
+-- to be cancelled, as cancelled; returns how many. An attempt that is still running is never one of them: its vt lies ahead.
+-- Of a group only the head is judged: what was held with it goes back unspent. The maximum is the event's own, else its kind's;
+-- _max_attempts holds where both are unknown, and of _kinds only, where they are given: other teams' events are not judged by it.
+create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[] default null) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _given int4 := case when _kinds is null then _max_attempts end;
+    _known text[];
+    _most int4[];
+    _ids int8[];
+    _cancelled int8[];
+begin
+    -- As arrays: a join with the kinds would sort whatever has been attempted before it took the oldest.
+    select array_agg(k.kind), array_agg(coalesce(k.max_attempts, case when k.kind = any(_kinds) then _max_attempts else _given end))
+    into _known, _most from agent.kind as k;
+    _ids := agent.lock_for_sweep(array(
+        select e.id from agent.event as e where e.attempts > 0 and e.vt <= _now and e.head
+        and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null)
+        and not exists (select from agent.kind where kind = e.kind and paused)
+        order by e.vt limit _limit));
+    -- Again, now that they are locked: a lease may have been renewed or an attempt given back meanwhile.
+    _ids := array(
+        select e.id from agent.event as e where e.id = any(_ids) and e.vt <= _now and e.head
+        and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null));
+    _cancelled := array(select id from agent.event where id = any(_ids) and cancelled_by is not null);
+    perform agent.fence_members(array(select group_key from agent.event where id = any(_ids) and group_key is not null order by group_key), _now);
+    return agent.archive_possible(_cancelled, 'cancelled', 'cancelled while running')
+        + agent.archive_possible(array(select unnest(_ids) except select unnest(_cancelled)), 'expired', 'attempts_exhausted');
+end
+$$;
+
+-- Moves up to _limit events that have been visible and unclaimed for longer than _max_vt_age to history, as expired;
+-- returns how many. _kinds null: of every kind that is not paused. The waiting members of a head's group that are as old go
+-- with it, and before it: a head that left earlier would make the next one look young.
+create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[], _limit int4) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+as $$
+declare
+    _since timestamptz := agent.clock() - _max_vt_age;
+    _swept text[] := array(select kind from agent.kind where not paused and (_kinds is null or kind = any(_kinds)));
+    _ids int8[] := agent.lock_for_sweep(array(
+        select batch.id from generate_series(0, 15) as lane cross join unnest(_swept) as swept (kind)
+        cross join lateral (
+            select id, group_key from agent.event
+            where head and event.lane = lane.lane and event.kind = swept.kind and vt < _since and claimed_by is null order by vt limit _limit
+        ) as h
+        cross join lateral (
+            (select m.id from agent.event as m where m.group_key = h.group_key and not m.head and m.claimed_by is null
+             and m.vt < _since and m.kind = any(_swept) order by m.event_ts, m.id limit _limit)
+            union all
+            select h.id
+        ) as batch
+        limit _limit));
+begin
+    _ids := array(select id from agent.event where id = any(_ids) and vt < _since and claimed_by is null);
+    return agent.archive_possible(_ids, 'expired', 'too_old');
+end
+$$;
+
+-- Moves up to _limit events whose own deadline has passed to history, as expired; returns how many. An attempt that is still
+-- running may go on past the deadline; one whose lease has lapsed is not begun again.
+create or replace function agent.sweep_by_deadline(_limit int4) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _ids int8[] := agent.lock_for_sweep(array(
+        select e.id from agent.event as e where e.deadline < _now and (e.claimed_by is null or e.vt <= _now)
+        and not exists (select from agent.kind where kind = e.kind and paused)
+        order by e.deadline limit _limit));
+begin
+    _ids := array(select id from agent.event where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
+    perform agent.fence_members(array(
+        select group_key from agent.event where id = any(_ids) and head and group_key is not null and claimed_by is not null order by group_key), _now);
+    return agent.archive_possible(_ids, 'expired', 'deadline_passed');
+end
+$$;
+
+-- Goes over groups in the order of their keys, from the one after _after on, and gives another head to those that need it: those
+-- whose idle head is of a kind that nobody claims (paused, or its workers gone) while members of other kinds wait behind it; those
+-- whose head will be visible later than a member that somebody claims, unless it waits for a retry; and those that have lost
+-- their head, which the rules of groups leave none of: this is the net below. One bounded step: it ends after _limit of them,
+-- or 20 times as many groups. Returns where the next step begins, null at the end, and how many it freed. Waits for no group.
+create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set lock_timeout = '30ms'
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _claimable text[] := agent.claimable_kinds();
+    _group record;
+begin
+    freed := 0;
+    for _group in
+        with recursive member (group_key, nth) as (
+            (select group_key, 1 from agent.event where not head and group_key > coalesce(_after, '') order by group_key limit 1)
+            union all
+            select (select group_key from agent.event where not head and group_key > member.group_key order by group_key limit 1), nth + 1
+            from member where member.group_key is not null and nth < _limit * 20
+        )
+        select member.group_key, nth, h.id is null as headless, wanting
+        from member left join agent.event as h on h.group_key = member.group_key and h.head
+        cross join lateral (select h.id is null
+            or (h.claimed_by is null and h.kind <> all(_claimable)
+                and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.kind = any(_claimable)))
+            or (h.claimed_by is null and h.vt > _now and not h.retrying
+                and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.vt < h.vt and m.kind = any(_claimable))) as wanting) as judged
+        where member.group_key is not null and (wanting or nth = _limit * 20)
+    loop
+        begin
+            if _group.headless then
+                perform agent.promote(_group.group_key);
+                freed := freed + 1;
+            elsif _group.wanting then
+                perform from agent.event where group_key = _group.group_key and head and claimed_by is null for update skip locked;
+                if found then
+                    perform agent.reelect(array[_group.group_key]);
+                    freed := freed + 1;
+                end if;
+            end if;
+        exception when unique_violation or lock_not_available then
+            null; -- another transaction gave it a head meanwhile, or has all its members locked
+        end;
+        if freed >= _limit or _group.nth >= _limit * 20 then
+            next := _group.group_key;
+            return;
+        end if;
+    end loop;
+end
+$$;
+
+-- The same from the first group on, until it has freed _limit. Returns how many.
+create or replace function agent.sweep_groups(_limit int4 default 1000) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _next text := '';
+    _step int4;
+    _healed int4 := 0;
+begin
+    while _next is not null and _healed < _limit loop
+        select next, freed into _next, _step from agent.free_groups(_next, _limit - _healed);
+        _healed := _healed + _step;
+    end loop;
+    return _healed;
+end
+$$;
+
+-- Counts up to _limit continuations anew, by the children that are really there; returns how many had to be set right. Ended children are
+-- counted off as they end; this is the net below, for children that an owner deleted by hand.
+create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _waiting agent.event;
+    _living int4;
+    _healed int4 := 0;
+begin
+    -- Looks before it locks: children that end wait for the lock.
+    for _waiting in
+        select e.* from agent.event as e where e.waits_for is not null and e.waits_for > 0
+        and e.waits_for > (select count(*) from agent.event as child where child.continuation_id = e.id)
+        order by e.id limit _limit
+    loop
+        continue when agent.lock_for_sweep(array[_waiting.id]) = '{}';
+        select * into _waiting from agent.event where id = _waiting.id;
+        select count(*) into _living from agent.event where continuation_id = _waiting.id;
+        if _living < _waiting.waits_for then
+            perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');
+            _healed := _healed + 1;
+        end if;
+    end loop;
+    return _healed;
+end
+$$;
+
+-- What a worker's sweep does in one bounded batch: lapsed last attempts, passed deadlines and, where _by_age, events of _kinds that
+-- are too old, up to _limit of each. Returns how many it moved to history: call it again until that is none. Beforehand, where _mend,
+-- what moves no event: groups with a head that cannot be claimed, continuations whose children are gone, kinds that are not known.
+-- That looks at every group, so of many calls in a row only the first does it. _max_attempts holds for events that neither have a
+-- maximum nor are of a kind that has one; null leaves those to others. Sweeps step over each other's locks.
+create or replace function agent.sweep_events
+( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null, _by_age boolean default true
+, _limit int4 default 1000, _mend boolean default true
+) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if _mend then
+        perform agent.sweep_kinds(), agent.sweep_groups(_limit), agent.sweep_waiting(_limit);
+    end if;
+    return agent.sweep_exhausted(_max_attempts, _limit) + agent.sweep_by_deadline(_limit)
+        + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;
+end
+$$;
+
+-- Registers the kinds of queued events that agent.kind lacks: their first insert left that to a transaction that rolled back.
+create or replace function agent.sweep_kinds() returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    perform agent.register_kinds(array(
+        with recursive found (lane, kind) as (
+            select lanes.lane, (select kind from agent.event where head and event.lane = lanes.lane order by kind limit 1)
+            from (select nth::int2 from generate_series(0, 15) as nth) as lanes (lane)
+            union all
+            select lane, (select kind from agent.event where head and event.lane = found.lane and event.kind > found.kind order by kind limit 1)
+            from found where found.kind is not null
+        )
+        select kind from found where kind is not null));
+end
+$$;
+
+-- Moves to history, as expired, the events that had _max_attempts attempts or more (their own maximum or their kind's, where they
+-- have one) and those that have been visible and unclaimed for longer than _max_vt_age. Never a live lease, a scheduled event or
+-- one of a paused kind. Returns how many. Stops after about a second, or half the statement timeout, so that what it did is kept
+-- and inserts into the groups it swept do not wait for long: where there is much, call it again until it returns 0.
+create or replace function agent.delete_expired_events(_max_attempts int default 3, _max_vt_age interval default '1h') returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _timeout interval := current_setting('statement_timeout');
+    _until timestamptz := clock_timestamp() + least(interval '1 second', case when _timeout > interval '0' then _timeout / 2 end);
+    _expired int8 := 0;
+    _batch int4;
+begin
+    loop
+        _batch := agent.sweep_events(_max_attempts, _max_vt_age, _limit => 500, _mend => _expired = 0);
+        _expired := _expired + _batch;
+        exit when _batch = 0 or clock_timestamp() >= _until;
+    end loop;
+    return _expired;
+end
+$$;
+
+-- Ends the leases of claims that have sent no heartbeat for _dead_for: their worker has crashed. A worker takes a claim for lost as
+-- long after its last heartbeat (surelane.events.DEAD_FOR, the same five minutes), so that none works on what is freed here. Their attempts count, and
+-- they are claimed again as lapsed leases are. Claims that send no heartbeats are left to their vt. Returns how many.
+create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _rescued int4;
+begin
+    update agent.event set vt = _now
+    where id in (select id from agent.event where attempts > 0 and vt > _now and claimed_by is not null and heartbeat_at < _now - _dead_for
+                 order by id for update skip locked);
+    get diagnostics _rescued = row_count;
+    if _rescued > 0 then
+        perform pg_notify('agent_event', '');
+    end if;
+    return _rescued;
+end
+$$;

@@ -1,0 +1,180 @@
+-- Counts children that ended (one entry each) off the continuations that wait for them. The last one makes a continuation
+-- visible; one that fails with its children ends at once when _outcome is not completed. The youngest first: one that ends
+-- here counts off an older one, so everybody locks inner continuations before outer ones.
+create or replace function agent.children_ended(_continuations int8[], _outcome text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _ended record;
+    _waiting agent.event;
+begin
+    for _ended in select id, count(*)::int4 as children from unnest(_continuations) as id group by id order by id desc loop
+        perform agent.hold_group((select group_key from agent.event where id = _ended.id));
+        update agent.event set waits_for = greatest(waits_for - _ended.children, 0) where id = _ended.id and waits_for > 0 returning * into _waiting;
+        continue when not found;
+        if _waiting.fails_with_children and _outcome <> 'completed' then
+            perform agent.archive_events(array[_waiting.id], 'failed', 'child_' || _outcome);
+        elsif _waiting.waits_for = 0 then
+            update agent.event set vt = agent.clock() where id = _waiting.id;
+            perform agent.reelect(array[_waiting.group_key]);
+            perform pg_notify('agent_event', '');
+        end if;
+    end loop;
+end
+$$;
+
+-- Starts children (a JSON array of jobs) and the continuation that runs once, when all of them have ended, however they did.
+-- {"fails_with_children": true} on the continuation makes it end as failed with the first child that does not complete.
+-- Returns the continuation's id; its handler asks agent.children for their outcomes.
+create or replace function agent.fan_out(_children jsonb, _continuation jsonb, _continues int8 default null) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _waiting agent.event := agent.job_from_json(_continuation);
+    _child agent.event;
+    _given record;
+    _id int8;
+    -- Taken beforehand: children are added in the order of their keys, and known by the order they were given in.
+    _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, jsonb_array_length(_children)));
+begin
+    _waiting.continuation_id := _continues;
+    _waiting.fails_with_children := coalesce((_continuation ->> 'fails_with_children')::boolean, false);
+    _waiting.waits_for := cardinality(_ids);
+    if _ids <> '{}' then
+        _waiting.vt := 'infinity';
+    end if;
+    select added.id into _id from agent.add_event(_waiting, true, false) as added where not added.duplicate;
+    if _id is null then
+        raise unique_violation using message = format('a continuation under item key %L is in the queue already', _waiting.item_key);
+    end if;
+    for _given in
+        select g.job, g.nth from jsonb_array_elements(_children) with ordinality as g (job, nth)
+        order by g.job ->> 'group_key', g.job ->> 'item_key', g.nth
+    loop
+        _child := agent.job_from_json(_given.job);
+        _child.id := _ids[_given.nth];
+        _child.continuation_id := _id;
+        _child.dedupe_key := null;
+        if (select added.duplicate from agent.add_event(_child, true, false) as added) then
+            raise unique_violation using message = format('a child under item key %L is in the queue already', _child.item_key);
+        end if;
+    end loop;
+    return _id;
+end
+$$;
+
+-- Completes a claimed event and starts its children and their continuation, in one transaction and fenced: a handler that
+-- is tried again starts them once. The continuation stands in for the event: whatever waited for that waits for this. Busy
+-- also where a child, or its group, cannot be entered at once because of another transaction.
+create or replace function agent.continue_event(_id int8, _claim int4, _children jsonb, _continuation jsonb, _result jsonb default null) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set lock_timeout = '100ms'
+as $$
+declare
+    _held int8[];
+    _continues int8;
+begin
+    begin
+        _held := agent.hold_claims(array[_id], array[_claim]);
+        if _held <> '{}' then
+            select continuation_id into _continues from agent.event where id = _id;
+            perform agent.fan_out(_children, _continuation, _continues);
+            update agent.event set continuation_id = null where id = _id;
+            perform agent.archive_events(_held, 'completed', null, _held, null, array[_result]);
+            -- At once, not at commit: waiting for a head is bounded here.
+            set constraints agent.member_joins immediate;
+        end if;
+    exception when lock_not_available or deadlock_detected then
+        _held := '{}';
+    end;
+    return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
+end
+$$;
+
+-- The children of a continuation and how they ended, in the order they were started.
+create or replace function agent.children(_continuation_id int8)
+returns table (id int8, kind text, item_key text, payload jsonb, status text, result jsonb, reason text, error text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    return query
+    select j.id, j.kind, j.item_key, j.payload, j.status, j.result, j.reason, j.error
+    from agent.job as j where j.continuation_id = _continuation_id order by j.id;
+end
+$$;
+
+-- Parks a claimed event until agent.answer_event ends it; past its deadline it expires. One that was asked to be cancelled
+-- meanwhile ends here. Fenced.
+create or replace function agent.await_event(_id int8, _claim int4, _deadline timestamptz) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set lock_timeout = '100ms'
+as $$
+declare
+    _held int8[];
+    _cancelled int8[];
+begin
+    begin
+        _held := agent.hold_claims(array[_id], array[_claim]);
+        _cancelled := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
+        _held := agent.hold_endings(_held, _cancelled, 'cancelled');
+        if _held <> '{}' then
+            perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
+            update agent.event set vt = 'infinity', deadline = _deadline, claimed_by = null, heartbeat_at = null, retrying = false where id = _id;
+            perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
+        end if;
+    exception when lock_not_available or deadlock_detected then
+        _held := '{}';
+    end;
+    return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
+end
+$$;
+
+-- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done', 'running' when its attempt has not
+-- parked it yet (try again), or 'unknown': it awaits nothing, or its deadline has passed.
+create or replace function agent.answer_event(_id int8, _result jsonb) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _found agent.event;
+begin
+    perform agent.hold_group((select group_key from agent.event where id = _id));
+    select * into _found from agent.event where id = _id for update;
+    if not found or _found.deadline < agent.clock() then
+        return 'unknown';
+    elsif _found.claimed_by is not null then
+        return 'running';
+    elsif _found.vt < 'infinity' or _found.waits_for > 0 then
+        return 'unknown';
+    end if;
+    perform agent.archive_events(array[_id], 'completed', null, array[_id], null, array[_result]);
+    return 'done';
+end
+$$;
+
+-- The same for whoever may answer only what was dispatched to one of these remote agents; anything else is unknown to it.
+create or replace function agent.answer_dispatch(_id int8, _agents text[], _result jsonb) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    if exists (select from agent.event where id = _id and kind = 'dispatch-execute' and event ->> 'agent' = any(_agents)) then
+        return agent.answer_event(_id, _result);
+    end if;
+    return 'unknown';
+end
+$$;

@@ -1,0 +1,105 @@
+-- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron and time zones. _paused null
+-- leaves an existing one as it is. Wakes the workers, who then know when it is due.
+create or replace function agent.set_cron
+( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
+, _paused boolean default false
+) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if jsonb_typeof(_payload) is distinct from 'object' then
+        raise invalid_parameter_value using message = 'the payload of a schedule is a JSON object';
+    -- Not left to the constraints, whose violations quote the row, payload and all, in PostgreSQL's log.
+    elsif _name is null or _name = '' or length(_name) > 200 then
+        raise invalid_parameter_value using message = 'the name of a schedule has 1 to 200 characters';
+    elsif _kind is null or _kind = '' or length(_kind) > 200 then
+        raise invalid_parameter_value using message = 'a kind has 1 to 200 characters';
+    elsif _schedule is null or _time_zone is null or _next_at is null then
+        raise invalid_parameter_value using message = 'a schedule has fields, a time zone and a next firing';
+    elsif _catch_up is null or _catch_up not in ('none', 'one', 'all') then
+        raise invalid_parameter_value using message = 'what was missed is caught up with: none, one or all';
+    end if;
+    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at)
+    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at)
+    on conflict (name) do update
+    set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
+    , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), updated_at = agent.clock(), updated_by = session_user
+    -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip one.
+    , next_at = case when (c.schedule, c.time_zone, c.paused) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused)) then c.next_at else excluded.next_at end;
+    perform pg_notify('agent_event', '');
+end
+$$;
+
+-- Deletes a named schedule; false when there is none of that name.
+create or replace function agent.delete_cron(_name text) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from agent.cron where name = _name;
+    return found;
+end
+$$;
+
+-- The named schedules whose time has come, and the database's own now: a worker's clock decides nothing.
+create or replace function agent.due_cron()
+returns table (name text, kind text, schedule text, time_zone text, catch_up text, next_at timestamptz, now_at timestamptz)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.next_at, _now from agent.cron as c
+    where not c.paused and c.next_at <= _now order by c.next_at;
+end
+$$;
+
+-- Seconds until the next named schedule that is not due yet will be, by the database's clock; null where there is none.
+create or replace function agent.next_cron() returns float8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    return (select extract(epoch from min(next_at) - _now) from agent.cron where not paused and next_at > _now);
+end
+$$;
+
+-- Fires a schedule for the times given and sets its next one, if its next firing is still _due: of all the workers that try, one
+-- does. Returns how many jobs it enqueued; each carries its scheduled time, by which it is known.
+create or replace function agent.fire_cron(_name text, _due timestamptz, _times timestamptz[], _next_at timestamptz) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _cron agent.cron;
+    _time timestamptz;
+    _fired int4 := 0;
+begin
+    update agent.cron set next_at = _next_at, last_at = agent.clock() where name = _name and next_at = _due and not paused returning * into _cron;
+    if not found then
+        return 0;
+    end if;
+    foreach _time in array _times loop
+        perform agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _cron.kind, 'enqueued_by', 'cron:' || _name
+            , 'item_key', 'cron:' || _name || ':' || to_char(_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+            , 'payload', _cron.payload || jsonb_build_object('cron', _name, 'scheduled_at', _time))), 'skip');
+        _fired := _fired + 1;
+    end loop;
+    return _fired;
+end
+$$;
+
+-- The named schedules.
+create or replace function agent.read_cron() returns setof agent.cron
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select * from agent.cron order by name;
+end
+$$;

@@ -1,0 +1,385 @@
+-- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its attempt goes on; if that does not
+-- complete, the event is cancelled instead of tried again), or null: no such event is in the queue.
+create or replace function agent.cancel_event(_item_key text) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)));
+end
+$$;
+
+-- Cancels events by their ids; answers each as cancel_event does, or busy where another transaction has it or its group locked. An
+-- unknown id is left out. In one pass, stepping over locks, so that operators can cancel many in bounded steps.
+create or replace function agent.cancel_jobs(_ids int8[]) returns table (id int8, answer text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _held int8[] := agent.lock_for_sweep(_ids);
+    _running int8[];
+    _unfenced text[];
+begin
+    update agent.event set cancelled_by = session_user where id = any(_held) and claimed_by is not null and vt > _now;
+    _running := array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > _now);
+    -- As where a claim finds them: members that were held with a head whose lease lapsed go back unspent. A head with a
+    -- member that another transaction has locked stays.
+    _unfenced := agent.fence_members(array(
+        select e.group_key from agent.event as e where e.id = any(_held) and e.head and e.claimed_by is not null and e.vt <= _now
+        and e.group_key is not null order by e.group_key), _now);
+    if _unfenced <> '{}' then
+        _held := array(select e.id from agent.event as e where e.id = any(_held) and not (e.head and e.claimed_by is not null and e.vt <= _now
+            and e.group_key is not null and e.group_key = any(_unfenced)));
+    end if;
+    return query
+    select given, case when given = any(_running) then 'running' when given = any(_held) then 'cancelled' else 'busy' end
+    from unnest(_ids) as given where given = any(_held) or exists (select from agent.event as e where e.id = given);
+    perform agent.archive_events(array(select unnest(_held) except select unnest(_running)), 'cancelled', 'cancelled by ' || session_user);
+end
+$$;
+
+-- Cancels an event by its id, waiting for whoever has it or its group locked; answers as cancel_event does.
+create or replace function agent.cancel_job(_id int8) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    perform agent.hold_group((select group_key from agent.event where id = _id));
+    perform from agent.event where id = _id for update;
+    return (select answer from agent.cancel_jobs(array[_id]));
+end
+$$;
+
+-- Moves an event to another time by its item key. Answers 'rescheduled', 'running' or 'waiting' (for its children or an answer;
+-- nothing was changed), or null: no such event is in the queue.
+create or replace function agent.reschedule_event(_item_key text, _run_at timestamptz) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _found agent.event;
+begin
+    if _run_at is null or not isfinite(_run_at) then
+        raise invalid_parameter_value using message = format('an event cannot be rescheduled to %s', coalesce(_run_at::text, 'null'));
+    end if;
+    perform agent.hold_group((select group_key from agent.event where item_key = agent.bounded_key(_item_key)));
+    select * into _found from agent.event where item_key = agent.bounded_key(_item_key) for update;
+    if not found then
+        return null;
+    elsif _found.claimed_by is not null and _found.vt > agent.clock() then
+        return 'running';
+    elsif _found.vt = 'infinity' then
+        return 'waiting';
+    end if;
+    perform agent.move_event(_found, _run_at, _found.event, 'rescheduled', session_user);
+    return 'rescheduled';
+end
+$$;
+
+-- Moves events from history back into the queue, with their ids, claims and errors, and all their attempts before them.
+-- Returns the ids that were moved; one whose item key is live again stays in history. Nothing waits for a requeued child any more.
+create or replace function agent.requeue_events(_ids int8[]) returns setof int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    _old agent.event_hist;
+    _new agent.event;
+    _duplicate boolean;
+begin
+    for _old in select * from agent.event_hist where id = any(_ids) order by group_key, item_key, id for update skip locked loop
+        _new := null;
+        _new.id := _old.id;
+        _new.event_ts := _old.event_ts;
+        _new.vt := agent.clock();
+        _new.claimed := _old.claimed;
+        _new.event := _old.event;
+        _new.kind := _old.kind;
+        _new.item_key := _old.item_key;
+        _new.group_key := _old.group_key;
+        _new.max_attempts := _old.max_attempts;
+        _new.enqueued_at := _old.enqueued_at;
+        _new.enqueued_by := _old.enqueued_by;
+        _new.errors := _old.errors;
+        _new.traceparent := _old.traceparent;
+        _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
+            , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
+        select duplicate into _duplicate from agent.add_event(_new, true, false);
+        if not _duplicate then
+            delete from agent.event_hist where id = _old.id and event_ts = _old.event_ts;
+            return next _old.id;
+        end if;
+    end loop;
+end
+$$;
+
+-- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed; running ones end as they would.
+-- They do not hold up other kinds of their groups.
+create or replace function agent.pause_kind(_kind text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A kind that is new: inserts of its first events step over this transaction, and it waits for theirs.
+    if not exists (select from agent.kind where kind = _kind) then
+        perform pg_advisory_xact_lock(hashtextextended('agent.kind ' || _kind, 0));
+    end if;
+    insert into agent.kind (kind, paused, paused_at, paused_by) values (_kind, true, agent.clock(), session_user)
+    on conflict (kind) do update set paused = true, paused_at = excluded.paused_at, paused_by = excluded.paused_by where not kind.paused;
+    perform agent.sweep_groups();
+end
+$$;
+
+-- Resumes a paused kind and wakes the workers.
+create or replace function agent.resume_kind(_kind text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update agent.kind set paused = false, paused_at = null, paused_by = null where kind = _kind and paused;
+    perform agent.sweep_groups();
+    perform pg_notify('agent_event', '');
+end
+$$;
+
+-- How many events of each kind are in each state, and since when the oldest of them is visible.
+create or replace function agent.queue_stats()
+returns table (kind text, paused boolean, pending int8, scheduled int8, running int8, oldest_pending timestamptz)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    select k.kind, k.paused, count(e.id) filter (where e.vt <= _now), count(e.id) filter (where e.vt > _now and e.claimed_by is null)
+    , count(e.id) filter (where e.vt > _now and e.claimed_by is not null), min(e.vt) filter (where e.vt <= _now)
+    from agent.kind as k left join agent.event as e on e.kind = k.kind group by k.kind order by k.kind;
+end
+$$;
+
+-- The schema's version, and the oldest version of the services that it serves.
+create or replace function agent.schema_version(out version text, out min_compatible text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select v.version::text, v.min_compatible::text from agent.version as v;
+end;
+
+-- The ids under a natural key, live ones first, then history from its newest; also takes an id as text.
+create or replace function agent.find_events(_key text) returns setof int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return query select e.id from agent.event as e where e.item_key = agent.bounded_key(_key);
+    return query select h.id from agent.event_hist as h where h.item_key = agent.bounded_key(_key) order by h.event_ts desc;
+    if not found and _key ~ '^\d{1,18}$' then
+        return query select j.id from agent.job as j where j.id = _key::int8;
+    end if;
+end
+$$;
+
+-- The newest ended events that a filter wants, by id and when they ended. Each filter has an index that is sorted by when events
+-- ended: a page costs the same however long history is.
+create or replace function agent.list_ended
+( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _limit int4
+) returns table (id int8, finished_at timestamptz)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _outcomes text[] := array(
+        select known from unnest(array['completed', 'failed', 'expired', 'cancelled']) as known where _statuses is null or known = any(_statuses));
+    _first timestamptz := coalesce(_since, '-infinity');
+    _end timestamptz := coalesce(_until, 'infinity');
+    _last timestamptz := coalesce(_after, 'infinity');
+begin
+    if _key is not null then
+        return query
+        select h.id, h.finished_at
+        from (
+            (select * from agent.event_hist where item_key = _key)
+            union all
+            (select * from agent.event_hist where group_key = _key and item_key is distinct from _key
+             and finished_at >= _first and finished_at < _end and finished_at <= _last)
+            union all
+            (select * from agent.event_hist where dedupe_key = _key and item_key is distinct from _key and group_key is distinct from _key
+             and finished_at >= _first and finished_at < _end and finished_at <= _last)
+        ) as h
+        where h.outcome = any(_outcomes) and (_kinds is null or h.kind = any(_kinds))
+        and h.finished_at >= _first and h.finished_at < _end and (_after is null or (h.finished_at, h.id) < (_after, _after_id))
+        order by h.finished_at desc, h.id desc limit _limit;
+    elsif _kinds is not null then
+        return query
+        select h.id, h.finished_at from (select distinct given from unnest(_kinds) as given) as wanted (kind) cross join unnest(_outcomes) as ending (outcome)
+        cross join lateral (
+            select e.id, e.finished_at from agent.event_hist as e where e.kind = wanted.kind and e.outcome = ending.outcome
+            and e.finished_at >= _first and e.finished_at < _end and e.finished_at <= _last
+            and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
+            order by e.finished_at desc, e.id desc limit _limit
+        ) as h
+        order by h.finished_at desc, h.id desc limit _limit;
+    else
+        return query
+        select h.id, h.finished_at from unnest(_outcomes) as ending (outcome)
+        cross join lateral (
+            select e.id, e.finished_at from agent.event_hist as e where e.outcome = ending.outcome
+            and e.finished_at >= _first and e.finished_at < _end and e.finished_at <= _last
+            and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
+            order by e.finished_at desc, e.id desc limit _limit
+        ) as h
+        order by h.finished_at desc, h.id desc limit _limit;
+    end if;
+end
+$$;
+
+-- A page of events, newest first: live ones by id, then ended ones by when they ended. Every filter may be null. The next page
+-- begins after the last row of this one: _after_id, and for an ended row its finished_at as _after.
+create or replace function agent.list_jobs
+( _statuses text[] default null, _kinds text[] default null, _key text default null, _since timestamptz default null, _until timestamptz default null
+, _after timestamptz default null, _after_id int8 default null, _limit int4 default 20
+) returns setof agent.job
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _left int4 := least(greatest(_limit, 1), 1000);
+    _row record;
+begin
+    if _after is null and (_statuses is null or _statuses && array['pending', 'scheduled', 'running']) then
+        for _row in
+            select e.id from agent.event as e
+            where (_statuses is null or case when e.vt <= now() then 'pending' when e.claimed_by is null then 'scheduled' else 'running' end = any(_statuses))
+            and (_kinds is null or e.kind = any(_kinds)) and (_key is null or _key in (e.item_key, e.group_key, e.dedupe_key))
+            and (_since is null or e.enqueued_at >= _since) and (_until is null or e.enqueued_at < _until)
+            and (_after_id is null or e.id < _after_id)
+            order by e.id desc limit _left
+        loop
+            return query select j.* from agent.job as j where j.id = _row.id and j.finished_at is null;
+            _left := _left - 1;
+        end loop;
+    end if;
+    if _left > 0 then
+        for _row in select * from agent.list_ended(_statuses, _kinds, _key, _since, _until, _after, _after_id, _left) loop
+            return query select j.* from agent.job as j where j.id = _row.id and j.finished_at = _row.finished_at limit 1;
+        end loop;
+    end if;
+end
+$$;
+
+-- Why an event is not running, in one word, and what that means here: running, ended, paused, waits_for_children, awaits_answer, future,
+-- retrying, group_busy, group_waits, exhausted, no_worker, due; null: no such event.
+create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _e agent.event;
+    _head agent.event;
+    _most int4;
+begin
+    select * into _e from agent.event where id = _id;
+    if not found then
+        select 'ended', 'ended as ' || outcome || coalesce(': ' || h.reason, '') || ' at ' || finished_at into reason, detail
+        from agent.event_hist as h where h.id = _id order by finished_at desc limit 1;
+        return;
+    end if;
+    _most := coalesce(_e.max_attempts, (agent.attempts_of(array[_e.kind], _max_attempts))[1]);
+    select * into _head from agent.event where group_key = _e.group_key and head and id <> _id;
+    select c.reason, c.detail into reason, detail from (values
+        (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])),
+        (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
+        (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
+        (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
+        (_e.vt > _now and _e.retrying, 'retrying', format('attempt %s begins at %s', _e.attempts + 1, _e.vt)),
+        (_e.vt > _now, 'future', format('scheduled for %s', _e.vt)),
+        (_e.attempts >= _most, 'exhausted', format('%s of %s attempts; the next sweep expires it', _e.attempts, _most)),
+        (_head.claimed_by is not null and _head.vt > _now, 'group_busy', format('event %s of its group is held by %s', _head.id, _head.claimed_by)),
+        (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
+        (not exists (select from agent.worker where _e.kind = any(kinds) and agent.worker_alive(seen_at)), 'no_worker'
+            , format('no running worker handles kind %s', _e.kind)),
+        (true, 'due', 'visible; a worker claims it next')
+    ) as c (holds, reason, detail) where c.holds limit 1;
+end
+$$;
+
+-- Whether a worker that last announced itself then counts as alive. Workers do so every 20 seconds, those of the release before
+-- once a minute.
+create or replace function agent.worker_alive(_seen_at timestamptz) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+return _seen_at > agent.clock() - interval '90s';
+
+-- A worker says that it is alive and what it handles; groups that waited behind kinds which nobody handled, or behind
+-- one that it handles, get their heads accordingly. _max_attempts: what its events without a maximum of their own may have. One that has been silent for a day is forgotten. _clock_offset: its clock less ours.
+create or replace function agent.announce_worker
+( _name text, _kinds text[], _version text, _clock_offset interval default null, _max_attempts int4 default null
+) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _known boolean := exists (select from agent.worker where name = _name and kinds = _kinds);
+begin
+    insert into agent.worker as w (name, kinds, version, clock_offset, max_attempts, started_at, seen_at)
+    values (_name, _kinds, _version, _clock_offset, _max_attempts, agent.clock(), agent.clock())
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, clock_offset = excluded.clock_offset
+    , max_attempts = excluded.max_attempts, seen_at = agent.clock();
+    delete from agent.worker where seen_at < agent.clock() - interval '1 day';
+    perform agent.register_kinds(_kinds);
+    -- Of several settings for a kind, that of the worker which started last holds: so a change of it prevails as workers roll.
+    update agent.kind set max_attempts = _max_attempts
+    where kind in (
+        select k.kind from agent.kind as k where k.kind = any(_kinds) and k.max_attempts is distinct from _max_attempts
+        and not exists (select from agent.worker as w where k.kind = any(w.kinds) and w.max_attempts is not null and w.name <> _name
+            and w.started_at > (select started_at from agent.worker where name = _name))
+        order by k.kind for update skip locked)
+    and _max_attempts is not null;
+    if not _known then
+        perform agent.sweep_groups();
+    end if;
+end
+$$;
+
+-- A worker that ends says so. Its kinds count as handled for three more minutes, in which another may take its place.
+create or replace function agent.retire_worker(_name text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _kinds text[];
+begin
+    delete from agent.worker where name = _name returning kinds into _kinds;
+    -- Does not wait for an operator who is just pausing a kind.
+    update agent.kind set handled_at = agent.clock()
+    where kind in (select kind from agent.kind where kind = any(_kinds) order by kind for no key update skip locked);
+end
+$$;

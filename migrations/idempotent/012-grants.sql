@@ -1,0 +1,62 @@
+-- The roles that services connect through. Roles belong to the cluster, not to the database, and another database's
+-- migration may create them at this very moment.
+do $$
+declare
+    _role text;
+begin
+    foreach _role in array array['agent_ingest', 'agent_worker', 'agent_operator'] loop
+        if not exists (select from pg_roles where rolname = _role) then
+            begin
+                execute format('create role %I nologin', _role);
+            exception
+                when duplicate_object or unique_violation then
+                    null;
+                when insufficient_privilege then
+                    raise notice 'role % is missing and this role may not create it; services must connect as the owner of schema agent', _role;
+            end;
+        end if;
+    end loop;
+end
+$$;
+
+-- Who may do what. Nothing is granted to PUBLIC; a role gets the functions it calls and no table.
+revoke all on schema agent from public;
+revoke execute on all functions in schema agent from public;
+
+do $$
+declare
+    _inserting text := 'insert_event(jsonb), agent.insert_events(jsonb[], text[], text[]), agent.fire_trigger(text, text, jsonb, text)'
+        ', agent.answer_dispatch(int8, text[], jsonb)';
+    _working text := 'claim_event(int4, interval), agent.claim_events(text[], int4, int4, interval, text, timestamptz[], text[], int8), agent.peek_events(text[], interval, int4, timestamptz[])'
+        ', agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
+        ', agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4), agent.release_events(int8[], int4[])'
+        ', agent.snooze_event(int8, int4, interval), agent.note_event(int8, int4, jsonb), agent.rescue_events(interval)'
+        ', agent.sweep_events(int4, interval, text[], boolean, int4, boolean), agent.delete_expired_events(int, interval)'
+        ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz), agent.answer_event(int8, jsonb)'
+        ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text, interval, int4)'
+        ', agent.retire_worker(text), agent.free_groups(text, int4)';
+    _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
+        ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.reschedule_event(text, timestamptz)'
+        ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean), agent.delete_cron(text), agent.read_cron()';
+    _operating text := 'requeue_events(int8[]), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
+        ', agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4), agent.why_waiting(int8, int4)'
+        ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.worker_alive(timestamptz), agent.free_groups(text, int4)';
+    _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
+    _grant record;
+begin
+    for _grant in
+        select * from (values
+            ('agent_ingest', array[_inserting, 'schema_version(), agent.measure_queue()']),
+            ('agent_worker', array[_working, _enqueuing, _reading]),
+            ('agent_operator', array[_enqueuing, _operating, _reading])
+        ) as wanted (role_name, functions)
+        where exists (select from pg_roles where rolname = role_name)
+    loop
+        execute format('grant usage on schema agent to %I', _grant.role_name);
+        execute format('grant execute on function agent.%s to %I', array_to_string(_grant.functions, ', agent.'), _grant.role_name);
+    end loop;
+    if exists (select from pg_roles where rolname = 'agent_operator') then
+        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker to agent_operator;
+    end if;
+end
+$$;

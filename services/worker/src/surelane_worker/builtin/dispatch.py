@@ -1,0 +1,75 @@
+"""``dispatch-execute`` … → ``dispatch-synthesize``: tasks for remote agents, and what is made of their answers.
+
+A remote agent is a program elsewhere, known by its name in ``SURELANE_DISPATCH_URLS``. It is sent its task in a signed
+request, and answers in its response or, before the deadline, at ``/v1/dispatch/{id}``; see docs/jobs.md.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from surelane.events import Event
+from surelane.jobs import Continuation, Job
+from surelane_service.durations import parse_duration
+from surelane_worker.builtin.agent_turn import tell
+from surelane_worker.handling.context import Context
+from surelane_worker.handling.outcomes import Await, Discard, Done, FanOut
+from surelane_worker.handling.registry import Handlers
+from surelane_worker.remote_agents.client import Accepted, Answered, RefusedError, RemoteAgents
+
+handlers = Handlers()
+
+
+@handlers.on("dispatch-execute", timeout="1m")
+async def execute(event: Event, ctx: Context) -> Done | Await | Discard:
+    """Sends a task (``{"agent": name, "task": …, "within": "10m"}``) to a remote agent and awaits its answer."""
+    agents = RemoteAgents(ctx.settings)
+    name = str(event.payload.get("agent"))
+    try:
+        within = parse_duration(event.payload.get("within", ctx.settings.dispatch_deadline))
+    except ValueError as error:
+        return Discard(f"within: {error}")
+    deadline = datetime.now(UTC) + within
+    try:
+        answer = await agents.send(name, event.id, event.payload.get("task"), deadline)
+    except RefusedError as error:
+        return Discard(str(error))
+    match answer:
+        case Answered(result):
+            return Done(result)
+        case Accepted():
+            return Await(deadline)
+
+
+@handlers.on("dispatch-synthesize", timeout="5m")
+async def synthesize(event: Event, ctx: Context) -> dict[str, Any]:
+    """Gathers the agents' answers, and says in Slack who answered where the dispatch was asked for there."""
+    children = await ctx.queue.children(event.id)
+    answers = {child.payload["agent"]: child.result for child in children if child.status == "completed"}
+    missing = {
+        child.payload["agent"]: child.error or child.reason or child.status
+        for child in children
+        if child.status != "completed"
+    }
+    await tell(event, ctx, f"{len(answers)} of {len(children)} agents answered: {', '.join(answers) or '-'}.")
+    return {"answers": answers, "missing": missing}
+
+
+def dispatch(
+    tasks: Mapping[str, Any],
+    *,
+    within: str | float | None = None,
+    then: Continuation | None = None,
+) -> FanOut:
+    """The outcome of a handler that goes on at remote agents.
+
+    Args:
+        tasks: for each agent, by its name, any JSON.
+        within: how long they may take, such as ``10m``; the worker's setting where ``None``.
+        then: what runs once all have answered or failed to; ``dispatch-synthesize`` where ``None``.
+    """
+    limit = {} if within is None else {"within": within}
+    return FanOut(
+        [Job("dispatch-execute", {"agent": name, "task": task, **limit}) for name, task in tasks.items()],
+        then or Continuation("dispatch-synthesize"),
+    )

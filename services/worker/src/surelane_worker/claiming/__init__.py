@@ -1,0 +1,1 @@
+"""Claiming: when the worker looks for events, and where it starts."""

@@ -1,0 +1,117 @@
+"""Cron: fires named schedules when they are due. Every worker tries; the database lets one of them.
+
+It looks when something is due. When that will be, the worker's polls tell it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from surelane.cron import Cron, due_times
+from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.queue import Queue
+from surelane.schedules import DueCron
+from surelane_service.logs import get_logger
+from surelane_worker.handling.schedule import Schedule
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.observing.outage import Outage
+
+RETRY = timedelta(seconds=1)
+"""The pause after a failure, and the least between two looks at what is due."""
+
+log = get_logger("surelane_worker.duties.cron")
+
+
+class CronDuty:
+    """Declares the schedules that come with the handlers, then fires whatever is due."""
+
+    def __init__(self, queue: Queue, declared: Sequence[Schedule], metrics: Metrics) -> None:
+        self._queue = queue
+        self._declared = list(declared)
+        self._metrics = metrics
+        self._unreadable: set[tuple[str, str, str]] = set()
+        self._outage = Outage(log, "schedules")
+        self._due: float | None = None
+        self._told = asyncio.Event()
+
+    def due_in(self, seconds: float | None) -> None:
+        """Tells when the next schedule is due; ``None``: there is none."""
+        self._due = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self._told.set()
+
+    async def run(self) -> None:
+        """Fires until cancelled."""
+        while True:
+            succeeded = await self._attempt()
+            await asyncio.sleep(RETRY.total_seconds())
+            if succeeded:
+                await self._until_due()
+
+    async def _attempt(self) -> bool:
+        try:
+            await self._declare()
+            await self._fire_due()
+        except UNAVAILABLE as error:
+            self._outage.goes_on(error)
+            return False
+        except (*RETRYABLE, DatabaseError) as error:
+            log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            return False
+        self._outage.is_over()
+        return True
+
+    async def _declare(self) -> None:
+        while self._declared:
+            declared = self._declared[0]
+            await self._queue.set_cron(
+                declared.name,
+                kind=declared.kind,
+                schedule=declared.schedule,
+                payload=declared.payload,
+                time_zone=declared.time_zone,
+                catch_up=declared.catch_up,
+                paused=None,
+            )
+            self._declared.pop(0)
+
+    async def _until_due(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while self._due is None or self._due > clock():
+            self._told.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._due is None else self._due - clock()):
+                    await self._told.wait()
+
+    async def _fire_due(self) -> None:
+        while await self._fire_once():
+            pass
+        self.due_in(await self._queue.next_cron())
+
+    async def _fire_once(self) -> bool:
+        """Fires each due schedule once; returns whether one of them has more to catch up than fits into once."""
+        more = False
+        for due in await self._queue.due_cron():
+            more = await self._fire(due) or more
+        return more
+
+    async def _fire(self, due: DueCron) -> bool:
+        try:
+            times, following = due_times(
+                Cron(due.schedule, due.time_zone), due.catch_up, due.next_at, due.now
+            )
+        except ValueError as error:
+            self._complain(due, error)
+            return False
+        fired = await self._queue.fire_cron(due.name, due.next_at, times, following)
+        if fired:
+            self._metrics.sent([due.kind] * fired)
+            log.info("schedule fired", schedule=due.name, jobs=fired)
+        return following <= due.now
+
+    def _complain(self, due: DueCron, error: ValueError) -> None:
+        """Once for each schedule: somebody wrote it into the table by hand, or its time zone is gone."""
+        known = (due.name, due.schedule, due.time_zone)
+        if known not in self._unreadable:
+            self._unreadable.add(known)
+            log.error("schedule cannot be read", schedule=due.name, reason=str(error))

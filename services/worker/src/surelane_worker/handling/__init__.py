@@ -1,0 +1,1 @@
+"""What a team writes against: handlers, their context and their outcomes."""

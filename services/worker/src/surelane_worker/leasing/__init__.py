@@ -1,0 +1,1 @@
+"""Leasing: the claims this worker holds, and the heartbeats that renew them."""

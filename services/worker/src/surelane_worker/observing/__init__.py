@@ -1,0 +1,1 @@
+"""Observing: metrics, spans, readiness and outages of the worker."""

@@ -1,0 +1,138 @@
+"""Count what a worker does, by kind. Names follow OpenTelemetry's messaging conventions.
+
+A worker handles tens of thousands of events per second, and the SDK takes 10 µs to record one value. So values are
+added up here in plain dictionaries and read when metrics are collected: counters as the SDK's observable ones,
+histograms as a Prometheus collector.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import REGISTRY, Collector
+
+from surelane.events import Event
+from surelane.figures import MOST_KINDS, Bounded
+from surelane_service.telemetry.setup import SCHEMA_URL
+from surelane_worker.observing.distribution import KIND, SHORT, Distribution
+
+COMMIT = 1.0
+"""Seconds for which an event may be visible by its row before its commit sends the notification."""
+
+
+class Metrics(Collector):
+    """The counts of one worker since it started."""
+
+    def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
+        self._sent_kinds = Bounded(MOST_KINDS)
+        self._consumed: Counter[str] = Counter()
+        self._retries: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._lease_losses: Counter[str] = Counter()
+        self._stale: Counter[str] = Counter()
+        self._expired = 0
+        self.operation = Distribution(
+            "messaging.client.operation.duration", "Round trips to the queue.", "messaging.operation.name"
+        )
+        self.process = Distribution("messaging.process.duration", "Duration of handlers.")
+        self.until_started = Distribution(
+            "surelane.event.start.latency", "From the event (by Slack's clock) until its handler started."
+        )
+        self.until_finished = Distribution(
+            "surelane.event.finish.latency", "From the event (by Slack's clock) until its handler finished."
+        )
+        self.notification_lag = Distribution(
+            "surelane.notification.lag",
+            "From an event's visibility until an idle worker claimed it.",
+            bounds=SHORT,
+        )
+
+    def publish(self, kinds: Sequence[str], *, pushed: bool = False) -> None:
+        """Make these the metrics of the process.
+
+        Args:
+            kinds: those the worker handles, whose counts begin at 0.
+            pushed: whether metrics are also pushed by OTLP.
+        """
+        meter = metrics.get_meter("surelane_worker", schema_url=SCHEMA_URL)
+        for name, description, counted in (
+            ("messaging.client.sent.messages", "Jobs stored.", self._sent),
+            ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
+            ("surelane.event.retries", "Attempts that another one follows.", self._retries),
+            ("surelane.event.failures", "Attempts that failed.", self._failures),
+            ("surelane.lease.losses", "Claims lost while their handler ran.", self._lease_losses),
+            ("surelane.settle.stale", "Settles that came after the claim was lost.", self._stale),
+        ):
+            counted.update(dict.fromkeys(kinds, 0))
+            meter.create_observable_counter(name, [_observing(counted)], description=description)
+        meter.create_observable_counter(
+            "surelane.event.expired", [self._observe_expired], description="Events swept."
+        )
+        if not pushed:
+            REGISTRY.register(self)
+            return
+        for distribution in self._distributions():
+            distribution.record_with(meter)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Return the histograms as Prometheus scrapes them."""
+        for distribution in self._distributions():
+            yield distribution.family()
+
+    def _distributions(self) -> tuple[Distribution, ...]:
+        return (self.operation, self.process, self.until_started, self.until_finished, self.notification_lag)
+
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """Return the same: registering a collector needs the names alone."""
+        return self.collect()
+
+    def sent(self, kinds: Sequence[str]) -> None:
+        """Count stored jobs. Their kinds may be others than those handled here."""
+        self._sent.update(map(self._sent_kinds, kinds))
+
+    def claimed(self, events: Sequence[Event]) -> None:
+        """Count a batch of claimed events."""
+        self._consumed.update([event.kind for event in events])
+
+    def woken(self, events: Sequence[Event], lease: timedelta, slept: float) -> None:
+        """Record how late a claim after a sleep of ``slept`` seconds was, for the events that arrived during it."""
+        for event in events:
+            if event.attempts == 1 and event.prior_vt is not None:
+                lag = (event.vt - lease - event.prior_vt).total_seconds()
+                if lag <= slept + COMMIT:
+                    self.notification_lag.add(event.kind, max(lag, 0.0))
+
+    def failed(self, kind: str, *, retried: bool) -> None:
+        """Count an attempt that failed."""
+        self._failures[kind] += 1
+        if retried:
+            self._retries[kind] += 1
+
+    def lease_lost(self, kind: str) -> None:
+        """Count a claim that was lost while its handler ran."""
+        self._lease_losses[kind] += 1
+
+    def stale(self, kind: str) -> None:
+        """Count a settle that changed nothing because the claim was lost."""
+        self._stale[kind] += 1
+
+    def expired(self, count: int) -> None:
+        """Count events that a sweep moved to history."""
+        self._expired += count
+
+    def _observe_expired(self, _: CallbackOptions) -> Iterable[Observation]:
+        yield Observation(self._expired)
+
+
+def _observing(counted: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(count, {"messaging.system": "surelane", KIND: kind})
+            for kind, count in counted.items()
+        ]
+
+    return observe

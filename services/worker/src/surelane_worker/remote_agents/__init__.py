@@ -1,0 +1,1 @@
+"""Remote agents: signed calls to programs outside the queue, and their settings."""

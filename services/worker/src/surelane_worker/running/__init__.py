@@ -1,0 +1,1 @@
+"""Running: slots, and one run of a handler per attempt."""

@@ -1,0 +1,1 @@
+"""Settling: report each outcome to the database under the claim's fence."""

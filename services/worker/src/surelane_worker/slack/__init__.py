@@ -1,0 +1,1 @@
+"""Slack: replies that are sent once, however often an event is tried."""

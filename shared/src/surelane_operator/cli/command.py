@@ -1,0 +1,249 @@
+"""The commands. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away or too old."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from surelane import __version__
+from surelane.pool import Connection
+from surelane_operator.cli import cron, kinds
+from surelane_operator.cli.doctor import doctor
+from surelane_operator.cli.enqueue import enqueue, orchestrate
+from surelane_operator.cli.output import show_json, show_table
+from surelane_operator.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
+from surelane_operator.operations import STATUSES, Filter, Operations
+from surelane_operator.timeline import story_of, trace_of
+from surelane_service.telemetry.spans import trace_id_of
+
+app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
+jobs = typer.Typer(help="Find events, and see why one waits.", no_args_is_help=True)
+events = typer.Typer(help="One event's story; requeue and cancel.", no_args_is_help=True)
+app.add_typer(jobs, name="jobs")
+app.add_typer(events, name="events")
+app.add_typer(kinds.app, name="kinds")
+app.add_typer(cron.app, name="cron")
+app.command()(enqueue)
+app.command()(orchestrate)
+app.command()(doctor)
+
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Key = Annotated[
+    str, typer.Argument(help="An event's id, or its natural key: Slack's event_id, a schedule's key.")
+]
+Result = TypeVar("Result")
+
+_COLUMNS = ("id", "kind", "status", "attempts", "run_at", "enqueued_at", "finished_at", "item_key", "error")
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Operate a Surelane queue."""
+    if version:
+        typer.echo(f"surelane {__version__}")
+        raise typer.Exit
+
+
+@jobs.command("list")
+def list_jobs(
+    database: Database,
+    status: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(STATUSES)}; repeatable.")
+    ] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="A kind; repeatable.")] = None,
+    key: Annotated[str | None, typer.Option(help="An item key, a group key or a dedupe key.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Enqueued, or ended, at or after.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Enqueued, or ended, before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option(help="Show it again every two seconds.")] = False,
+) -> None:
+    """Events, newest first: live ones, then ended ones."""
+    which = _filter(status, kind, key, since, until)
+
+    def show() -> None:
+        found = run(database, lambda operations, _: operations.list_jobs(which, limit))
+        if as_json:
+            show_json(found)
+        else:
+            show_table(_COLUMNS, found, empty="no such events")
+
+    _show(show, watch=watch)
+
+
+@jobs.command("show")
+def show_job(key: Key, database: Database) -> None:
+    """One event, whole, as JSON."""
+    show_json(_find(database, key))
+
+
+@jobs.command("why")
+def why(key: Key, database: Database, as_json: Json = False) -> None:
+    """Why an event is not running."""
+    identity = _find(database, key)["id"]
+    found = run(database, lambda operations, _: operations.why(identity))
+    if found is None:
+        raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+    show_json({"reason": found[0], "detail": found[1]}) if as_json else typer.echo(f"{found[0]}: {found[1]}")
+
+
+@events.command("history")
+def history(key: Key, database: Database, as_json: Json = False) -> None:
+    """The story of one event: when it came, each claim, failure and change, and how it ended."""
+    job = _find(database, key)
+    steps = [asdict(step) for step in story_of(job)]
+    if as_json:
+        show_json(
+            {
+                "id": job["id"],
+                "kind": job["kind"],
+                "status": job["status"],
+                "trace": trace_of(job),
+                "steps": steps,
+            }
+        )
+        return
+    typer.echo(f"event {job['id']}  {job['kind']}  {job['status']}  trace {trace_of(job)}")
+    show_table(("at", "what", "by", "detail"), steps, empty="nothing happened")
+
+
+@events.command("requeue")
+def requeue(
+    database: Database,
+    keys: Annotated[list[str] | None, typer.Argument(help="Ids or natural keys.")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="Instead of keys: all that ended so.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="With --status: of this kind.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="With --status: ended at or after.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="With --status: ended before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="With --status: this many at most.")] = 100,
+) -> None:
+    """Moves ended events back into the queue, with all their attempts before them; many in steps."""
+    if bool(keys) == bool(status):
+        raise failed("give events, or --status to requeue all that ended so", EXIT_USAGE)
+    ids = [_find(database, key)["id"] for key in keys or ()]
+    which = _filter(status, kind, None, since, until)
+
+    async def work(operations: Operations, _: Connection) -> list[int]:
+        return await (operations.requeue(ids) if ids else operations.requeue_all(which, limit))
+
+    moved = run(database, work, within=None)
+    typer.echo(
+        f"requeued {len(moved)}" + (f": {', '.join(map(str, moved))}" if 0 < len(moved) <= 100 else "")
+    )
+    if not moved and ids:
+        raise failed("they have not ended, or their keys are live again", EXIT_FAILED)
+
+
+@events.command("cancel")
+def cancel(
+    database: Database,
+    key: Annotated[str | None, typer.Argument(help="An id or a natural key.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Instead of a key: all that are so, such as pending.")
+    ] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="With --status: of this kind.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="With --status: enqueued at or after.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="With --status: enqueued before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="With --status: this many at most.")] = 100,
+) -> None:
+    """Cancels events, many in steps. A running one goes on, and is not tried again."""
+    if (key is None) == (not status):
+        raise failed("give an event, or --status to cancel all that are so", EXIT_USAGE)
+    if key is None:
+        which = _filter(status, kind, None, since, until)
+        answers = run(database, lambda operations, _: operations.cancel_all(which, limit), within=None)
+        count = Counter(answers.values())
+        typer.echo(", ".join(f"{answer} {count[answer]}" for answer in ("cancelled", "running", "busy")))
+        return
+    job = _find(database, key)
+    answer = run(database, lambda operations, _: operations.cancel(job["id"]))
+    if answer is None:
+        raise failed(f"event {job['id']} has ended as {job['status']}", EXIT_FAILED)
+    typer.echo("cancelled" if answer == "cancelled" else "running: this attempt goes on, no other follows")
+
+
+@app.command()
+def stats(
+    database: Database,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option(help="Show it again every two seconds.")] = False,
+) -> None:
+    """Events by kind and state, and the workers."""
+
+    async def work(
+        operations: Operations, _: Connection
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return await operations.stats(), await operations.workers()
+
+    def show() -> None:
+        by_kind, workers = run(database, work)
+        if as_json:
+            show_json({"kinds": by_kind, "workers": workers})
+            return
+        columns = ("kind", "paused", "pending", "scheduled", "running", "oldest_pending")
+        show_table(columns, by_kind, empty="no event was ever stored")
+        typer.echo()
+        show_table(
+            ("name", "alive", "version", "started_at", "seen_at", "kinds"),
+            workers,
+            empty="no worker is running",
+        )
+
+    _show(show, watch=watch)
+
+
+@app.command()
+def trace(
+    key: Annotated[str, typer.Argument(help="Slack's event_id, another natural key, or the queue's id.")],
+    url: Annotated[
+        str | None, typer.Option(envvar="SURELANE_TRACE_URL", help="A link's template with {trace_id} in it.")
+    ] = None,
+) -> None:
+    """The id of an event's trace, computed from its key alone; with a template, a link to it."""
+    trace_id = f"{trace_id_of(key):032x}"
+    typer.echo(trace_id)
+    if url:
+        typer.echo(url.replace("{trace_id}", trace_id))
+
+
+def _show(show: Callable[[], None], *, watch: bool) -> None:
+    show()
+    while watch:
+        time.sleep(2)
+        Console().clear()
+        show()
+
+
+def _find(database: str, key: str) -> dict[str, Any]:
+    async def work(operations: Operations, _: Connection) -> dict[str, Any] | None:
+        ids = await operations.find(key)
+        return await operations.get(ids[0]) if ids else None
+
+    found = run(database, work)
+    if found is None:
+        raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+    return found
+
+
+def _filter(
+    statuses: list[str] | None,
+    kinds: list[str] | None,
+    key: str | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> Filter:
+    for status in statuses or ():
+        if status not in STATUSES:
+            raise failed(f"{status} is not a status: {', '.join(STATUSES)}", EXIT_USAGE)
+    return Filter(statuses or None, kinds or None, key, _aware(since), _aware(until))
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone()

@@ -1,0 +1,56 @@
+"""Runs the checks, one after the other."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from surelane.errors import NotMeasured
+from surelane.pool import FORBIDDEN, Connection
+from surelane_operator.doctor.access import roles, schema
+from surelane_operator.doctor.finding import Finding, Level
+from surelane_operator.doctor.queue import backlog, vacuum, workers
+from surelane_operator.doctor.server import clock, dead_rows, indexes, notifications
+from surelane_operator.operations import Operations
+
+Check = Callable[[], Awaitable[Sequence[Finding]]]
+
+
+async def examine(dsn: str, connection: Connection) -> list[Finding]:
+    """What all checks find. Those of the schema's contents are left out where its version is no use to us.
+
+    Args:
+        dsn: the database, for a second connection that sends what the first is to hear.
+        connection: as any of the services' roles, or an operator's.
+    """
+    operations = Operations(connection)
+    found = await _answered("schema", lambda: schema(connection))
+    if not any(finding.level is Level.PROBLEM for finding in found):
+        found += await _answered("roles", lambda: roles(connection))
+    found += await _answered("notifications", lambda: notifications(dsn, connection))
+    found += await _answered("clock", lambda: clock(connection))
+    if any(finding.level is Level.PROBLEM for finding in found if finding.check == "schema"):
+        return found
+    for name, check in (
+        ("dead rows", lambda: dead_rows(connection)),
+        ("indexes", lambda: indexes(connection)),
+        ("vacuum", lambda: vacuum(operations)),
+        ("workers", lambda: workers(operations)),
+        ("queue", lambda: backlog(operations)),
+    ):
+        found += await _answered(name, check)
+    return found
+
+
+async def _answered(name: str, check: Check) -> list[Finding]:
+    """What a check finds; where this role may not ask, that."""
+    try:
+        return list(await check())
+    except NotMeasured as error:
+        return [Finding(name, Level.UNKNOWN, str(error), "ask again in a moment")]
+    except FORBIDDEN as error:
+        return [
+            Finding(
+                name,
+                Level.UNKNOWN,
+                f"cannot be seen: {error}",
+                "connect as a member of agent_operator to see it",
+            )
+        ]

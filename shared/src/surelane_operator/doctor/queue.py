@@ -1,0 +1,105 @@
+"""Checks of the queue: what holds back vacuum, the workers, the backlog."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from surelane.figures import Holder
+from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
+from surelane_operator.doctor.server import clock_finding
+from surelane_operator.operations import Operations
+
+LATE = timedelta(seconds=40)
+"""A worker announces itself every 20 to 26 seconds."""
+_END = {
+    "session": "if nobody needs it: select pg_terminate_backend({pid});"
+    " idle_in_transaction_session_timeout ends idle ones by itself",
+    "prepared": "commit prepared '{name}' or rollback prepared '{name}', in its database",
+    "slot": "reconnect its standby, or: select pg_drop_replication_slot('{name}')",
+}
+
+
+async def vacuum(operations: Operations) -> Sequence[Finding]:
+    """What holds back vacuum the longest."""
+    holder = (await operations.figures()).holder
+    if holder is None:
+        return [ok("vacuum", "nothing holds it back")]
+    return [judged("vacuum", holder.age, _described(holder), _end(holder), warn=300, fail=3600)]
+
+
+def _described(holder: Holder) -> str:
+    since = datetime.fromtimestamp(holder.since, UTC)
+    who = f"{holder.holder} {holder.application!r}" + (f", pid {holder.pid}" if holder.pid else "")
+    return f"held back for {span(holder.age)} by {who}, {holder.state}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _end(holder: Holder) -> str:
+    advice = _END[holder.holder].format(pid=holder.pid, name=holder.application)
+    if holder.state == "hidden":
+        advice += "; to see its state: grant pg_read_all_stats to the schema's owner"
+    return advice
+
+
+async def workers(operations: Operations) -> Sequence[Finding]:
+    """Whether workers are alive, keep time, and handle what waits."""
+    known = await operations.workers()
+    now = await operations.clock()
+    alive = [worker for worker in known if worker["alive"]]
+    waiting = [kind.kind for kind in (await operations.figures()).kinds if kind.pending and not kind.paused]
+    if not alive:
+        level = Level.PROBLEM if waiting else Level.WARNING
+        return [Finding("workers", level, "no worker is alive", "start one: python -m surelane_worker")]
+    return [_counted(alive, known, now), *_unhandled(alive, waiting), *_clocks(alive)]
+
+
+def _counted(alive: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], now: datetime) -> Finding:
+    silent = [_last_seen(worker, now) for worker in known if not worker["alive"]]
+    found = f"{len(alive)} alive, of version {', '.join(sorted({worker['version'] for worker in alive}))}"
+    late = [_last_seen(worker, now) for worker in alive if now - worker["seen_at"] > LATE]
+    if late:
+        found += f"; not heard of lately: {', '.join(late)}"
+    if not silent:
+        return ok("workers", found)
+    advice = "they ended without a word; what they held is freed five minutes after their last heartbeat"
+    return Finding("workers", Level.WARNING, f"{found}; silent: {', '.join(silent)}", advice)
+
+
+def _last_seen(worker: dict[str, Any], now: datetime) -> str:
+    return f"{worker['name']} ({span((now - worker['seen_at']).total_seconds())} ago)"
+
+
+def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[Finding]:
+    handled = {kind for worker in alive for kind in worker["kinds"]}
+    orphans = [kind for kind in waiting if kind not in handled]
+    if not orphans:
+        return []
+    advice = "register a handler for them, or cancel them: surelane jobs list --status pending --kind KIND"
+    return [Finding("workers", Level.WARNING, f"nobody handles what waits of: {', '.join(orphans)}", advice)]
+
+
+def _clocks(alive: Sequence[dict[str, Any]]) -> list[Finding]:
+    compared = [
+        (worker["name"], worker["clock_offset"]) for worker in alive if worker["clock_offset"] is not None
+    ]
+    findings = [clock_finding(f"the clock of {name}", offset.total_seconds()) for name, offset in compared]
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+async def backlog(operations: Operations) -> Sequence[Finding]:
+    """How much waits, and for how long."""
+    kinds = (await operations.figures()).kinds
+    total = sum(kind.pending for kind in kinds)
+    running = sum(kind.running for kind in kinds)
+    active = [kind for kind in kinds if not kind.paused]
+    oldest = max(active, key=lambda kind: kind.oldest_pending_age, default=None)
+    age = oldest.oldest_pending_age if oldest else 0.0
+    found = f"{total:,} pending, {running:,} running"
+    if oldest and age:
+        found += f"; the oldest, of kind {oldest.kind}, has waited for {span(age)}"
+    advice = "more workers, or see why: surelane stats; surelane jobs list --status pending"
+    findings = [judged("queue", age, found, advice, warn=600, fail=3600)]
+    paused = [kind.kind for kind in kinds if kind.paused and kind.pending]
+    if paused:
+        advice = f"when it is time: surelane kinds resume {paused[0]}"
+        findings.append(Finding("queue", Level.WARNING, f"paused, with events: {', '.join(paused)}", advice))
+    return findings

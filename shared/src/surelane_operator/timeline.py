@@ -1,0 +1,76 @@
+"""The story of one event, from its row alone: when it came, each claim, failure and change, and how it ended."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from surelane_service.telemetry.spans import trace_id_of
+
+_LAPSED = "its lease ended without an outcome: the worker died or lost the database"
+_EXHAUSTED = ("expired", "attempts_exhausted")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that happened to an event."""
+
+    at: datetime
+    what: str
+    by: str | None = None
+    detail: str | None = None
+
+
+def story_of(job: Mapping[str, Any]) -> list[Step]:
+    """The steps of an event as ``agent.job`` has it, oldest first."""
+    return sorted(_steps(job), key=lambda step: step.at)
+
+
+def trace_of(job: Mapping[str, Any]) -> str:
+    """The id of an event's trace, 32 hexadecimal digits: that of whoever stored it, else the one its key names."""
+    stored = str(job.get("traceparent") or "").split("-")
+    if len(stored) == 4 and len(stored[1]) == 32:
+        return stored[1]
+    return f"{trace_id_of(job['item_key'] or str(job['id'])):032x}"
+
+
+def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
+    yield Step(job["enqueued_at"], "enqueued", job["enqueued_by"])
+    for number, moment in enumerate(job["claimed"], start=1):
+        yield Step(
+            moment, "claimed", job["locked_by"] if number == len(job["claimed"]) else None, f"claim {number}"
+        )
+    for error in job["errors"]:
+        if moment := _moment(error.get("at")):
+            yield Step(moment, "failed", error.get("worker"), f"{error.get('type')}: {error.get('message')}")
+    for change in job["changes"]:
+        if moment := _moment(change.get("at")):
+            yield Step(moment, change["action"], change.get("by"), _detail(change))
+    if job["locked_by"] and (job["status"] == "pending" or (job["status"], job["reason"]) == _EXHAUSTED):
+        # A lapse that no later claim has recorded.
+        yield Step(job["finished_at"] or job["run_at"], "lapsed", job["locked_by"], _LAPSED)
+    if job["finished_at"]:
+        yield Step(job["finished_at"], job["status"], job["finished_by"], job["reason"])
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+
+
+def _detail(change: Mapping[str, Any]) -> str:
+    match change["action"]:
+        case "lapsed":
+            return _LAPSED
+        case "dropped":
+            return f"{change.get('count')} changes up to here are not kept"
+        case _:
+            return _difference(change)
+
+
+def _difference(change: Mapping[str, Any]) -> str:
+    before, after = change.get("from") or {}, change.get("to") or {}
+    names = [*before, *(name for name in after if name not in before)]
+    return ", ".join(f"{name}: {before.get(name, '-')} → {after.get(name, '-')}" for name in names)

@@ -1,0 +1,79 @@
+"""How a service starts and ends: one event loop, two signals, documented exit codes."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import uvloop
+
+from surelane.errors import SettingsError, SurelaneError
+from surelane_service.logs import get_logger
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_SETTINGS = 2
+EXIT_FORCED = 130
+
+Main = Callable[[asyncio.Event], Awaitable[None]]
+
+
+def run(main: Main) -> int:
+    """Runs ``main(stop)`` until it returns; ``stop`` is set by the first SIGTERM or SIGINT.
+
+    A second signal ends the process at once with exit code 130.
+
+    Returns:
+        The exit code: 0 for a clean end, 2 for settings that cannot be used, 1 for any other failure of ours.
+    """
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_with_signals(main))
+    except SettingsError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - logging is not set up when settings are wrong
+        return EXIT_SETTINGS
+    except SurelaneError as error:
+        get_logger("surelane_service.lifecycle").error("service failed", reason=str(error))
+        return EXIT_FAILED
+    except Exception:  # noqa: BLE001 - a crash is a line among the others, and says as little of the data
+        get_logger("surelane_service.lifecycle").error("service crashed", exc_info=True)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+async def _with_signals(main: Main) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_report)
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            os._exit(EXIT_FORCED)
+        get_logger("surelane_service.lifecycle").info("stopping", signal=name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    await main(stop)
+
+
+def _report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Says what nobody caught, such as in a task that a handler left behind; asyncio would quote its message."""
+    get_logger("surelane_service.lifecycle").error(
+        "exception in the event loop",
+        what=context["message"].partition("(")[0],
+        error=type(context.get("exception")).__name__,
+    )
+
+
+async def sleep_unless(stop: asyncio.Event, pause: timedelta) -> bool:
+    """Waits for ``pause`` or until ``stop`` is set; returns whether it is set."""
+    try:
+        async with asyncio.timeout(pause.total_seconds()):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Telemetry: traces are pushed by OTLP, metrics are pulled from the private port."""

@@ -1,0 +1,152 @@
+"""Set up OpenTelemetry: one trace per event, whose id follows from the event's key, and the metrics at ``/metrics``.
+
+The standard ``OTEL_*`` variables alone configure it. Traces are off unless an exporter or an endpoint is set, and then
+cost nothing measurable. Names follow OpenTelemetry's semantic conventions for messaging.
+"""
+
+import os
+import re
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+
+from opentelemetry import metrics, trace
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import DropAggregation, View
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+
+from surelane_service.telemetry.exporters import metric_exporter, span_exporter
+from surelane_service.telemetry.spans import Shape, Tracer, Value, running
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+FLUSH = 5.0
+"""Seconds that a service which stops waits for a collector to take the spans not sent yet."""
+_TRACEPARENT = re.compile(
+    r"(?:00(?=.{53}$)|(?!00|ff)[0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """The telemetry of a service. Shut it down when the service stops: this sends what is buffered."""
+
+    traces: TracerProvider | None
+    tracer: Tracer | None
+    """Makes the service's own spans; ``None`` where traces are off."""
+    metrics: MeterProvider
+    pushes_metrics: bool = False
+    """Whether metrics are also pushed by OTLP, for which the SDK must record them."""
+
+    def shutdown(self, within: float = FLUSH) -> None:
+        """Send what is buffered and stop the exporters. Give up after ``within`` seconds."""
+        # The SDK would wait half a minute for each exporter. A daemon thread does not keep the process alive.
+        stopping = threading.Thread(target=self._shutdown, name="telemetry-shutdown", daemon=True)
+        stopping.start()
+        stopping.join(within)
+
+    def _shutdown(self) -> None:
+        if self.traces is not None:
+            self.traces.shutdown()
+        self.metrics.shutdown()
+
+
+def configure_telemetry(service: str, version: str) -> Telemetry:
+    """Install the global tracer and meter providers that the ``OTEL_*`` variables ask for.
+
+    Args:
+        service: ``service.name`` unless ``OTEL_SERVICE_NAME`` gives another.
+        version: ``service.version``.
+    """
+    resource = Resource.create(
+        {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
+    )
+    readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
+    if (pushed := metric_exporter()) is not None:
+        readers.append(PeriodicExportingMetricReader(pushed))
+    # The HTTP instrumentations count by the Host header: a caller could make any number of time series.
+    views = [View(instrument_name="http.*", aggregation=DropAggregation())]
+    meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
+    metrics.set_meter_provider(meter_provider)
+    exporter = span_exporter()
+    if exporter is None:
+        return Telemetry(None, None, meter_provider, pushed is not None)
+    processor = BatchSpanProcessor(exporter)
+    tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    tracer_provider.add_span_processor(processor)
+    trace.set_tracer_provider(tracer_provider)
+    _trace_statements(resource, processor)
+    scope = InstrumentationScope("surelane", version, SCHEMA_URL)
+    limited = any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
+    tracer = Tracer(tracer_provider, processor, scope, lean=not limited)
+    return Telemetry(tracer_provider, tracer, meter_provider, pushed is not None)
+
+
+def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
+    """Trace statements below a span only: one of a poll or a batch would be a trace of its own."""
+    provider = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
+
+
+def send_span(tracer: Tracer | None, key: str, destination: str) -> running:
+    """Return a block within the ``send`` span of an event: the root of its trace.
+
+    The span links to the current one, the HTTP request's. Store its :func:`traceparent_of` on the row. Without a tracer
+    it records nothing.
+    """
+    if tracer is None:
+        return running(INVALID_SPAN)
+    root = tracer.root(key)
+    if not root.trace_flags.sampled:
+        return running(NonRecordingSpan(root))
+    request = trace.get_current_span().get_span_context()
+    shape = shape_of("send", destination, SpanKind.PRODUCER)
+    attributes: dict[str, Value] = {"messaging.message.id": key}
+    return running(
+        tracer.start(shape, root, links=[request] if request.is_valid else [], attributes=attributes)
+    )
+
+
+def messaging(operation: str, destination: str) -> dict[str, str]:
+    """Return the attributes that every span and metric about messages has."""
+    return {
+        "messaging.system": "surelane",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": destination,
+    }
+
+
+@lru_cache(1024)
+def shape_of(operation: str, destination: str, kind: SpanKind) -> Shape:
+    """Return the content that the spans of one operation on events of one kind share."""
+    return Shape(f"{operation} {destination}", kind, messaging(operation, destination))
+
+
+def traceparent_of(span: trace.Span | SpanContext | None) -> str | None:
+    """Return the W3C ``traceparent`` of a span, or ``None`` where it has no valid context."""
+    found = span.get_span_context() if isinstance(span, trace.Span) else span
+    if found is None or not found.is_valid:
+        return None
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+
+
+def span_context_of(traceparent: str | None) -> SpanContext | None:
+    """Return the remote span that a W3C ``traceparent`` names, or ``None`` where it is missing or malformed.
+
+    The SDK's propagator would take a fifth of the time in which a worker handles an event.
+    """
+    found = _TRACEPARENT.fullmatch(traceparent or "")
+    if found is None:
+        return None
+    trace_id, span_id, flags = found.groups()
+    named = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
+    return named if named.is_valid else None

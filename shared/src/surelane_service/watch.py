@@ -1,0 +1,183 @@
+"""Shows the queue's figures as gauges, and says when something holds back vacuum. Every service runs one.
+
+The figures are measured in the database once for all replicas; reading them costs two pages.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from surelane.errors import NotMeasured
+from surelane.figures import Figures, Holder, KindFigures, bounded
+from surelane.pool import UNAVAILABLE, DatabaseError
+from surelane_service.logs import get_logger
+from surelane_service.telemetry.setup import SCHEMA_URL
+
+EVERY = 15.0
+STALE_AFTER = 60.0
+"""Seconds after which figures are not shown any more."""
+NAMED_AFTER = 60.0
+"""Seconds after which what holds back vacuum is shown by name: a name for every short transaction would be endless."""
+PATIENCE = 1.0
+WARNED_AFTER = 300.0
+WARNED_EVERY = 600.0
+
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
+Kind = dict[str, str]
+
+log = get_logger("surelane_service.watch")
+
+
+class Source(Protocol):
+    """Where figures come from: the queue, or what brings them along with something else."""
+
+    async def figures(self) -> Figures:
+        """The figures."""
+
+
+class Watch:
+    """Reads the figures every 15 seconds, for as long as it runs."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._figures: Figures | None = None
+        self._read_at = 0.0
+        self._tried = asyncio.Event()
+        self._complained = False
+        self._warned: tuple[Holder, float] | None = None
+
+    @property
+    def figures(self) -> Figures | None:
+        """The figures; ``None`` where they could not be read for a minute."""
+        return self._figures if time.monotonic() - self._read_at < STALE_AFTER else None
+
+    async def clock_offset(self) -> timedelta | None:
+        """This process's clock less the database's, as last compared; waits a moment for the first time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._tried.wait()
+        return self._figures.clock_offset if self._figures else None
+
+    async def run(self) -> None:
+        """Reads until cancelled, with jitter so that replicas do not ask in step."""
+        while True:
+            await self.read()
+            self._tried.set()
+            await asyncio.sleep(EVERY * random.uniform(0.8, 1.0))  # noqa: S311 - not a secret
+
+    async def read(self) -> None:
+        """Reads once."""
+        try:
+            self._figures = await self._source.figures()
+        except (*UNAVAILABLE, NotMeasured):
+            return  # what works with the database says so
+        except DatabaseError as error:  # an older schema has no figures
+            if not self._complained:
+                log.warning("the queue's figures cannot be read", error=type(error).__name__)
+            self._complained = True
+            return
+        self._complained = False
+        self._read_at = time.monotonic()
+        if self._figures.fresh and self._figures.holder is not None:
+            self._warn(self._figures.holder)
+
+    def _warn(self, holder: Holder) -> None:
+        """Once for each holder, and again every ten minutes."""
+        if holder.age < WARNED_AFTER:
+            return
+        now = time.monotonic()
+        if self._warned is not None:
+            last, at = self._warned
+            if (last.pid, last.since) == (holder.pid, holder.since) and now - at < WARNED_EVERY:
+                return
+        self._warned = (holder, now)
+        log.warning(
+            "vacuum is held back",
+            holder=holder.holder,
+            pid=holder.pid,
+            application=holder.application,
+            state=holder.state,
+            since=datetime.fromtimestamp(holder.since, UTC).isoformat(timespec="seconds"),
+        )
+
+    def publish(self) -> None:
+        """Makes the figures metrics of this process."""
+        meter = metrics.get_meter("surelane", schema_url=SCHEMA_URL)
+        for name, unit, description, observe in (
+            ("queue.depth", "{event}", "Events in the queue.", self._each_kind(_depths)),
+            ("queue.oldest_pending.age", "s", "For how long the oldest waits.", self._each_kind(_oldest)),
+            ("queue.paused", "", "Whether a kind is paused.", self._each_kind(_paused)),
+            ("queue.group_waiting", "{event}", "Behind their group's head.", self._all(_group_waiting)),
+            ("queue.workers", "{worker}", "Workers that announced themselves.", self._all(_workers)),
+            ("queue.measurement.age", "s", "Since all these were measured.", self._all(self._age)),
+            ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", self._all(_dead_rows)),
+            ("vacuum.held", "s", "Age of what holds back vacuum the longest.", self._all(_held)),
+            ("vacuum.holder.since", "s", "Since when, by name.", self._all(_holder)),
+            ("clock.offset", "s", "Our clock less the database's.", self._all(_offset)),
+        ):
+            meter.create_observable_gauge(f"surelane.{name}", [observe], unit, description)
+
+    def _age(self, figures: Figures) -> Iterable[Observation]:
+        yield Observation(figures.age + time.monotonic() - self._read_at)
+
+    def _all(self, observe: Callable[[Figures], Iterable[Observation]]) -> Observe:
+        def now(_: CallbackOptions) -> Iterable[Observation]:
+            figures = self.figures
+            return [] if figures is None else observe(figures)
+
+        return now
+
+    def _each_kind(self, observe: Callable[[KindFigures, Kind], Iterable[Observation]]) -> Observe:
+        def each(figures: Figures) -> Iterable[Observation]:
+            for kind in bounded(figures.kinds):
+                yield from observe(kind, {"messaging.destination.name": kind.kind})
+
+        return self._all(each)
+
+
+def _depths(kind: KindFigures, name: Kind) -> Iterable[Observation]:
+    yield Observation(kind.pending, {**name, "state": "pending"})
+    yield Observation(kind.scheduled, {**name, "state": "scheduled"})
+    yield Observation(kind.running, {**name, "state": "running"})
+
+
+def _oldest(kind: KindFigures, name: Kind) -> Iterable[Observation]:
+    yield Observation(kind.oldest_pending_age, name)
+
+
+def _paused(kind: KindFigures, name: Kind) -> Iterable[Observation]:
+    yield Observation(int(kind.paused), name)
+
+
+def _group_waiting(figures: Figures) -> Iterable[Observation]:
+    yield Observation(figures.group_waiting)
+
+
+def _workers(figures: Figures) -> Iterable[Observation]:
+    yield Observation(figures.workers)
+
+
+def _dead_rows(figures: Figures) -> Iterable[Observation]:
+    yield Observation(figures.dead_rows)
+
+
+def _held(figures: Figures) -> Iterable[Observation]:
+    yield Observation(figures.holder.age if figures.holder else 0.0)
+
+
+def _holder(figures: Figures) -> Iterable[Observation]:
+    holder = figures.holder
+    if holder is not None and holder.age >= NAMED_AFTER:
+        name = {"holder": holder.holder, "application": holder.application, "state": holder.state}
+        yield Observation(holder.since, {**name, "pid": str(holder.pid or "")})
+
+
+def _offset(figures: Figures) -> Iterable[Observation]:
+    yield Observation(figures.clock_offset.total_seconds())

@@ -1,0 +1,256 @@
+"""A group's events may be of several kinds; one that nobody claims must not hold up the others."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from surelane.pool import Connection
+from surelane_operator.operations import Operations
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    claim_one,
+    complete,
+    enqueue,
+    envelope,
+    fail,
+    heads,
+    insert,
+    pair,
+    sweep,
+)
+
+HANDLED, UNHANDLED = "slack.app_mention", "slack.message.channels"
+MINUTE = timedelta(minutes=1)
+
+
+async def announce(queue: Connection, *kinds: str, name: str = "w1") -> None:
+    """A worker says what it handles."""
+    await queue.execute("select agent.announce_worker($1, $2, '0.1.0')", name, kinds)
+
+
+async def handled(queue: Connection) -> list[int]:
+    return [row["id"] for row in await claim(queue, HANDLED)]
+
+
+async def add(queue: Connection, kind: str) -> int:
+    return await enqueue(queue, kind, group_key="g")
+
+
+async def test_a_mention_is_claimed_though_its_channel_message_came_first(queue: Connection) -> None:
+    """Slack sends both for one message, and many a bot handles the mention alone."""
+    await announce(queue, HANDLED)
+    thread = {"channel": "C1", "ts": "1.1"}
+    await insert(queue, envelope("Ev1", type="message", channel_type="channel", **thread))
+    mention = await insert(queue, envelope("Ev2", **thread))
+    assert await handled(queue) == [mention]
+
+
+async def test_what_nobody_handles_waits_behind_what_somebody_does(queue: Connection) -> None:
+    await announce(queue, HANDLED)
+    unhandled = await add(queue, UNHANDLED)
+    first = await add(queue, HANDLED)
+    await add(queue, UNHANDLED)
+    second = await add(queue, HANDLED)
+    rows = await claim(queue, HANDLED)
+    assert [row["id"] for row in rows] == [first, second]
+    third = await add(queue, HANDLED)
+    assert await handled(queue) == []
+    await complete(queue, *map(pair, rows))
+    assert await handled(queue) == [third]
+    await complete(queue, (third, 1))
+    assert await heads(queue, "g") == [unhandled]
+    fourth = await add(queue, HANDLED)
+    assert await handled(queue) == [fourth]
+
+
+async def test_a_kind_that_gets_a_worker_is_handed_over_in_order_again(queue: Connection) -> None:
+    await announce(queue, HANDLED)
+    unhandled = await add(queue, UNHANDLED)
+    mention = await add(queue, HANDLED)
+    await announce(queue, HANDLED, UNHANDLED, name="w2")
+    assert [row["id"] for row in await claim(queue, HANDLED, UNHANDLED)] == [unhandled, mention]
+
+
+async def test_a_worker_that_announces_itself_frees_what_waited_behind_unhandled_heads(
+    queue: Connection,
+) -> None:
+    await add(queue, UNHANDLED)
+    mention = await add(queue, HANDLED)
+    assert await handled(queue) == [], "nobody has said yet who handles what"
+    await announce(queue, HANDLED)
+    assert await handled(queue) == [mention]
+
+
+async def test_a_kind_whose_workers_are_gone_gives_way_within_a_sweep(queue: Connection) -> None:
+    await announce(queue, HANDLED, UNHANDLED)
+    await add(queue, UNHANDLED)
+    mention = await add(queue, HANDLED)
+    await advance(queue, MINUTE * 2)
+    await announce(queue, HANDLED, name="w2")
+    assert await handled(queue) == [], "its worker was there two minutes ago"
+    await advance(queue, MINUTE * 2)
+    await announce(queue, HANDLED, name="w2")
+    await queue.execute("select agent.sweep_events(_by_age => false)")
+    assert await handled(queue) == [mention]
+
+
+async def test_while_no_worker_runs_those_that_ran_last_are_what_is_known(queue: Connection) -> None:
+    await announce(queue, HANDLED)
+    await advance(queue, timedelta(hours=20))
+    await add(queue, UNHANDLED)
+    mention = await add(queue, HANDLED)
+    assert await heads(queue, "g") == [mention]
+
+
+async def test_pausing_a_kind_lets_its_groups_go_on_and_resuming_brings_it_back(queue: Connection) -> None:
+    parked = await add(queue, "parked")
+    running = await add(queue, HANDLED)
+    await queue.execute("select agent.pause_kind('parked')")
+    rows = await claim(queue, "parked", HANDLED)
+    assert [row["id"] for row in rows] == [running]
+    await complete(queue, *map(pair, rows))
+    assert await claim(queue, "parked", HANDLED) == []
+    await queue.execute("select agent.resume_kind('parked')")
+    assert [row["id"] for row in await claim(queue, "parked", HANDLED)] == [parked]
+
+
+async def test_a_paused_member_is_not_handed_over_with_its_group(queue: Connection) -> None:
+    first = await add(queue, HANDLED)
+    await add(queue, "parked")
+    await queue.execute("select agent.pause_kind('parked')")
+    assert [row["id"] for row in await claim(queue, "parked", HANDLED)] == [first]
+
+
+async def test_a_retry_of_a_paused_kind_does_not_block_its_group(queue: Connection) -> None:
+    await add(queue, "parked")
+    (row,) = await claim(queue, "parked")
+    waiting = await add(queue, HANDLED)
+    await fail(queue, pair(row), retry_in=MINUTE)
+    assert await handled(queue) == []
+    await queue.execute("select agent.pause_kind('parked')")
+    assert await handled(queue) == [waiting]
+
+
+async def test_a_paused_member_does_not_expire_with_its_group(queue: Connection) -> None:
+    await add(queue, HANDLED)
+    parked = await add(queue, "parked")
+    await queue.execute("select agent.pause_kind('parked')")
+    await advance(queue, timedelta(hours=2))
+    assert await sweep(queue) == 1
+    assert await heads(queue, "g") == [parked]
+
+
+async def test_the_single_claim_passes_a_paused_head_by(queue: Connection) -> None:
+    await add(queue, "parked")
+    running = await add(queue, HANDLED)
+    await queue.execute("select agent.pause_kind('parked')")
+    claimed = await claim_one(queue)
+    assert claimed is not None
+    assert claimed["id"] == running
+
+
+@pytest.mark.parametrize("unhandled_first", [True, False])
+async def test_a_group_of_both_kinds_always_has_one_head_that_somebody_claims(
+    queue: Connection, unhandled_first: bool
+) -> None:
+    await announce(queue, HANDLED)
+    for number in range(6):
+        await add(queue, UNHANDLED if unhandled_first == (number % 2 == 0) else HANDLED)
+        assert len(await heads(queue, "g")) == 1
+    assert len(await handled(queue)) == 3
+
+
+async def swept(queue: Connection) -> None:
+    await queue.execute("select agent.sweep_events(_by_age => false)")
+
+
+async def test_after_pause_and_resume_nothing_visible_waits_behind_a_later_head(queue: Connection) -> None:
+    visible = await add(queue, "parked")
+    later = await enqueue(
+        queue, HANDLED, group_key="g", run_at=await queue.fetchval("select agent.clock() + interval '1 hour'")
+    )
+    await queue.execute("select agent.pause_kind('parked')")
+    assert await heads(queue, "g") == [later]
+    await queue.execute("select agent.resume_kind('parked')")
+    assert await heads(queue, "g") == [visible]
+    assert [row["id"] for row in await claim(queue, "parked")] == [visible]
+
+
+async def test_after_a_worker_came_back_nothing_visible_waits_behind_a_parked_head(queue: Connection) -> None:
+    """While nobody handled its kind, the event that awaits an answer stood as the head."""
+    await announce(queue, "asks")
+    asking = await add(queue, "asks")
+    await claim(queue, "asks")
+    waiting = await add(queue, HANDLED)
+    deadline = await queue.fetchval("select agent.clock() + interval '1 day'")
+    await queue.fetchval("select agent.await_event($1, 1, $2)", asking, deadline)
+    assert await heads(queue, "g") == [asking]
+    await announce(queue, HANDLED, name="w2")
+    assert await handled(queue) == [waiting]
+
+
+async def test_a_retry_keeps_its_group_waiting_through_sweeps(queue: Connection) -> None:
+    """A failed event is tried again before those that came after it, though they are visible."""
+    first = await add(queue, HANDLED)
+    (row,) = await claim(queue, HANDLED)
+    await add(queue, HANDLED)
+    await fail(queue, pair(row), retry_in=MINUTE)
+    await swept(queue)
+    assert await heads(queue, "g") == [first]
+
+
+async def test_while_workers_are_replaced_groups_keep_their_order(queue: Connection) -> None:
+    """The old worker retires seconds before the new one comes: nothing may overtake meanwhile."""
+    await announce(queue, HANDLED, UNHANDLED)
+    first = await add(queue, UNHANDLED)
+    await announce(queue, HANDLED, name="w2")
+    await queue.execute("select agent.retire_worker('w1')")
+    await advance(queue, timedelta(seconds=20))
+    second = await add(queue, HANDLED)
+    await swept(queue)
+    assert await heads(queue, "g") == [first]
+    assert await handled(queue) == []
+    await announce(queue, HANDLED, UNHANDLED, name="w3")
+    rows = await claim(queue, HANDLED, UNHANDLED)
+    assert [row["id"] for row in rows] == [first, second]
+
+
+async def test_a_kind_whose_workers_retired_gives_way_in_the_end(queue: Connection) -> None:
+    await announce(queue, HANDLED, UNHANDLED)
+    await add(queue, UNHANDLED)
+    mention = await add(queue, HANDLED)
+    await queue.execute("select agent.retire_worker('w1')")
+    await advance(queue, MINUTE * 4)
+    await announce(queue, HANDLED, name="w2")
+    assert await handled(queue) == [mention]
+
+
+async def test_a_retiring_worker_does_not_wait_for_a_pause_under_way(
+    queue: Connection, connect: Connect
+) -> None:
+    await announce(queue, HANDLED)
+    await add(queue, HANDLED)
+    other = await connect()
+    async with asyncio.timeout(60), other.transaction():
+        await other.execute("select agent.pause_kind($1)", HANDLED)
+        await queue.execute("select agent.retire_worker('w1')")
+
+
+async def test_a_pause_frees_all_groups_in_bounded_steps(queue: Connection) -> None:
+    """The first 1,000 in its own transaction, the others by the operator's client, 1,000 a transaction."""
+    await queue.execute(
+        "select agent.enqueue(kind, _group_key => 'g' || g)"
+        " from generate_series(1, 2500) as g cross join (values ('parked'), ('job')) as k (kind) order by kind desc"
+    )
+    free = "select count(*) from agent.event where head and kind = 'job'"
+    assert await queue.fetchval(free) == 0
+    await queue.execute("select agent.pause_kind('parked')")
+    assert await queue.fetchval(free) == 1000
+    step = await queue.fetchrow("select next, freed from agent.free_groups('', 100)")
+    assert step is not None
+    assert step["freed"] == 100
+    await Operations(queue).pause("parked")
+    assert await queue.fetchval(free) == 2500

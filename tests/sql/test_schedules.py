@@ -1,0 +1,172 @@
+"""Scheduled jobs, found by their natural key: what may be changed, when, and what is recorded of it."""
+
+import asyncio
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from surelane.pool import Connection
+from surelane.queue import Queue
+from surelane_operator.operations import Operations
+from surelane_operator.timeline import story_of
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import claim, complete, fail, live, pair
+
+HOUR = timedelta(hours=1)
+
+
+async def now(queue: Connection) -> datetime:
+    moment: datetime = await queue.fetchval("select agent.clock()")
+    return moment
+
+
+async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> None:
+    client = Queue(queue)
+    first, second = await now(queue) + HOUR, await now(queue) + 2 * HOUR
+    identity = await client.enqueue("mail", {"n": 1}, item_key="welcome:1", run_at=first, enqueued_by="blog")
+    assert await client.reschedule("welcome:1", second) == "rescheduled"
+    again = await client.enqueue(
+        "mail", {"n": 2}, item_key="welcome:1", run_at=first, enqueued_by="editor", on_duplicate="replace"
+    )
+    assert again == identity
+    assert await client.cancel("welcome:1") == "cancelled"
+    await Operations(queue).requeue([identity])
+    (row,) = await claim(queue, "mail")
+    await fail(queue, pair(row))
+    await complete(queue, pair((await claim(queue, "mail"))[0]))
+
+    job = await Operations(queue).get(identity)
+    assert job is not None
+    steps = [(step.what, step.by) for step in story_of(job)]
+    assert steps == [
+        ("enqueued", "blog"),
+        ("rescheduled", "surelane"),
+        ("replaced", "editor"),
+        ("requeued", "surelane"),
+        ("claimed", None),
+        ("claimed", "w1"),
+        ("completed", "w1"),
+    ]
+    moved = next(step for step in story_of(job) if step.what == "rescheduled")
+    assert moved.detail is not None
+    assert first.isoformat()[:16] in moved.detail
+    assert second.isoformat()[:16] in moved.detail
+    assert job["payload"] == {"n": 2}
+
+
+async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection) -> None:
+    """By whom, and when the lease ended: before its next claim, at it, at a move and at the last one's sweep."""
+    client, operations = Queue(queue), Operations(queue)
+    identity = await client.enqueue("mail", item_key="k", max_attempts=3)
+
+    async def story() -> list[tuple[str, str | None]]:
+        job = await operations.get(identity)
+        assert job is not None
+        return [(step.what, step.by) for step in story_of(job)][1:]
+
+    async def lapse() -> None:
+        await queue.execute("update agent.event set vt = agent.clock()")
+
+    await claim(queue, "mail", worker="w1")
+    await lapse()
+    died: list[tuple[str, str | None]] = [("claimed", "w1"), ("lapsed", "w1")]
+    assert await story() == died
+    await claim(queue, "mail", worker="w2")
+    died[0] = ("claimed", None)
+    assert await story() == [*died, ("claimed", "w2")]
+    await lapse()
+    await client.reschedule("k", await now(queue))
+    died += [("claimed", None), ("lapsed", "w2"), ("rescheduled", "surelane")]
+    assert await story() == died
+    await claim(queue, "mail", worker="w3")
+    await lapse()
+    await client.delete_expired_events()
+    assert await story() == [*died, ("claimed", "w3"), ("lapsed", "w3"), ("expired", "w3")]
+
+
+async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Connection) -> None:
+    client, operations = Queue(queue), Operations(queue)
+    due = await now(queue) - HOUR
+    identity = await client.enqueue("mail", item_key="k", run_at=due)
+    (row,) = await claim(queue, "mail")
+    running = await operations.get(identity)
+    assert running is not None
+    assert (running["run_at"], running["lease_until"]) == (running["claimed"][-1], row["vt"])
+    await complete(queue, pair(row))
+    ended = await operations.get(identity)
+    assert ended is not None
+    assert (ended["run_at"], ended["lease_until"]) == (running["claimed"][-1], None)
+    early = "select abs(extract(epoch from schedule_on - enqueued_on)) < 60 from agent.schedule_queue"
+    assert await queue.fetchval(early), "it was due at once"
+    waiting = await client.enqueue("mail", item_key="w", run_at=due + 3 * HOUR)
+    await client.cancel("w")
+    cancelled = await operations.get(waiting)
+    assert cancelled is not None
+    assert cancelled["run_at"] == due + 3 * HOUR
+
+
+async def test_what_runs_is_neither_moved_nor_replaced_and_gets_no_further_attempt_once_cancelled(
+    queue: Connection,
+) -> None:
+    client = Queue(queue)
+    identity = await client.enqueue("mail", {"n": 1}, item_key="k")
+    (row,) = await claim(queue, "mail")
+    assert await client.reschedule("k", await now(queue) + HOUR) == "running"
+    assert await client.enqueue("mail", {"n": 2}, item_key="k", on_duplicate="replace") == identity
+    assert await client.cancel("k") == "running"
+    stored = await live(queue, identity)
+    assert stored is not None
+    assert json.loads(stored["event"]) == {"n": 1}
+    await fail(queue, pair(row))
+    job = await Operations(queue).get(identity)
+    assert job is not None
+    assert (job["status"], job["locked_by"]) == ("cancelled", "w1")
+
+
+@pytest.mark.parametrize("on_duplicate", ["replace", "earliest"])
+async def test_a_job_under_both_keys_whose_twin_runs_is_answered(
+    queue: Connection, on_duplicate: Any
+) -> None:
+    client = Queue(queue)
+    identity = await client.enqueue("mail", item_key="i", dedupe_key="d")
+    await claim(queue, "mail")
+    async with asyncio.timeout(60):
+        assert (
+            await client.enqueue("mail", item_key="i", dedupe_key="d", on_duplicate=on_duplicate) == identity
+        )
+
+
+@pytest.mark.parametrize(
+    ("on_duplicate", "at", "expected"),
+    [
+        ("skip", 1, (2, 1)),
+        ("replace", 1, (1, 2)),
+        ("replace", 3, (3, 2)),
+        ("earliest", 1, (1, 1)),
+        ("earliest", 3, (2, 1)),
+    ],
+)
+async def test_a_pending_twin_takes_what_the_mode_says(
+    queue: Connection, on_duplicate: Any, at: int, expected: tuple[int, int]
+) -> None:
+    client, base = Queue(queue), await now(queue)
+    first = await client.enqueue("mail", {"n": 1}, dedupe_key="d", run_at=base + 2 * HOUR)
+    again = await client.enqueue(
+        "mail", {"n": 2}, dedupe_key="d", run_at=base + at * HOUR, on_duplicate=on_duplicate
+    )
+    stored = await live(queue, first)
+    assert stored is not None
+    assert again == first
+    assert (round((stored["vt"] - base) / HOUR), json.loads(stored["event"])["n"]) == expected
+
+
+async def test_enqueueing_joins_the_callers_transaction(queue: Connection, connect: Connect) -> None:
+    other = await connect()
+    transaction = queue.transaction()
+    await transaction.start()
+    await Queue(queue).enqueue("mail")
+    assert await other.fetchval("select count(*) from agent.event") == 0
+    await transaction.rollback()
+    assert await other.fetchval("select count(*) from agent.event") == 0

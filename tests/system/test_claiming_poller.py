@@ -1,0 +1,49 @@
+"""What polls bring along."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from surelane.pool import close_pool, create_pool
+from surelane.queue import Queue
+from surelane_worker.claiming import poller
+from surelane_worker.claiming.cursors import Cursors
+from surelane_worker.claiming.poller import Poll
+from surelane_worker.claiming.wakeup import Wakeup
+from tests.databases import as_role
+
+
+@pytest.fixture
+async def polling(database: str) -> AsyncIterator[Poll]:
+    pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=2)
+    wakeup = Wakeup()
+    yield Poll(
+        Queue(pool),
+        ["echo"],
+        Cursors(),
+        wakeup,
+        interval=timedelta(seconds=0.1),
+        max_attempts=3,
+        on_cron=lambda _: None,
+    )
+    await close_pool(pool)
+
+
+async def test_figures_come_with_the_next_poll(polling: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "PATIENCE", 600)
+    running = asyncio.create_task(polling.run())
+    try:
+        async with asyncio.timeout(60):
+            first, again = await polling.figures(), await polling.figures()
+    finally:
+        running.cancel()
+    assert (first.kinds, again.fresh) == ([], False)
+
+
+async def test_figures_that_no_poll_brings_are_asked_for(
+    polling: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller, "PATIENCE", 0.1)
+    assert (await polling.figures()).kinds == []

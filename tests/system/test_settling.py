@@ -1,0 +1,229 @@
+"""When settles are sent."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from surelane.events import Completion, Failure
+from surelane.pool import Connection, close_pool, create_pool
+from surelane.queue import Queue
+from surelane_worker.handling.handler import Handler
+from surelane_worker.leasing.leases import Leases
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.running.work import MOST_MEMBERS, Claim, Work
+from surelane_worker.settling import settler
+from surelane_worker.settling.settler import MANY, Settler
+
+
+async def nothing(event: object, ctx: object) -> None:
+    """Is not called here."""
+
+
+@dataclass
+class Stand:
+    """A settler that runs, on a pool of its own, and what it holds."""
+
+    queue: Queue
+    settler: Settler
+    leases: Leases
+    settled: asyncio.Event
+
+    async def claims(self, count: int) -> list[Claim]:
+        """Claims that many events, which are held from now on."""
+        events = await self.queue.claim_events(["echo"], count, worker="w")
+        ends = asyncio.get_running_loop().time() + 600
+        works = [Work(Handler("echo", ("echo",), nothing), [event], ends, 0.0) for event in events]
+        for work in works:
+            self.leases.add(work)
+        return [work.claims[0] for work in works]
+
+
+@pytest.fixture
+async def stand(database: str, connection: Connection) -> AsyncIterator[Stand]:
+    await connection.execute("select agent.enqueue('echo') from generate_series(1, $1)", MANY + 1)
+    pool = await create_pool(database, service="test", max_size=3, lock_timeout=60)
+    queue, metrics = Queue(pool), Metrics()
+    settled = asyncio.Event()
+    leases = Leases(queue, timedelta(minutes=10), metrics)
+    settler = Settler(queue, leases, metrics, None, max_attempts=3, on_settled=settled.set)
+    sending = asyncio.create_task(settler.run())
+    yield Stand(queue, settler, leases, settled)
+    assert not sending.done(), "nothing ends it"
+    sending.cancel()
+    await close_pool(pool)
+
+
+def locking(database: str, identity: int) -> AbstractAsyncContextManager[Connection]:
+    """A foreign transaction that holds an event's row for the length of the block."""
+
+    @asynccontextmanager
+    async def held() -> AsyncIterator[Connection]:
+        foreign = await asyncpg.connect(database)
+        try:
+            async with foreign.transaction():
+                await foreign.execute("select from agent.event where id = $1 for update", identity)
+                yield foreign
+        finally:
+            await foreign.close()
+
+    return held()
+
+
+async def ended(connection: Connection, claims: Sequence[Claim]) -> None:
+    """Waits until these events are in history."""
+    ids = [claim.event.id for claim in claims]
+    async with asyncio.timeout(30):
+        while await connection.fetchval(  # noqa: ASYNC110 - no event says so
+            "select exists (select from agent.event where id = any($1))", ids
+        ):
+            await asyncio.sleep(0.005)
+
+
+async def test_a_busy_settle_delays_no_other(
+    database: str, connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent again by itself; an hour's pause would be waited for by all, if any of them waited for it."""
+    monkeypatch.setattr(settler, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(settler, "LONGEST_PAUSE", 3600.0)
+    busy, *others = await stand.claims(4)
+    async with locking(database, busy.event.id):
+        for claim in (busy, *others[:2]):
+            stand.settler.put(claim, Completion(*claim.fence))
+        await ended(connection, others[:2])
+        await stand.settled.wait()
+        stand.settler.put(others[2], Completion(*others[2].fence))
+        await ended(connection, others)
+    assert list(stand.leases.held) == [busy]
+
+
+async def test_a_busy_settle_is_sent_again_until_it_is_done(
+    database: str, connection: Connection, stand: Stand
+) -> None:
+    (busy,) = await stand.claims(1)
+    async with locking(database, busy.event.id):
+        stand.settler.put(busy, Completion(*busy.fence))
+        while not stand.settler._tries:  # noqa: ASYNC110 - it was answered busy
+            await asyncio.sleep(0.005)
+    async with asyncio.timeout(30):
+        await stand.settler.flushed()
+    await ended(connection, [busy])
+    assert not stand.leases.held
+    assert stand.leases.bytes == 0
+
+
+SLOW = """
+alter function agent.complete_events rename to quick_complete;
+create function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
+returns table (ordinal int4, answer text) language plpgsql security definer as $$
+begin
+    if {slow} = any(_ids) then
+        perform pg_advisory_xact_lock(1);
+    end if;
+    return query select * from agent.quick_complete(_ids, _claims, _results);
+end
+$$;
+"""
+
+
+async def test_a_slow_settle_delays_no_other_of_its_batch(
+    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler, "BATCH_LIMIT", 0.5)
+    claims = await stand.claims(MANY + 1)
+    await connection.execute(SLOW.format(slow=claims[3].event.id))
+    await connection.execute("select pg_advisory_lock(1)")
+    for claim in claims:
+        stand.settler.put(claim, Completion(*claim.fence))
+    others = [claim for claim in claims if claim is not claims[3]]
+    await ended(connection, others)
+    await connection.execute("select pg_advisory_unlock(1)")
+    async with asyncio.timeout(30):
+        await stand.settler.flushed()
+    await ended(connection, claims)
+
+
+async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
+    connection: Connection, stand: Stand
+) -> None:
+    """The first cannot be sent at all; the result of the second, and the reason of the third, are refused."""
+    claims = await stand.claims(4)
+    stand.settler.put(claims[0], Completion(claims[0].event.id, 2**40))
+    stand.settler.put(claims[1], Completion(*claims[1].fence, "not JSON"))
+    stand.settler.put(claims[2], Failure(*claims[2].fence, "{}", final=True, reason="a\0b\ud800"))
+    stand.settler.put(claims[3], Completion(*claims[3].fence))
+    async with asyncio.timeout(30):
+        await stand.settler.flushed()
+    await ended(connection, claims[1:])
+    assert await connection.fetchval("select count(*) from agent.event_hist where outcome = 'completed'") == 2
+    assert not stand.leases.held
+
+
+async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(
+    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = await stand.claims(MANY + 1)
+    leases = Leases(stand.queue, timedelta(seconds=3), Metrics())
+    for claim in claims:
+        leases.add(Work(Handler("echo", ("echo",), nothing), [claim.event], claim.lease_ends, 0.0))
+    await connection.execute(
+        "alter function agent.extend_leases rename to quick_extend;"
+        "create function agent.extend_leases(_ids int8[], _claims int4[], _for interval)"
+        " returns table (ordinal int4, answer text) language plpgsql security definer as $$ begin"
+        f" if {claims[3].event.id} = any(_ids) then"
+        "   if cardinality(_ids) = 1 then raise deadlock_detected; end if;"
+        "   perform pg_advisory_xact_lock(1); end if;"
+        " return query select * from agent.quick_extend(_ids, _claims, _for); end $$"
+    )
+    await connection.execute("select pg_advisory_lock(1)")
+    monkeypatch.setattr(leases, "_limit", 0.5)
+    before = {claim: claim.lease_ends for claim in leases.held}
+    assert not await leases._extend_all()
+    kept = [claim for claim, ends in before.items() if claim.lease_ends != ends]
+    assert len(kept) == MANY
+
+
+async def test_what_somebody_waits_for_is_not_held_back_to_gather_more(
+    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler, "GATHERING", 600)
+    claims = await stand.claims(MANY + 1)
+    for claim in claims[:MANY]:
+        stand.settler.put(claim, Completion(*claim.fence))
+    async with asyncio.timeout(60):
+        await stand.settled.wait()
+        stand.settler.put(claims[MANY], Completion(*claims[MANY].fence))
+        stand.settler.hurry()
+        await stand.settler.flushed()
+    assert await connection.fetchval("select count(*) from agent.event_hist") == MANY + 1
+
+
+async def test_what_is_settled_is_freed_without_the_garbage_collector(connection: Connection) -> None:
+    await connection.execute("select agent.enqueue('echo')")
+    leases = Leases(Queue(connection), timedelta(minutes=10), Metrics())
+    (event,) = await Queue(connection).claim_events(["echo"], 1, worker="w")
+    work = Work(Handler("echo", ("echo",), nothing), [event], 600.0, 0.0)
+    leases.add(work)
+    freed = weakref.ref(event)
+    gc.disable()
+    try:
+        leases.drop(work.claims)
+        del event, work
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_full_batch_of_an_entity_says_that_there_may_be_more(connection: Connection) -> None:
+    await connection.execute("select agent.enqueue('echo', _group_key => 'g') from generate_series(1, 250)")
+    sizes = []
+    while events := await Queue(connection).claim_events(["echo"], 10, worker="w"):
+        sizes.append((len(events), Work(Handler("echo", ("echo",), nothing), events, 600.0, 0.0).brings_more))
+        await Queue(connection).complete_events([Completion(event.id, event.claim) for event in events])
+    assert sizes == [(MOST_MEMBERS + 1, True), (MOST_MEMBERS + 1, True), (48, False)]

@@ -1,0 +1,81 @@
+"""What an attempt that comes after a lost one says in Slack, and what a slow Slack does to a lease."""
+
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from surelane.pool import Connection
+from tests.processes import until
+from tests.system.slack_stand import Stand, fault, slack_stand
+from tests.system.test_leasing import LEASE
+from tests.system.worker import ended, worker
+
+
+@pytest.fixture
+async def slack(connection: Connection) -> AsyncIterator[Stand]:
+    async with slack_stand(connection) as stand:
+        yield stand
+
+
+async def die_and_try_again(database: str, slack: Stand, connection: Connection, text: str) -> list[str]:
+    """Lets a worker be killed by the handler, a second one try again; returns the thread."""
+    settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": LEASE}
+    async with worker(database, **settings) as first:
+        identity, message = await slack.mention(text)
+        await until(lambda: first.child.exit_code is not None, what="the first worker's death")
+    async with worker(database, **settings):
+        row = await ended(connection, identity)
+    assert (row["outcome"], row["attempts"]) == ("completed", 2)
+    return slack.answers(message)
+
+
+async def test_worker_killed_after_its_reply_does_not_reply_again(
+    database: str, slack: Stand, connection: Connection
+) -> None:
+    assert await die_and_try_again(database, slack, connection, "die-at-the-end") == ["first answer"]
+
+
+async def test_worker_killed_between_replies_sends_only_the_missing_one(
+    database: str, slack: Stand, connection: Connection
+) -> None:
+    thread = await die_and_try_again(database, slack, connection, "twice die-after-first")
+    assert thread == ["first answer", "second answer"]
+
+
+async def test_worker_that_stood_still_while_another_took_over_says_nothing_more(
+    database: str, slack: Stand, connection: Connection
+) -> None:
+    settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": LEASE}
+    async with worker(database, **settings) as first:
+        identity, message = await slack.mention("twice slowly")
+        await until(lambda: slack.answers(message), what="the first answer")
+        first.process.send_signal(signal.SIGSTOP)
+        async with worker(database, **settings):
+            row = await ended(connection, identity)
+        first.process.send_signal(signal.SIGCONT)
+        await until(lambda: any("lease lost" in line for line in first.output), what="the loss")
+    assert row["attempts"] == 2
+    assert slack.answers(message) == ["first answer", "second answer"]
+
+
+async def test_stream_of_a_killed_worker_is_finished_in_place(
+    database: str, slack: Stand, connection: Connection
+) -> None:
+    thread = await die_and_try_again(database, slack, connection, "stream die-in-the-middle")
+    assert thread == ["one two three"]
+
+
+async def test_finished_stream_is_not_repeated(database: str, slack: Stand, connection: Connection) -> None:
+    assert await die_and_try_again(database, slack, connection, "stream die-at-the-end") == ["one two three"]
+
+
+async def test_rate_limit_longer_than_the_lease_is_waited_out(
+    database: str, slack: Stand, connection: Connection
+) -> None:
+    slack.simulator.faults.add(fault("rate_limited", methods=["chat.postMessage"], retry_after=5))
+    async with worker(database, SLACK_API_URL=slack.api, SURELANE_LEASE=LEASE):
+        identity, message = await slack.mention("hello")
+        row = await ended(connection, identity)
+    assert (row["attempts"], slack.answers(message)) == (1, ["first answer"])
+    assert (row["finished_at"] - row["enqueued_at"]).total_seconds() >= 5

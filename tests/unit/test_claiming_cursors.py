@@ -1,0 +1,219 @@
+"""The cursor rules."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from surelane.events import Event, Peek
+from surelane_worker.claiming.cursors import LANES, MARGIN, Cursors
+
+T0 = datetime(2025, 1, 1, tzinfo=UTC)
+KINDS = ["a", "b"]
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def seen(lane: int, kind: str, after: float, head: bool = True) -> Event:
+    """A claimed event that was visible since ``after`` seconds."""
+    return Event(1, kind, T0, 1, 1, at(after), "{}", prior_vt=at(after) if head else None, lane=lane)
+
+
+def place(lane: int, kind: str) -> int:
+    return lane * len(KINDS) + KINDS.index(kind)
+
+
+def peek(now: float, first: dict[int, float] | None = None, paused: str | None = None) -> Peek:
+    """What a peek finds: since or until when the first event of each place is (in)visible."""
+    vts = [at(first[nth]) if first and nth in first else None for nth in range(LANES * len(KINDS))]
+    return Peek(at(now), vts, frozenset([paused] if paused else []), timedelta(), None)
+
+
+def corrected(cursors: Cursors, by: Peek) -> list[datetime | None]:
+    cursors.correct(KINDS, cursors.starts(KINDS), by)
+    return cursors.starts(KINDS)
+
+
+def test_first_claim_scans_in_full() -> None:
+    assert Cursors().starts(KINDS) == [None] * LANES * 2
+
+
+def test_cursor_stands_a_margin_behind_the_newest_seen() -> None:
+    cursors = Cursors()
+    cursors.advance(
+        [seen(3, "a", 10), seen(3, "a", 30), seen(3, "a", 20), seen(4, "b", 5)], cursors.corrections
+    )
+    starts = cursors.starts(KINDS)
+    assert starts[place(3, "a")] == at(30) - MARGIN
+    assert starts[place(4, "b")] == at(5) - MARGIN
+    assert starts[place(3, "b")] is None
+
+
+def test_claims_never_move_a_cursor_back() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30)], cursors.corrections)
+    cursors.advance([seen(3, "a", 10)], cursors.corrections)
+    assert cursors.starts(KINDS)[place(3, "a")] == at(30) - MARGIN
+
+
+def test_members_that_were_not_heads_move_no_cursor() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30, head=False)], cursors.corrections)
+    assert cursors.starts(KINDS)[place(3, "a")] is None
+
+
+def test_where_nothing_was_ever_found_the_cursor_stands_a_margin_behind_the_peek_that_says_so() -> None:
+    cursors = Cursors()
+    assert corrected(cursors, peek(50)) == [at(50) - MARGIN] * LANES * 2
+    assert corrected(cursors, peek(60)) == [at(50) - MARGIN] * LANES * 2, "a late commit is still ahead of it"
+
+
+def test_what_is_not_visible_yet_holds_no_cursor_back() -> None:
+    starts = corrected(Cursors(), peek(50, {place(3, "a"): 51}))
+    assert starts[place(3, "a")] == at(50) - MARGIN
+
+
+def test_a_peek_moves_a_cursor_back_to_what_it_passed_over() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30), seen(4, "a", 30)], cursors.corrections)
+    starts = corrected(cursors, peek(50, {place(3, "a"): 7, place(4, "a"): 40, place(5, "b"): 6}))
+    assert starts[place(3, "a")] == at(7)
+    assert starts[place(4, "a")] == at(30) - MARGIN
+    assert starts[place(5, "b")] == at(6)
+
+
+def test_what_a_peek_found_moves_a_cursor_back_though_a_claim_moved_it_on_meanwhile() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30)], cursors.corrections)
+    before = cursors.starts(KINDS)
+    cursors.advance([seen(3, "a", 45)], cursors.corrections)
+    cursors.correct(KINDS, before, peek(50, {place(3, "a"): 31}))
+    assert cursors.starts(KINDS)[place(3, "a")] == at(31)
+
+
+def test_a_claim_that_was_sent_before_a_correction_does_not_undo_it() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30), seen(4, "a", 30)], cursors.corrections)
+    sent = cursors.corrections
+    corrected(cursors, peek(50, {place(3, "a"): 7}))
+    cursors.advance([seen(3, "a", 45), seen(4, "a", 45)], sent)
+    assert cursors.starts(KINDS)[place(3, "a")] == at(7)
+    assert cursors.starts(KINDS)[place(4, "a")] == at(45) - MARGIN
+    cursors.advance([seen(3, "a", 45)], cursors.corrections)
+    assert cursors.starts(KINDS)[place(3, "a")] == at(45) - MARGIN
+
+
+def test_cursors_of_another_connection_do_not_come_back() -> None:
+    cursors = Cursors()
+    sent = cursors.corrections
+    cursors.forget()
+    cursors.advance([seen(3, "a", 30)], sent)
+    assert cursors.starts(KINDS) == [None] * LANES * 2
+
+
+class Race:
+    """Two claims and a peek over one lane, step by step, while an event is committed late."""
+
+    LATE = 7.0
+
+    def __init__(self, cursor: float | None, *, full: bool) -> None:
+        self.cursors = Cursors()
+        if cursor is not None:
+            self.cursors.advance([seen(0, "a", cursor + MARGIN.total_seconds())], 0)
+        self.full = full
+        self.visible = {30.0, 31.0}
+        self.later = [45.0, 46.0]
+        self.taken: set[float] = set()
+        self.peeked: Peek | None = None
+        self.told = False
+
+    def commit(self) -> None:
+        self.visible.add(self.LATE)
+
+    def send_claim(self) -> None:
+        self.start, self.sent = self.cursors.starts(["a"])[0], self.cursors.corrections
+
+    def run_claim(self) -> None:
+        """Claims one event, the first; another becomes visible afterwards."""
+        found = sorted(vt for vt in self.visible if self.start is None or at(vt) >= self.start)[:1]
+        self.taken.update(found)
+        self.visible.difference_update(found)
+        self.found = [seen(0, "a", vt) for vt in found]
+        self.visible.update(self.later[:1])
+        del self.later[:1]
+
+    def end_claim(self) -> None:
+        self.cursors.advance(self.found, self.sent)
+
+    def send_peek(self) -> None:
+        self.before = self.cursors.starts(["a"])
+
+    def run_peek(self) -> None:
+        start = None if self.full else self.before[0]
+        first = min((vt for vt in self.visible if start is None or at(vt) >= start), default=None)
+        self.told = self.LATE in self.visible and first == self.LATE
+        self.peeked = Peek(
+            at(50), [None if first is None else at(first), *[None] * 15], frozenset(), timedelta(), None
+        )
+
+    def end_peek(self) -> None:
+        assert self.peeked is not None
+        self.cursors.correct(["a"], self.before, self.peeked)
+
+    def is_lost(self) -> bool:
+        """Whether the next claim passes over the event, though a peek saw it."""
+        start = self.cursors.starts(["a"])[0]
+        return self.told and self.LATE not in self.taken and start is not None and start > at(self.LATE)
+
+
+CLAIMS = ("send_claim", "run_claim", "end_claim") * 2
+PEEK = ("send_peek", "run_peek", "end_peek")
+
+
+def interleavings(*programs: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Every order of all steps that keeps each program's own."""
+    if not any(programs):
+        yield ()
+    for nth, program in enumerate(programs):
+        if program:
+            for rest in interleavings(*programs[:nth], program[1:], *programs[nth + 1 :]):
+                yield (program[0], *rest)
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("cursor", [None, 5.0, 29.0])
+def test_what_a_peek_saw_is_found_by_the_next_claim_in_every_interleaving(
+    cursor: float | None, full: bool
+) -> None:
+    told = 0
+    for steps in interleavings(CLAIMS, PEEK, ("commit",)):
+        race = Race(cursor, full=full)
+        for step in steps:
+            getattr(race, step)()
+        told += race.told
+        assert not race.is_lost(), steps
+    assert told or (cursor == 29.0 and not full)
+
+
+def test_a_paused_kind_is_scanned_in_full_when_it_is_resumed() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30), seen(3, "b", 30)], cursors.corrections)
+    starts = corrected(cursors, peek(50, paused="a"))
+    assert {starts[place(lane, "a")] for lane in range(LANES)} == {None}
+    assert starts[place(3, "b")] == at(30) - MARGIN
+
+
+def test_forgotten_cursors_scan_in_full() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30)], cursors.corrections)
+    cursors.forget()
+    assert cursors.starts(KINDS) == [None] * LANES * 2
+
+
+def test_cursors_are_kept_while_other_kinds_are_claimed() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30)], cursors.corrections)
+    assert cursors.starts(["b"]) == [None] * LANES
+    assert cursors.starts(KINDS)[place(3, "a")] is not None

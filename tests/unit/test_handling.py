@@ -1,0 +1,168 @@
+# ruff: noqa: ARG001 - a handler takes both arguments, used or not
+"""The registry, and how a team's handlers are found: mistakes are raised at start, and say what is wrong."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
+from surelane_worker.handling.load import load_handlers
+
+NO_EVENT = cast("Event", None)
+NO_CONTEXT = cast("Context", None)
+
+
+async def handle(event: Event, ctx: Context) -> str:
+    return "handled"
+
+
+def test_handler_takes_several_kinds_with_bounds() -> None:
+    handlers = Handlers()
+    assert handlers.on("a", "b", timeout="2m", concurrency=4)(handle) is handle
+    (handler,) = handlers.all()
+    assert (handler.kinds, handler.timeout, handler.concurrency, handler.grouped) == (
+        ("a", "b"),
+        120.0,
+        4,
+        False,
+    )
+
+
+def test_group_form_is_marked() -> None:
+    handlers = Handlers()
+
+    @handlers.on_group("a")
+    async def together(events: list[Event], ctx: Context) -> None: ...
+
+    assert handlers.all()[0].grouped
+
+
+def test_two_handlers_for_one_kind_are_refused() -> None:
+    handlers = Handlers()
+    handlers.on("a")(handle)
+    with pytest.raises(HandlersError, match=r"two handlers for 'a': .*\.handle and .*\.handle"):
+        handlers.on("b", "a")(handle)
+
+
+def test_kind_named_twice_is_refused() -> None:
+    with pytest.raises(HandlersError, match="two handlers for 'a'"):
+        Handlers().on("a", "a")(handle)
+
+
+@pytest.mark.parametrize("kinds", [(), ("",)])
+def test_handler_without_kinds_is_refused(kinds: tuple[str, ...]) -> None:
+    with pytest.raises(HandlersError, match="name the kinds"):
+        Handlers().on(*kinds)(handle)
+
+
+def test_handler_of_one_argument_is_refused() -> None:
+    async def wrong(event: Event) -> None: ...
+
+    with pytest.raises(HandlersError, match=r"wrong must take two arguments: \(event, ctx\)"):
+        Handlers().on("a")(cast("Any", wrong))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
+        ({"timeout": 0}, "timeout must be positive"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+    ],
+)
+def test_impossible_bounds_are_refused(bounds: dict[str, Any], message: str) -> None:
+    with pytest.raises(HandlersError, match=message):
+        Handlers().on("a", **bounds)(handle)
+
+
+def test_middleware_must_be_asynchronous_and_take_three_arguments() -> None:
+    with pytest.raises(HandlersError, match=r"async def \(event, ctx, call_next\)"):
+        Handlers().middleware(cast("Any", handle))
+
+
+async def test_middlewares_wrap_in_the_order_they_are_registered() -> None:
+    handlers, order = Handlers(), list[str]()
+
+    def noting(name: str) -> Any:
+        async def middleware(given: Given, ctx: Context, call_next: Call) -> object:
+            order.append(f"{name} before")
+            result = await call_next(given, ctx)
+            order.append(f"{name} after")
+            return f"{name}({result})"
+
+        return middleware
+
+    handlers.middleware(noting("outer"))
+    handlers.on("a")(handle)
+    handlers.middleware(noting("inner"))
+    (handler,) = handlers.all()
+    assert await handler.call(NO_EVENT, NO_CONTEXT) == "outer(inner(handled))"
+    assert order == ["outer before", "inner before", "inner after", "outer after"]
+
+
+async def test_synchronous_handler_runs_beside_the_loop() -> None:
+    handlers = Handlers()
+    reached = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @handlers.on("a")
+    def blocking(event: Event, ctx: Context) -> str:
+        asyncio.run_coroutine_threadsafe(reached.wait(), loop).result()
+        return "from a thread"
+
+    call = asyncio.ensure_future(handlers.all()[0].call(NO_EVENT, NO_CONTEXT))
+    await asyncio.sleep(0)
+    reached.set()
+    assert await call == "from a thread"
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), StopIteration("no"), SystemExit(3)])
+async def test_exception_of_a_synchronous_handler_reaches_the_worker(raised: BaseException) -> None:
+    handlers = Handlers()
+
+    @handlers.on("a")
+    def failing(event: Event, ctx: Context) -> None:
+        raise raised
+
+    with pytest.raises((ValueError, RuntimeError), match=r"no|3"):
+        await handlers.all()[0].call(NO_EVENT, NO_CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "message"),
+    [
+        ("", "team_bot", "write module:attribute"),
+        ("", "no_such_team_bot:handlers", "cannot import no_such_team_bot: ModuleNotFoundError"),
+        ("1 / 0", "team_bot:handlers", "cannot import team_bot: ZeroDivisionError"),
+        ("", "team_bot:handlers", "team_bot has no attribute 'handlers'"),
+        ("handlers = {}", "team_bot:handlers", "is a dict, not a surelane_worker.Handlers"),
+        (
+            "from surelane_worker import Handlers\nhandlers = Handlers()",
+            "team_bot:handlers",
+            "has no handlers",
+        ),
+    ],
+)
+def test_handlers_that_cannot_be_used_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, path: str, message: str
+) -> None:
+    (tmp_path / "team_bot.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "team_bot", raising=False)
+    with pytest.raises(HandlersError, match="SURELANE_HANDLERS") as refused:
+        load_handlers(path)
+    assert message in str(refused.value)
+    sys.modules.pop("team_bot", None)
+
+
+def test_built_in_handlers_answer_mentions_and_direct_messages() -> None:
+    kinds = {
+        kind
+        for handler in load_handlers("surelane_worker.builtin.answer:handlers").all()
+        for kind in handler.kinds
+    }
+    assert kinds == {"slack.app_mention", "slack.message.im"}
