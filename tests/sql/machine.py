@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.model import DEAD_FOR, LEASE, Event, Model
 from tests.sql.queue_steps import claim, claim_one, complete, extend, fail, release, snooze
 

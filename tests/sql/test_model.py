@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.machine import Machine
 from tests.sql.model import LEASE
 
