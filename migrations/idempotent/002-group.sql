@@ -278,7 +278,6 @@ $$;
 -- down for this member, or where the caller asks for it (_alone): raising a lock later could deadlock with
 -- another newcomer. Everything that changes a head locks it `for update`. With a weaker lock, an update that
 -- moves the row to another page forgets the key share locks taken meanwhile (PostgreSQL 17 and 18 at least).
-drop function if exists agent.lock_head(text, text, timestamptz);
 create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -259,7 +259,9 @@ class Machine(RuleBasedStateMachine):
     def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
         """A transaction that has entered a group and stays open changes nothing until it commits."""
         if how not in ("claim", "single") and not self.standing():
-            self.claim_something("all")  # now: it may enqueue, and would wait for a transaction that gives "g" its head
+            self.claim_something(
+                "all"
+            )  # now: it may enqueue, and would wait for a transaction that gives "g" its head
         transaction = self.other.transaction()
         self.run(transaction.start())
         identity = self.run(self.other.fetchval("select agent.enqueue($1, _group_key => $2)", kind, group))
