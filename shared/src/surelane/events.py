@@ -12,6 +12,10 @@ from surelane.figures import Figures
 
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
+LANES = 16
+"""Parts of the queue; the database's number, too (``agent.lane``)."""
+MOST_MEMBERS = 100
+"""Members of a group that a claim brings along with its head, at most; the database's number, too."""
 DEAD_FOR = timedelta(minutes=5)
 """A claim stands until its lease ends, and no longer than this after its last heartbeat: then it is rescued.
 

@@ -25,6 +25,7 @@ from surelane.groups import free_groups
 from surelane.jobs import Jobs
 from surelane.pool import Connection, Pool
 from surelane.schedules import Schedules
+from surelane.settle import Item, settle
 
 Row = asyncpg.Record
 
@@ -155,6 +156,15 @@ class Queue(Jobs, Schedules, Measured):
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
         return Peek(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures)
+
+    async def settle(self, items: Sequence[Item], max_attempts: int | None = None) -> list[Settled]:
+        """Report outcomes, each fenced by its claim. Return the answers in the order given.
+
+        Args:
+            items: for each event its id, claim, outcome, and the outcome's argument as JSON text.
+            max_attempts: for events that neither have a maximum nor are of a kind that has one.
+        """
+        return await settle(self._database, items, max_attempts)
 
     async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
         """Moves events to history as completed, each fenced by its claim; answers in the order given."""
