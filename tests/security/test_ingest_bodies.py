@@ -13,10 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.pool import Connection
-from surelane_ingest.body import SMALL, Bodies
-from surelane_ingest.envelope import Malformed, Take, read_command, read_event, read_interaction
+from surelane_ingest.envelope import (
+    Malformed,
+    Subscriptions,
+    Take,
+    read_command,
+    read_event,
+    read_interaction,
+)
 from surelane_ingest.json_text import NotJsonError, read_json
-from surelane_ingest.subscriptions import Subscriptions
+from surelane_ingest.request import SMALL, Bodies
 from tests.databases import Server, as_role
 from tests.processes import until
 from tests.system.ingest_client import Served, mention, served, signed
@@ -205,7 +211,7 @@ def test_whatever_is_escaped_can_be_encoded(parts: list[str]) -> None:
     body = json.dumps(mention("KEY", text="TEXT")).replace("KEY", text).replace("TEXT", text).encode()
     taken = read_event(body, TYPES)
     assert isinstance(taken, Take)
-    for said in (taken.key, taken.kind, taken.body, json.loads(taken.body)["event"]["text"]):
+    for said in (taken.key or "", taken.kind, taken.body, json.loads(taken.body)["event"]["text"]):
         said.encode()
 
 
