@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_ingest.envelope import (
     Malformed,
     Subscriptions,

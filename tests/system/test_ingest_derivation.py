@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_ingest.envelope import (
     MAX_KEY,
     Subscriptions,

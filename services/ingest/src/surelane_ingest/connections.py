@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-from surelane import Queue
-from surelane.calls import DRIVER_ERRORS, translated
-from surelane.pool import UNAVAILABLE, Connection, Pool
+from surelane.calls import DRIVER_ERRORS, Connection, Pool, translated
 from surelane_service.compatibility import unfit
+from surelane_service.intake import Intake
+from surelane_service.pool import UNAVAILABLE
 
 _NEVER_STORABLE = ("22", "23", "54")
 """SQLSTATE classes about the event itself: data exception, constraint violation, limit exceeded."""
@@ -58,7 +58,7 @@ class Connections:
         """Return why the database cannot serve this version; ``None``: it can."""
         try:
             async with self.lend() as connection, asyncio.timeout(self.budget):
-                version, min_compatible = await Queue(connection).schema_version()
+                version, min_compatible = await Intake(connection).schema_version()
         except UNAVAILABLE as error:
             return f"the database is unavailable: {type(error).__name__}"
         except Exception as error:  # noqa: BLE001 - a probe answers, also when the schema is damaged

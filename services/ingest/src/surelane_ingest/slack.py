@@ -7,6 +7,7 @@ from typing import assert_never
 
 from aiohttp import web
 
+from surelane.trace_context import traceparent_of
 from surelane_ingest.envelope import (
     Challenge,
     Envelope,
@@ -23,7 +24,7 @@ from surelane_ingest.request import FORM, JSON, Refused, Signatures
 from surelane_ingest.tracing import RETRY, answered, delivered
 from surelane_ingest.writer import Answer, NotStored, Writer
 from surelane_service.logs import Logger, get_logger
-from surelane_service.telemetry.setup import send_span, traceparent_of
+from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.spans import Tracer
 
 SLACK = ("slack",)

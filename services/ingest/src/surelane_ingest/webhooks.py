@@ -16,16 +16,17 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import SecretBytes
 
-from surelane import Queue
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.trace_context import traceparent_of
 from surelane_ingest.connections import Connections, never_storable
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
 from surelane_ingest.request import JSON, Refused
 from surelane_ingest.tracing import answered
 from surelane_ingest.writer import NotStored
+from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
-from surelane_service.telemetry.setup import send_span, traceparent_of
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.spans import Tracer
 from surelane_service.webhooks import ID, answer_id, keys_of, plausible, verified
 
@@ -40,14 +41,14 @@ Secrets = Mapping[str, Sequence[SecretBytes]]
 _logger = get_logger(__name__)
 
 
-class Calls:
-    """Call the database for one request, within the budget and :data:`CONNECTIONS`."""
+class Turns:
+    """Call the database for a request in turn, within the budget and :data:`CONNECTIONS`."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
-    async def __call__(self, call: Callable[[Queue], Awaitable[Answer]]) -> Answer:
+    async def __call__(self, call: Callable[[Intake], Awaitable[Answer]]) -> Answer:
         """Return what ``call`` returns.
 
         Raises:
@@ -56,7 +57,7 @@ class Calls:
         lend = self._connections.lend
         try:
             async with asyncio.timeout(self._connections.budget), self._turn, lend() as connection:
-                return await call(Queue(connection))
+                return await call(Intake(connection))
         except (*UNAVAILABLE, *RETRYABLE) as error:
             _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
             raise Refused(503, NotStored.UNAVAILABLE.value) from None
@@ -79,7 +80,7 @@ class TriggerUrl:
     """
 
     secrets: Secrets
-    call: Calls
+    call: Turns
     metrics: Metrics
     tracer: Tracer | None
     path: str = "/v1/triggers/{name}"
@@ -104,7 +105,7 @@ class TriggerUrl:
         with send_span(self.tracer, f"webhook:{name}:{webhook_id}", KIND) as span:
             traceparent = traceparent_of(span)
             inserted = await self.call(
-                lambda queue: queue.fire_trigger(name, webhook_id, payload.text, traceparent)
+                lambda intake: intake.fire_trigger(name, webhook_id, payload.text, traceparent)
             )
             answered(span, inserted)
         if inserted.duplicate:
@@ -126,7 +127,7 @@ class AnswerUrl:
     """
 
     secrets: Secrets
-    call: Calls
+    call: Turns
     path: str = "/v1/dispatch/{id}"
     media_type: str = JSON
 
@@ -145,7 +146,7 @@ class AnswerUrl:
             Refused: it is not JSON (400), has no event (404), comes too early (409), or is not stored (400 or 503).
         """
         identity, result = _event_id(request.match_info["id"]), _json(body).text
-        match await self.call(lambda queue: queue.answer_dispatch(identity, list(senders), result)):
+        match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
             case "done":
                 return web.json_response({"id": identity})
             case "running":

@@ -11,8 +11,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from surelane import __version__
-from surelane.pool import Pool, close_pool, create_pool
-from surelane.queue import Queue
+from surelane.calls import Pool
 from surelane_ingest.app import App, Drain
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
@@ -22,10 +21,12 @@ from surelane_ingest.settings import IngestSettings
 from surelane_ingest.slack import slack_urls
 from surelane_ingest.tracing import traced
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
-from surelane_ingest.webhooks import AnswerUrl, Calls, TriggerUrl
+from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
 from surelane_operator.api.api import OperatorApi, routes_switched_off
+from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
+from surelane_service.pool import close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
@@ -137,7 +138,7 @@ async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.A
 async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
     """Publish the queue's figures. Measuring may take longer than Slack waits, so it has its own connection."""
     async with _pool(settings.database_url, 1, statement_timeout=timedelta(seconds=30)) as pool:
-        watch = Watch(Queue(pool))
+        watch = Watch(Intake(pool))
         watch.publish()
         task = asyncio.create_task(watch.run())
         try:
@@ -174,7 +175,7 @@ async def _serving_public(
     drain: Drain,
     tracer: Tracer | None,
 ) -> AsyncIterator[int]:
-    refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Calls(connections)
+    refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Turns(connections)
     app = App(
         [
             *slack_urls(
