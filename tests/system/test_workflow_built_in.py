@@ -11,7 +11,7 @@ import pytest
 from surelane.pool import Connection
 from surelane.queue import Queue
 from surelane_operator.operations import Operations
-from surelane_worker.builtin.built_in import handlers
+from surelane_worker.builtin import handlers
 from tests.databases import Server, as_role
 from tests.processes import Service, service
 from tests.scenario import eventually

@@ -162,7 +162,7 @@ def test_handlers_that_cannot_be_used_are_named(
 def test_built_in_handlers_answer_mentions_and_direct_messages() -> None:
     kinds = {
         kind
-        for handler in load_handlers("surelane_worker.builtin.answer:handlers").all()
+        for handler in load_handlers("surelane_worker.builtin.messages:handlers").all()
         for kind in handler.kinds
     }
     assert kinds == {"slack.app_mention", "slack.message.im"}
