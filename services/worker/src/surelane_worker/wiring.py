@@ -23,14 +23,13 @@ from surelane_worker.claiming.claimer import Loop
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poll
 from surelane_worker.claiming.wakeup import Room, Wakeup
-from surelane_worker.duties.announce import Announcer
-from surelane_worker.duties.cron import CronDuty
-from surelane_worker.duties.rescue import rescue
-from surelane_worker.duties.sweep import Sweep
+from surelane_worker.duties.announcer import Announcer
+from surelane_worker.duties.rescuer import Rescuer
+from surelane_worker.duties.scheduler import Scheduler
+from surelane_worker.duties.sweeper import Sweeper
 from surelane_worker.handling.context import Services
 from surelane_worker.handling.handler import Handler
-from surelane_worker.handling.load import load_handlers
-from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.registry import Handlers, load_handlers
 from surelane_worker.handling.retry import Backoff
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.counted_queue import CountedQueue
@@ -170,11 +169,11 @@ class Worker:
     settler: Settler
     leases: Leases
     poll: Poll
-    sweep: Sweep
-    cron: CronDuty
+    sweeper: Sweeper
+    scheduler: Scheduler
+    rescuer: Rescuer
     watch: Watch
     announcer: Announcer
-    sweeps: Queue
     kinds: list[str]
 
     def duties(self) -> "list[Duty]":
@@ -184,14 +183,11 @@ class Worker:
             self.leases.keep,
             self.watch.run,  # before the first poll, which brings its figures
             self.poll.run,
-            self.sweep.run,
-            self.cron.run,
-            self._rescue,
+            self.sweeper.run,
+            self.scheduler.run,
+            self.rescuer.run,
             self.announcer.run,
         ]
-
-    async def _rescue(self) -> None:
-        await rescue(self.sweeps)
 
 
 def assemble(
@@ -249,15 +245,8 @@ def assemble(
         tracing,
     )
     sweeps, looks = Queue(pools.sweeps), Queue(pools.looks)
-    sweep = Sweep(
-        sweeps,
-        list(handlers),
-        metrics,
-        max_vt_age=settings.max_vt_age,
-        interval=settings.sweep_interval,
-        claiming_for=lambda: loop.claiming_for,
-    )
-    cron = CronDuty(looks, registered.schedules(), metrics)
+    sweeper = Sweeper(sweeps, settings, list(handlers), metrics, lambda: loop.claiming_for)
+    scheduler = Scheduler(looks, registered.schedules(), metrics)
     poll = Poll(
         looks,
         list(handlers),
@@ -265,14 +254,14 @@ def assemble(
         wakeup,
         interval=settings.poll_interval,
         max_attempts=settings.max_attempts,
-        on_cron=cron.due_in,
+        on_cron=scheduler.due_in,
     )
     watch = Watch(poll)
     kinds = sorted(handlers)
-    announcer = Announcer(
-        listener, Queue(pools.leases), settings.name, kinds, watch.clock_offset, settings.max_attempts
+    announcer = Announcer(listener, Queue(pools.leases), settings, kinds, watch.clock_offset)
+    return Worker(
+        loop, listener, settler, leases, poll, sweeper, scheduler, Rescuer(sweeps), watch, announcer, kinds
     )
-    return Worker(loop, listener, settler, leases, poll, sweep, cron, watch, announcer, sweeps, kinds)
 
 
 def _begin_anew(cursors: Cursors, wakeup: Wakeup) -> None:

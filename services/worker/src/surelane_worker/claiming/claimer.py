@@ -14,7 +14,7 @@ from surelane_worker.claiming.wakeup import Room, Wakeup
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Tracing
 from surelane_worker.running.runner import Executor
 from surelane_worker.running.slots import PATIENCE, Dispatch

@@ -10,7 +10,7 @@ from surelane.queue import Queue
 from surelane_service.logs import get_logger
 from surelane_worker.handling.context import Stoppable
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 from surelane_worker.running.work import LOST, Claim, Work
 from surelane_worker.settling.parts import SLOW, parts_of
 

@@ -18,7 +18,7 @@ from surelane.queue import Queue
 from surelane_service.logs import get_logger
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Tracing, now
 from surelane_worker.running.work import Claim
 from surelane_worker.settling.parts import SLOW, parts_of
