@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from surelane.events import Event
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers, HandlersError
-from surelane_worker.observing.distribution import Distribution
+from surelane_worker.observing.metrics import Distribution
 
 
 def test_buckets_are_cumulative_and_bounds_inclusive() -> None:
