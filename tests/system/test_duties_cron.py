@@ -10,8 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection, close_pool, create_pool
-from surelane.queue import Queue
+from surelane.calls import Connection
+from surelane_service.engine import Engine
+from surelane_service.pool import close_pool, create_pool
 from surelane_worker.duties.scheduler import Scheduler
 from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
@@ -35,7 +36,7 @@ async def firing(
 ) -> AsyncIterator[None]:
     """Run the schedulers of ``count`` workers for the length of the block."""
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=count)
-    schedulers = [Scheduler(Queue(pool), declared, Metrics(), retry=retry) for _ in range(count)]
+    schedulers = [Scheduler(Engine(pool), declared, Metrics(), retry=retry) for _ in range(count)]
     duties = [asyncio.create_task(scheduler.run()) for scheduler in schedulers]
     try:
         yield
@@ -59,7 +60,7 @@ async def fired(connection: Connection, count: int) -> list[dict[str, Any]]:
 async def set_cron(connection: Connection, name: str, next_in: timedelta, **fields: Any) -> datetime:
     next_at = datetime.now(UTC) + next_in
     chosen = {"kind": "tick", "schedule": "0 0 1 1 *", **fields}
-    await Queue(connection).set_cron(name, next_at=next_at, **chosen)
+    await Engine(connection).set_cron(name, next_at=next_at, **chosen)
     return next_at
 
 
@@ -82,7 +83,7 @@ async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
     connection: Connection, shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several steps, without sleeping between them."""
-    monkeypatch.setattr("surelane.cron.MISSED_AT_MOST", 20)
+    monkeypatch.setattr("surelane_service.cron.MISSED_AT_MOST", 20)
     since = await set_cron(connection, "often", timedelta(minutes=-50), schedule="* * * * *", catch_up="all")
     async with firing(shared_database):
         payloads = await fired(connection, 50)
@@ -97,7 +98,7 @@ async def test_an_outage_over_a_change_of_the_clocks_is_caught_up_by_the_wall(
 ) -> None:
     """Half past two comes twice in Berlin that night, and fires once; the rule has it fired for every day missed."""
     since = datetime(2025, 10, 24, 0, 30, tzinfo=UTC)
-    await Queue(connection).set_cron(
+    await Engine(connection).set_cron(
         "night", kind="tick", schedule="30 2 * * *", next_at=since, time_zone="Europe/Berlin", catch_up="all"
     )
     async with firing(shared_database):

@@ -10,11 +10,13 @@ from functools import partial
 from typing import Any
 
 from surelane import __version__
+from surelane.calls import Pool
 from surelane.errors import SettingsError
-from surelane.pool import LOCK_TIMEOUT, Pool, close_pool, create_pool
 from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import configure_logs, get_logger
+from surelane_service.pool import LOCK_TIMEOUT, close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
@@ -32,7 +34,6 @@ from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.registry import Handlers, load_handlers
 from surelane_worker.handling.retry import Backoff
 from surelane_worker.leasing.leases import Leases
-from surelane_worker.observing.counted_queue import CountedQueue
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Tracing
@@ -137,9 +138,9 @@ async def _serve(
     tracing: Tracing | None,
 ) -> None:
     worker = assemble(settings, handlers, pools, slack, metrics, tracing)
-    queue = Queue(pools.looks)
+    engine = Engine(pools.looks)
     worker.watch.publish()
-    readiness = Readiness(queue, stop.is_set, lambda: worker.loop.claiming_for > 0)
+    readiness = Readiness(engine, stop.is_set, lambda: worker.loop.claiming_for > 0)
     app = private_app(readiness.unready)
     limit = ConnectionLimit(PRIVATE_CONNECTIONS)
     async with serving(
@@ -149,7 +150,7 @@ async def _serve(
         host=settings.private_address,
         limit=limit,
     ) as port:
-        await until_schema_fits(queue, stop)
+        await until_schema_fits(engine, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with beside(*worker.duties()):
@@ -202,9 +203,9 @@ def assemble(
     handlers = _kinds(registered)
     cursors, wakeup = Cursors(), Wakeup()
     room = Room(wakeup)
-    leases = Leases(Queue(pools.leases), settings.lease, metrics)
+    leases = Leases(Engine(pools.leases), settings.lease, metrics)
     settler = Settler(
-        CountedQueue(pools.settles, metrics.sent),
+        Engine(pools.settles, metrics.sent),
         leases,
         metrics,
         tracing,
@@ -212,7 +213,8 @@ def assemble(
         on_settled=room.free,
     )
     services = Services(
-        CountedQueue(pools.handlers, metrics.sent),
+        Queue(pools.handlers, metrics.sent),
+        Engine(pools.handlers),
         leases.hold,
         settings,
         slack,
@@ -244,7 +246,7 @@ def assemble(
         metrics,
         tracing,
     )
-    sweeps, looks = Queue(pools.sweeps), Queue(pools.looks)
+    sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
     sweeper = Sweeper(sweeps, settings, list(handlers), metrics, lambda: loop.claiming_for)
     scheduler = Scheduler(looks, registered.schedules(), metrics)
     poll = Poll(
@@ -258,7 +260,7 @@ def assemble(
     )
     watch = Watch(poll)
     kinds = sorted(handlers)
-    announcer = Announcer(listener, Queue(pools.leases), settings, kinds, watch.clock_offset)
+    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset)
     return Worker(
         loop, listener, settler, leases, poll, sweeper, scheduler, Rescuer(sweeps), watch, announcer, kinds
     )

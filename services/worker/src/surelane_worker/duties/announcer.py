@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from surelane import __version__
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.handling.retry import jittered
 from surelane_worker.settings import WorkerSettings
 
@@ -33,14 +33,14 @@ class Announcer:
     def __init__(
         self,
         listener: Listener,
-        queue: Queue,
+        engine: Engine,
         settings: WorkerSettings,
         kinds: Sequence[str],
         clock_offset: ClockOffset,
     ) -> None:
-        """Announce over ``listener``; retire through ``queue``. ``settings.max_attempts`` becomes that of ``kinds``."""
+        """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``."""
         self._listener = listener
-        self._queue = queue
+        self._engine = engine
         self._name = settings.name
         self._max_attempts = settings.max_attempts
         self._kinds = kinds
@@ -63,7 +63,7 @@ class Announcer:
             async with asyncio.timeout(FAREWELL):
                 if self._announcement is not None:
                     await asyncio.wait((self._announcement,))
-                await self._queue.retire_worker(self._name)
+                await self._engine.retire_worker(self._name)
         except (*UNAVAILABLE, DatabaseError) as error:
             log.info("could not retire; the worker counts as dead after 90 s", error=type(error).__name__)
         finally:
@@ -75,11 +75,11 @@ class Announcer:
         try:
             offset = await self._clock_offset()
             async with self._listener.connection() as connection:
-                await Queue(connection).announce_worker(
+                await Engine(connection).announce_worker(
                     self._name, self._kinds, __version__, offset, self._max_attempts
                 )
                 if not self._announced:
-                    await Queue(connection).free_groups()
+                    await Engine(connection).free_groups()
                 self._announced = True
         except (*UNAVAILABLE, *RETRYABLE):
             return RETRY  # the claimer logs the outage

@@ -3,10 +3,9 @@
 import asyncio
 from datetime import timedelta
 
-from surelane.events import DEAD_FOR
-from surelane.pool import UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import DEAD_FOR, Engine
 from surelane_service.logs import get_logger
+from surelane_service.pool import UNAVAILABLE, DatabaseError
 from surelane_worker.handling.retry import jittered
 
 RETRY = timedelta(seconds=1)
@@ -17,8 +16,8 @@ log = get_logger("surelane_worker.duties.rescuer")
 class Rescuer:
     """Ends the claims of workers that sent no heartbeat for five minutes (:data:`DEAD_FOR`)."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     async def run(self) -> None:
         """Rescue at once and then every five minutes, until cancelled."""
@@ -29,7 +28,7 @@ class Rescuer:
     async def _rescue(self) -> timedelta:
         """Rescue once. Return the pause before the next rescue."""
         try:
-            rescued = await self._queue.rescue_events(DEAD_FOR)
+            rescued = await self._engine.rescue_events(DEAD_FOR)
         except UNAVAILABLE:
             return RETRY  # the claimer logs the outage
         except DatabaseError as error:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from surelane.cron import Cron, due_times
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
-from surelane.schedules import DueCron
+from surelane_service.cron import Cron, due_times
+from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane_service.schedules import DueCron
 from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
@@ -26,10 +26,10 @@ class Scheduler:
     """Stores the schedules that come with the handlers, then fires every schedule that is due."""
 
     def __init__(
-        self, queue: Queue, declared: Sequence[Schedule], metrics: Metrics, *, retry: timedelta = RETRY
+        self, engine: Engine, declared: Sequence[Schedule], metrics: Metrics, *, retry: timedelta = RETRY
     ) -> None:
         """``retry`` is the pause after a failure, and the shortest pause between two looks at the schedules."""
-        self._queue = queue
+        self._engine = engine
         self._declared = list(declared)
         self._metrics = metrics
         self._retry = retry.total_seconds()
@@ -67,7 +67,7 @@ class Scheduler:
     async def _declare(self) -> None:
         while self._declared:
             declared = self._declared[0]
-            await self._queue.set_cron(
+            await self._engine.set_cron(
                 declared.name,
                 kind=declared.kind,
                 schedule=declared.schedule,
@@ -89,12 +89,12 @@ class Scheduler:
     async def _fire_due(self) -> None:
         while await self._fire_each():
             pass
-        self.due_in(await self._queue.next_cron())
+        self.due_in(await self._engine.next_cron())
 
     async def _fire_each(self) -> bool:
         """Fire each due schedule once. Return whether one has more missed times than one firing takes."""
         more = False
-        for due in await self._queue.due_cron():
+        for due in await self._engine.due_cron():
             more = await self._fire(due) or more
         return more
 
@@ -106,7 +106,7 @@ class Scheduler:
         except ValueError as error:
             self._report_unreadable(due, error)
             return False
-        fired = await self._queue.fire_cron(due.name, due.next_at, times, following)
+        fired = await self._engine.fire_cron(due.name, due.next_at, times, following)
         if fired:
             self._metrics.sent([due.kind] * fired)
             log.info("schedule fired", schedule=due.name, jobs=fired)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from surelane.cron import CatchUp, Cron
 from surelane.errors import SettingsError
 from surelane.events import Event
+from surelane_service.cron import CatchUp, Cron
 from surelane_service.durations import parse_duration
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, Handler, Middleware, threaded, wrapped

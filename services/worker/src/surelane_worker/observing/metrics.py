@@ -16,7 +16,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
-from surelane.figures import MOST_KINDS, Bounded
+from surelane_service.figures import MOST_KINDS, Bounded
 from surelane_service.telemetry.setup import SCHEMA_URL
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
