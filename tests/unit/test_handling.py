@@ -166,3 +166,12 @@ def test_built_in_handlers_answer_mentions_direct_messages_and_turns() -> None:
         for kind in handler.kinds
     }
     assert kinds == {"slack.app_mention", "slack.message.im", "agent-turn"}
+
+
+@pytest.mark.parametrize("kind", ["half a pair \ud800", "a\0b", "two\nlines"])
+def test_a_kind_that_no_label_can_hold_has_no_handler(kind: str) -> None:
+    async def handle(event: Event, ctx: Context) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(HandlersError, match="name the kinds"):
+        Handlers().on("mail", kind)(handle)
