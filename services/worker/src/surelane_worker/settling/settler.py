@@ -21,7 +21,7 @@ from surelane_worker.leasing.claim import Claim
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.leasing.parts import is_slow, parts_of
 from surelane_worker.observing.observer import Observer
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Tracing, now
 from surelane_worker.settling.records import message_of, storable
 
