@@ -127,6 +127,24 @@ async def test_failed_events_are_found_explained_and_put_back(
     assert (too_late.code, "ended as cancelled" in too_late.err) == (1, True)
 
 
+async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
+    surelane: Command, connection: Connection
+) -> None:
+    identity = await Queue(connection).enqueue("mail", item_key="m")
+    await connection.execute(
+        """do $$ declare _claim int4; _id int8; begin
+            for n in 1..103 loop
+                select id, claim into _id, _claim from agent.claim_events('{mail}', 1, _claimed_by => 'w');
+                perform agent.release_events(array[_id], array[_claim]) from generate_series(1, 1) where n < 103;
+            end loop;
+        end $$"""
+    )
+    story = await surelane("events", "history", str(identity), "--json")
+    claims = [step for step in story.json["steps"] if step["what"] == "claimed"]
+    assert [step["detail"] for step in claims] == [f"claim {number}" for number in range(4, 104)]
+    assert [step["by"] for step in claims] == [None] * 99 + ["w"]
+
+
 async def test_all_that_failed_of_a_kind_is_put_back(surelane: Command, connection: Connection) -> None:
     for number in range(3):
         await fail(connection, await Queue(connection).enqueue("mail", {"n": number}), "no luck")
