@@ -57,7 +57,7 @@ class Operation:
             name: parameter.annotation for name, parameter in signature.parameters.items()
         }
         fields: dict[str, Any] = {
-            name: (Json[model] if name == "body" else model, ...)  # type: ignore[valid-type]
+            name: (Json[model] if name == "body" else model, ...)  # type: ignore[misc, valid-type]
             for name, model in self._parts.items()
         }
         self._input = create_model(self.id, **fields)
