@@ -11,9 +11,9 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from surelane.events import Completion, Failure
-from surelane.pool import Connection, close_pool, create_pool
-from surelane.queue import Queue
+from surelane.calls import Connection
+from surelane_service.engine import Completion, Engine, Failure
+from surelane_service.pool import close_pool, create_pool
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.metrics import Metrics
@@ -30,14 +30,14 @@ async def nothing(event: object, ctx: object) -> None:
 class Stand:
     """A settler that runs, on a pool of its own, and what it holds."""
 
-    queue: Queue
+    engine: Engine
     settler: Settler
     leases: Leases
     settled: asyncio.Event
 
     async def claims(self, count: int) -> list[Claim]:
         """Claims that many events, which are held from now on."""
-        events = await self.queue.claim_events(["echo"], count, worker="w")
+        events = await self.engine.claim_events(["echo"], count, worker="w")
         ends = asyncio.get_running_loop().time() + 600
         works = [Work(Handler("echo", ("echo",), nothing), [event], ends, 0.0) for event in events]
         for work in works:
@@ -49,12 +49,12 @@ class Stand:
 async def stand(database: str, connection: Connection) -> AsyncIterator[Stand]:
     await connection.execute("select agent.enqueue('echo') from generate_series(1, $1)", MANY + 1)
     pool = await create_pool(database, service="test", max_size=3, lock_timeout=60)
-    queue, metrics = Queue(pool), Metrics()
+    engine, metrics = Engine(pool), Metrics()
     settled = asyncio.Event()
-    leases = Leases(queue, timedelta(minutes=10), metrics)
-    settler = Settler(queue, leases, metrics, None, max_attempts=3, on_settled=settled.set)
+    leases = Leases(engine, timedelta(minutes=10), metrics)
+    settler = Settler(engine, leases, metrics, None, max_attempts=3, on_settled=settled.set)
     sending = asyncio.create_task(settler.run())
-    yield Stand(queue, settler, leases, settled)
+    yield Stand(engine, settler, leases, settled)
     assert not sending.done(), "nothing ends it"
     sending.cancel()
     await close_pool(pool)
@@ -169,7 +169,7 @@ async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(
     connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = await stand.claims(MANY + 1)
-    leases = Leases(stand.queue, timedelta(seconds=3), Metrics())
+    leases = Leases(stand.engine, timedelta(seconds=3), Metrics())
     for claim in claims:
         leases.add(Work(Handler("echo", ("echo",), nothing), [claim.event], claim.lease_ends, 0.0))
     await connection.execute(
@@ -206,8 +206,8 @@ async def test_what_somebody_waits_for_is_not_held_back_to_gather_more(
 
 async def test_what_is_settled_is_freed_without_the_garbage_collector(connection: Connection) -> None:
     await connection.execute("select agent.enqueue('echo')")
-    leases = Leases(Queue(connection), timedelta(minutes=10), Metrics())
-    (event,) = await Queue(connection).claim_events(["echo"], 1, worker="w")
+    leases = Leases(Engine(connection), timedelta(minutes=10), Metrics())
+    (event,) = await Engine(connection).claim_events(["echo"], 1, worker="w")
     work = Work(Handler("echo", ("echo",), nothing), [event], 600.0, 0.0)
     leases.add(work)
     freed = weakref.ref(event)
@@ -223,7 +223,7 @@ async def test_what_is_settled_is_freed_without_the_garbage_collector(connection
 async def test_a_full_batch_of_an_entity_says_that_there_may_be_more(connection: Connection) -> None:
     await connection.execute("select agent.enqueue('echo', _group_key => 'g') from generate_series(1, 250)")
     sizes = []
-    while events := await Queue(connection).claim_events(["echo"], 10, worker="w"):
+    while events := await Engine(connection).claim_events(["echo"], 10, worker="w"):
         sizes.append((len(events), Work(Handler("echo", ("echo",), nothing), events, 600.0, 0.0).brings_more))
-        await Queue(connection).complete_events([Completion(event.id, event.claim) for event in events])
+        await Engine(connection).complete_events([Completion(event.id, event.claim) for event in events])
     assert sizes == [(MOST_MEMBERS + 1, True), (MOST_MEMBERS + 1, True), (48, False)]

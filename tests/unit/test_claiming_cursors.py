@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from surelane.events import Event, Peek
+from surelane.events import Event
+from surelane_service.engine import Peek
 from surelane_worker.claiming.cursors import LANES, MARGIN, Cursors
 
 T0 = datetime(2025, 1, 1, tzinfo=UTC)

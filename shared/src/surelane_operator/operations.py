@@ -8,12 +8,11 @@ from typing import Any
 
 import asyncpg
 
-from surelane.calls import Calls
-from surelane.cron import CatchUp, Cron
-from surelane.figures import Measured
-from surelane.groups import free_groups
+from surelane.calls import Calls, Connection, Pool
 from surelane.json_text import json_text
-from surelane.pool import Connection, Pool
+from surelane_service.cron import CatchUp, Cron
+from surelane_service.figures import Measured
+from surelane_service.groups import free_groups
 
 STEP = 500
 """Events per statement of a change to many. Each step is kept when a later one fails."""

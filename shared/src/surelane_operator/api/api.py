@@ -7,13 +7,13 @@ from typing import Any
 from aiohttp import web
 
 from surelane import Queue, __version__
-from surelane.cron import Cron
+from surelane.calls import Pool
 from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
-from surelane.pool import Pool
 from surelane_operator.api import models
 from surelane_operator.api.operation import Operation, Refused, document
 from surelane_operator.operations import Operations
 from surelane_operator.timeline import story_of
+from surelane_service.cron import Cron
 from surelane_service.logs import get_logger
 
 _UNKNOWN = {404: "there is no such event"}

@@ -18,9 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from surelane.cron import CatchUp, Cron
 from surelane_operator.operations import Cursor, Filter
 from surelane_operator.timeline import Step, trace_of
+from surelane_service.cron import CatchUp, Cron
 
 MAX_ID = 2**63 - 1
 MAX_CURSOR = 100

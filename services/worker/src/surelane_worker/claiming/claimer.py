@@ -5,10 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from surelane.events import Event
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.wakeup import Room, Wakeup
 from surelane_worker.handling.handler import Handler
@@ -155,7 +155,7 @@ class Loop:
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
         async with self._listener.bounded() as connection:
             corrections = self._cursors.corrections
-            events = await Queue(connection).claim_events(
+            events = await Engine(connection).claim_events(
                 kinds,
                 limit,
                 worker=self._settings.name,

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from surelane.events import Event, Peek
+from surelane.events import Event
+from surelane_service.engine import Peek
 
 LANES = 16
 MARGIN = timedelta(seconds=1)

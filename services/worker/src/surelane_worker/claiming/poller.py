@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from surelane.figures import Figures
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine
+from surelane_service.figures import Figures
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.handling.retry import jittered
@@ -36,7 +36,7 @@ class Poll:
 
     def __init__(
         self,
-        queue: Queue,
+        engine: Engine,
         kinds: Sequence[str],
         cursors: Cursors,
         wakeup: Wakeup,
@@ -46,7 +46,7 @@ class Poll:
         on_cron: Callable[[float | None], None],
     ) -> None:
         """``on_cron`` is told in how many seconds the next named schedule is due."""
-        self._queue = queue
+        self._engine = engine
         self._kinds = list(kinds)
         self._cursors = cursors
         self._wakeup = wakeup
@@ -82,7 +82,7 @@ class Poll:
             async with asyncio.timeout(PATIENCE):
                 return await asyncio.shield(self._wanted)
         except TimeoutError:
-            return await self._queue.figures()
+            return await self._engine.figures()
 
     async def _peek(self, *, full: bool) -> timedelta:
         """Looks at everything, or from the cursors on; returns how long the database took."""
@@ -97,7 +97,7 @@ class Poll:
 
     async def _look(self, *, full: bool) -> timedelta:
         before = self._cursors.starts(self._kinds)
-        peek = await self._queue.peek_events(
+        peek = await self._engine.peek_events(
             self._kinds,
             2 * self._period,  # no further ahead than until the next poll
             max_attempts=self._max_attempts,

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from surelane.events import DEAD_FOR, Settled
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import DEAD_FOR, Engine, Settled
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.handling.context import Stoppable
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.outage import Outage
@@ -28,8 +27,8 @@ log = get_logger("surelane_worker.leasing.leases")
 class Leases:
     """The claims this worker holds."""
 
-    def __init__(self, queue: Queue, lease: timedelta, metrics: Metrics) -> None:
-        self._queue = queue
+    def __init__(self, engine: Engine, lease: timedelta, metrics: Metrics) -> None:
+        self._engine = engine
         self._lease = lease
         self._metrics = metrics
         self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
@@ -107,7 +106,7 @@ class Leases:
     async def _extend(self, claims: Sequence[Claim]) -> None:
         ends = self.ends(asyncio.get_running_loop().time())
         async with asyncio.timeout(self._limit):
-            answers = await self._queue.extend_leases([claim.fence for claim in claims], self._lease)
+            answers = await self._engine.extend_leases([claim.fence for claim in claims], self._lease)
         for claim, answer in zip(claims, answers, strict=True):
             if answer is Settled.DONE:
                 claim.lease_ends = ends

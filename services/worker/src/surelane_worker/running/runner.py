@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
-from surelane.events import Completion, Event, Failure
-from surelane.jobs import FanOutText
+from surelane.events import Event
+from surelane.trace_context import traceparent_of
+from surelane_service.engine import Completion, Failure, FanOutText
 from surelane_service.logs import get_logger
-from surelane_service.telemetry.setup import traceparent_of
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
 from surelane_worker.handling.handler import Handler

@@ -12,10 +12,9 @@ from contextlib import suppress
 
 import asyncpg
 
-from surelane.events import Completion, Settled
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Completion, Engine, Settled
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.outage import Outage
@@ -52,7 +51,7 @@ class Settler:
 
     def __init__(
         self,
-        queue: Queue,
+        engine: Engine,
         leases: Leases,
         metrics: Metrics,
         tracing: Tracing | None,
@@ -61,7 +60,7 @@ class Settler:
         on_settled: Callable[[], None],
     ) -> None:
         """``on_settled`` is called when claims are settled or forgotten, so that more may be claimed."""
-        self._queue = queue
+        self._engine = engine
         self._leases = leases
         self._metrics = metrics
         self._tracing = tracing
@@ -272,6 +271,6 @@ class Settler:
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(BATCH_LIMIT if len(batch) > 1 else None):
-                return await send(self._queue, batch, self._max_attempts)
+                return await send(self._engine, batch, self._max_attempts)
         finally:
             self._metrics.operation.add("settle", asyncio.get_running_loop().time() - began)

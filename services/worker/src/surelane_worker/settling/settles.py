@@ -9,9 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from surelane.events import Completion, Failure, Settled
-from surelane.jobs import FanOutText
-from surelane.queue import Queue
+from surelane_service.engine import Completion, Engine, Failure, FanOutText, Settled
 from surelane_worker.running.work import Claim
 from surelane_worker.settling.records import message_of, storable
 
@@ -59,26 +57,26 @@ def alike(batch: Iterable[Settlement]) -> list[list[Settlement]]:
     return list(sorts.values())
 
 
-async def send(queue: Queue, batch: Sequence[Settlement], max_attempts: int) -> list[Settled]:
+async def send(engine: Engine, batch: Sequence[Settlement], max_attempts: int) -> list[Settled]:
     """Sends settles that may share a round trip."""
     claim, settle = batch[0]
     match settle:
         case Completion():
-            return await queue.complete_events(
+            return await engine.complete_events(
                 [settle for _, settle in batch if isinstance(settle, Completion)]
             )
         case Failure():
-            return await queue.fail_events(
+            return await engine.fail_events(
                 [settle for _, settle in batch if isinstance(settle, Failure)], max_attempts
             )
         case Released():
-            return await queue.release_events([claim.fence for claim, _ in batch])
+            return await engine.release_events([claim.fence for claim, _ in batch])
         case Snoozed(pause):
-            return [await queue.snooze_event(*claim.fence, pause)]
+            return [await engine.snooze_event(*claim.fence, pause)]
         case Awaiting(deadline):
-            return [await queue.await_event(*claim.fence, deadline)]
+            return [await engine.await_event(*claim.fence, deadline)]
         case Continued(jobs, result):
-            return [await queue.continue_event_as(*claim.fence, jobs, result)]
+            return [await engine.continue_event_as(*claim.fence, jobs, result)]
 
 
 def without_what_was_refused(claim: Claim, settle: Settle, error: Exception) -> Settle | None:
