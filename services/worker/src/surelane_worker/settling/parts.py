@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from math import isqrt
 from typing import TypeVar
 
-import asyncpg
-
 Item = TypeVar("Item")
 
-SLOW = (TimeoutError, asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
-"""What a batch comes to that took too long: the client, or the server, gave up on it."""
+SLOW = (TimeoutError,)
+"""Raised for a batch that took too long: the client gave up on it."""
 
 
 FEW = 32

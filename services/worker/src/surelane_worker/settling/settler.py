@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import asyncpg
-
 from surelane_service.engine import Completion, Engine, Settled
 from surelane_service.logs import get_logger
 from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
@@ -161,8 +159,6 @@ class Settler:
                     self._beside(part)
             else:
                 self._busy(batch)
-        except asyncpg.DataError as error:  # of the driver or of the server: it cannot be sent
-            self._refused(batch, error)
         except (*UNAVAILABLE, *RETRYABLE) as error:
             self._outage.goes_on(error)
             self._resent.update(claim for claim, _ in batch)
