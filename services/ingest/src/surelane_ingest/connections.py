@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-from surelane.calls import DRIVER_ERRORS, Connection, Pool, translated
-from surelane_service.pool import UNAVAILABLE
+from surelane.calls import DRIVER_ERRORS, Connection, Pool, translating
 
 
 class Connections:
@@ -26,14 +25,12 @@ class Connections:
         Raises:
             DatabaseUnavailable, DatabaseRefused: no connection could be had.
         """
-        try:
+        with translating():
             connection = await self._pool.acquire(timeout=self._budget)
-        except DRIVER_ERRORS as error:
-            raise translated(error) from error
         try:
             yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
         except BaseException:
-            with suppress(*UNAVAILABLE):  # cut by the server already: that must not hide a cancellation
+            with suppress(*DRIVER_ERRORS):  # cut by the server already: that must not hide a cancellation
                 connection.terminate()
             raise
         finally:
