@@ -9,8 +9,9 @@ import asyncpg
 
 from dev.simulator.delivery import Delivery
 from dev.simulator.model import JSON
-from surelane.pool import UNAVAILABLE, Pool, close_pool, create_pool
+from surelane.calls import Pool
 from surelane_service.logs import get_logger
+from surelane_service.pool import UNAVAILABLE, close_pool, create_pool
 
 EVERY = timedelta(milliseconds=500)
 AFTER_FAILURE = timedelta(seconds=5)

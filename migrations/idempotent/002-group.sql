@@ -253,12 +253,14 @@ begin
             return _kind = any(_kinds);
         end if;
     end if;
-    return not _head.retrying and _head.vt > _vt;
+    -- A head that is visible stays: one that has just taken over got its vt a moment after the next newcomer got its own.
+    return not _head.retrying and _head.vt > greatest(_vt, agent.clock());
 end
 $$;
 
--- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: as its transaction commits, the
--- trigger member_joins looks again. Where two enter an empty group, the second waits for the first at the unique index of heads.
+-- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: the trigger
+-- member_joins locks the head as the transaction commits. Where two transactions enter an empty group,
+-- the second waits for the first at the unique index of heads.
 create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -270,12 +272,13 @@ begin
 end
 $$;
 
--- Locks the head of a group for a member that is about to be committed, so that it cannot leave before the election sees the
--- member; false: there is none. For key share, with which any number of members join at once; for update where the head will
--- step down for this one: raising the lock only then could deadlock with another newcomer. Whoever changes a head locks it for
--- update, nothing weaker: an update that has to move a row to another page, or its values out of line, forgets the key share
--- locks taken meanwhile (PostgreSQL 17 and 18 at least).
-create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz) returns boolean
+-- Locks the head of a group for a new member until the transaction ends. The head cannot leave before the
+-- election sees the member. Returns false if the group has no head.
+-- The lock is `for key share`, so any number of members join at once. It is `for update` where the head steps
+-- down for this member, or where the caller asks for it (_alone): raising a lock later could deadlock with
+-- another newcomer. Everything that changes a head locks it `for update`. With a weaker lock, an update that
+-- moves the row to another page forgets the key share locks taken meanwhile (PostgreSQL 17 and 18 at least).
+create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -283,7 +286,7 @@ set jit = off
 as $$
 begin
     while exists (select from agent.event where group_key = _group_key and head) loop
-        if agent.head_yields(_group_key, _kind, _vt) then
+        if _alone or agent.head_yields(_group_key, _kind, _vt) then
             perform from agent.event where group_key = _group_key and head for update;
         else
             perform from agent.event where group_key = _group_key and head for key share;

@@ -230,21 +230,19 @@ begin
         where h.outcome = any(_outcomes) and (_kinds is null or h.kind = any(_kinds))
         and h.finished_at >= _first and h.finished_at < _end and (_after is null or (h.finished_at, h.id) < (_after, _after_id))
         order by h.finished_at desc, h.id desc limit _limit;
-    elsif _kinds is not null then
+    else
+        if _kinds is null then
+            with recursive ended (kind) as (
+                (select kind from agent.event_hist order by kind limit 1)
+                union all
+                select (select h.kind from agent.event_hist as h where h.kind > ended.kind order by h.kind limit 1) from ended where ended.kind is not null
+            )
+            select array_agg(kind) into _kinds from ended where kind is not null;
+        end if;
         return query
         select h.id, h.finished_at from (select distinct given from unnest(_kinds) as given) as wanted (kind) cross join unnest(_outcomes) as ending (outcome)
         cross join lateral (
             select e.id, e.finished_at from agent.event_hist as e where e.kind = wanted.kind and e.outcome = ending.outcome
-            and e.finished_at >= _first and e.finished_at < _end and e.finished_at <= _last
-            and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
-            order by e.finished_at desc, e.id desc limit _limit
-        ) as h
-        order by h.finished_at desc, h.id desc limit _limit;
-    else
-        return query
-        select h.id, h.finished_at from unnest(_outcomes) as ending (outcome)
-        cross join lateral (
-            select e.id, e.finished_at from agent.event_hist as e where e.outcome = ending.outcome
             and e.finished_at >= _first and e.finished_at < _end and e.finished_at <= _last
             and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
             order by e.finished_at desc, e.id desc limit _limit

@@ -28,7 +28,7 @@ declare
     _inserting text := 'insert_event(jsonb), agent.insert_events(jsonb[], text[], text[]), agent.fire_trigger(text, text, jsonb, text)'
         ', agent.answer_dispatch(int8, text[], jsonb)';
     _working text := 'claim_event(int4, interval), agent.claim_events(text[], int4, int4, interval, text, timestamptz[], text[], int8), agent.peek_events(text[], interval, int4, timestamptz[])'
-        ', agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
+        ', agent.settle(int8[], int4[], text[], jsonb[]), agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
         ', agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4), agent.release_events(int8[], int4[])'
         ', agent.snooze_event(int8, int4, interval), agent.note_event(int8, int4, jsonb), agent.rescue_events(interval)'
         ', agent.sweep_events(int4, interval, text[], boolean, int4, boolean), agent.delete_expired_events(int, interval)'

@@ -7,14 +7,15 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.commands import ROOT, run
 
-OURS = {"surelane", "surelane_ingest", "surelane_worker", "surelane_migrations"}
 PACKAGES = ("shared", "services/ingest", "services/worker", "migrations")
+OURS = {path.name for package in PACKAGES for path in (ROOT / package / "src").iterdir()}
 
 
 @cache
@@ -59,7 +60,11 @@ def pinned(requirements: str) -> dict[str, str]:
 def declared(package: str) -> dict[str, str]:
     """What a package depends on, and which versions of it."""
     project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
-    parts = (re.match(r"([\w.-]+)([^;]*)", dependency) for dependency in project["dependencies"])
+    extras = chain.from_iterable(project.get("optional-dependencies", {}).values())
+    parts = (
+        re.match(r"([\w.-]+)(?:\[[^]]*])?([^;]*)", dependency)
+        for dependency in (*project["dependencies"], *extras)
+    )
     return {canonical(part[1]): part[2].strip() for part in parts if part}
 
 

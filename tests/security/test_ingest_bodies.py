@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_ingest.body import SMALL, Bodies
 from surelane_ingest.envelope import Malformed, Take, read_command, read_event, read_interaction
 from surelane_ingest.json_text import NotJsonError, read_json

@@ -10,7 +10,7 @@ from aiohttp import web
 from slack_sdk.models.blocks import DividerBlock
 from yarl import URL
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_service.outbound import LARGEST
 from surelane_service.probes import serving
 from surelane_worker.slack.errors import ResponseRefusedError, ResponseUrlError, final_reason

@@ -12,16 +12,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_migrations.files import discover
 from surelane_migrations.runner import Migration
 from surelane_migrations.settings import LockSettings
 from surelane_migrations.verify import describe_schema
-from surelane_migrations.version import Version
+from surelane_migrations.version import RELEASE, Version
 from tests.processes import clean_environment
 
-FIRST = Version.parse("0.1.0")
-SECOND = Version.parse("0.2.0")
+FIRST = RELEASE
+SECOND = Version.parse("100.0.0")  # newer than every release
 
 QUICK = {
     "SURELANE_MIGRATION_LOCK_DELAY": "0.2s",

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_operator.operations import Operations
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (

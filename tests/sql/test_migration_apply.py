@@ -1,5 +1,6 @@
 """Which scripts a migration runs, in what order and how often, and what it refuses."""
 
+import re
 from pathlib import Path
 
 import asyncpg
@@ -27,13 +28,16 @@ async def test_an_empty_database_gets_everything_in_order(empty_database: str, t
     async with connected(empty_database) as connection:
         lines = await connection.fetch("select line from agent.log order by id")
         assert [row["line"] for row in lines] == ["001", "001", "000", "last"]
-        assert tuple(await connection.fetchrow("select * from agent.version") or ()) == ("0.1.0", "0.1.0")
+        assert tuple(await connection.fetchrow("select * from agent.version") or ()) == (
+            str(FIRST),
+            str(FIRST),
+        )
         applied = await connection.fetch(
             "select *, now() - applied_at as age from agent.migration order by file_name"
         )
     assert [(row["file_name"], row["version"]) for row in applied] == [
-        ("000-log.sql", "0.1.0"),
-        ("001-b.sql", "0.1.0"),
+        ("000-log.sql", str(FIRST)),
+        ("001-b.sql", str(FIRST)),
     ]
     assert all(len(row["checksum"]) == 64 and row["age"].total_seconds() < 60 for row in applied)
 
@@ -53,10 +57,10 @@ async def test_a_newer_release_runs_new_scripts_once_and_idempotent_ones_again(
         assert await connection.fetchval("select agent.one()") == 2
         recorded = await connection.fetch("select file_name, version from agent.migration order by 1")
         assert [tuple(row) for row in recorded] == [
-            ("000-note.sql", "0.1.0"),
-            ("001-note-owner.sql", "0.2.0"),
+            ("000-note.sql", str(FIRST)),
+            ("001-note-owner.sql", str(SECOND)),
         ]
-        assert await connection.fetchval("select version from agent.version") == "0.2.0"
+        assert await connection.fetchval("select version from agent.version") == str(SECOND)
 
 
 async def test_an_equal_version_changes_nothing(empty_database: str, tmp_path: Path) -> None:
@@ -70,15 +74,16 @@ async def test_an_equal_version_changes_nothing(empty_database: str, tmp_path: P
 
 async def test_ten_comes_after_nine(empty_database: str, tmp_path: Path) -> None:
     write_scripts(tmp_path)
-    await migration(tmp_path, FIRST.parse("0.9.0")).apply(empty_database)
-    assert (await migration(tmp_path, FIRST.parse("0.10.0")).apply(empty_database)).migrated
+    await migration(tmp_path, FIRST.parse("100.9.0")).apply(empty_database)
+    assert (await migration(tmp_path, FIRST.parse("100.10.0")).apply(empty_database)).migrated
 
 
 async def test_a_newer_database_is_refused_with_both_versions(empty_database: str, tmp_path: Path) -> None:
     await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
     before = await state(empty_database)
     with pytest.raises(
-        IncompatibleError, match=r"at 0\.2\.0, newer than this release, 0\.1\.0.*run 0\.2\.0 or later"
+        IncompatibleError,
+        match=rf"at 100\.0\.0, newer than this release, {re.escape(str(FIRST))}.*run 100\.0\.0 or later",
     ):
         await migration(tmp_path).apply(empty_database)
     assert await state(empty_database) == before

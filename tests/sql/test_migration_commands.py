@@ -38,15 +38,15 @@ async def test_apply_reports_every_script_and_its_duration(empty_database: str, 
     assert first.code == 0
     assert first.output == ""
     for expected in (
-        "migrating from nothing to 0.1.0",
+        f"migrating from nothing to {FIRST}",
         "  incremental/000-note.sql",
         "  idempotent/000-one.sql",
         " ms\n",
     ):
         assert expected in first.progress
-    assert re.search(r"migrated from nothing to 0\.1\.0 in \d+\.\d+ s", first.progress)
+    assert re.search(rf"migrated from nothing to {re.escape(str(FIRST))} in \d+\.\d+ s", first.progress)
     second = await command(empty_database, "apply", "--scripts", tmp_path)
-    assert (second.code, second.progress) == (0, "the schema is at 0.1.0: nothing to do\n")
+    assert (second.code, second.progress) == (0, f"the schema is at {FIRST}: nothing to do\n")
 
 
 async def test_status_tells_a_program_what_is_applied_pending_and_changed(
@@ -63,7 +63,11 @@ async def test_status_tells_a_program_what_is_applied_pending_and_changed(
     assert (empty["state"], empty["version"], empty["owner"]) == ("absent", None, None)
     await migration(tmp_path).apply(empty_database)
     current = await status()
-    assert (current["state"], current["version"], current["min_compatible"]) == ("current", "0.1.0", "0.1.0")
+    assert (current["state"], current["version"], current["min_compatible"]) == (
+        "current",
+        str(FIRST),
+        str(FIRST),
+    )
     assert (current["owner"], current["role"]) == ("surelane", "surelane")
     write_scripts(tmp_path, incremental={"000-note.sql": "select 1", "001-b.sql": "select 2"})
     different = await status()
@@ -127,7 +131,7 @@ async def test_verify_needs_this_release(empty_database: str, tmp_path: Path) ->
     (tmp_path / "schema.txt").write_text("")
     finished = await command(empty_database, "verify", "--scripts", tmp_path)
     assert finished.code == 7
-    assert "the schema is at 0.2.0, and this release knows what 0.1.0 looks like" in finished.progress
+    assert f"the schema is at {SECOND}, and this release knows what {FIRST} looks like" in finished.progress
 
 
 async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
@@ -156,11 +160,13 @@ async def test_wait_accepts_this_release_and_newer_ones_that_serve_it(
     await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
     for release in (FIRST, SECOND):
         await wait_for_schema(empty_database, timeout=SECONDS, release=release)
-    with pytest.raises(WaitTimedOutError, match=r"the schema is at 0\.2\.0, before 0\.3\.0"):
-        await wait_for_schema(empty_database, timeout=parse_duration("50ms"), release=FIRST.parse("0.3.0"))
+    with pytest.raises(WaitTimedOutError, match=r"the schema is at 100\.0\.0, before 100\.1\.0"):
+        await wait_for_schema(empty_database, timeout=parse_duration("50ms"), release=FIRST.parse("100.1.0"))
     async with connected(empty_database) as connection:
-        await connection.execute("update agent.version set min_compatible = '0.2.0'")
-    with pytest.raises(IncompatibleError, match=r"serves 0\.2\.0 and later; this is 0\.1\.0"):
+        await connection.execute("update agent.version set min_compatible = '100.0.0'")
+    with pytest.raises(
+        IncompatibleError, match=rf"serves 100\.0\.0 and later; this is {re.escape(str(FIRST))}"
+    ):
         await wait_for_schema(empty_database, timeout=SECONDS, release=FIRST)
 
 
@@ -273,7 +279,7 @@ async def test_each_outcome_has_its_exit_code(empty_database: str, tmp_path: Pat
     assert (await command(empty_database, "apply", "--scripts", tmp_path)).code == 4
     write_scripts(tmp_path, incremental={"000-note.sql": "select 1"})
     async with connected(empty_database) as connection:
-        await connection.execute("update agent.version set version = '0.1.0'")
+        await connection.execute("update agent.version set version = $1", str(FIRST))
     assert (await command(empty_database, "apply", "--scripts", tmp_path)).code == 7
     assert (await command(empty_database, "unknown")).code == 2
 

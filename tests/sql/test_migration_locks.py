@@ -40,7 +40,7 @@ async def test_of_ten_runners_at_once_one_applies_and_nine_find_nothing_to_do(
         opened = time.monotonic()
         finished = await asyncio.gather(*(finish(runner) for runner in runners))
     assert [runner.code for runner in finished] == [0] * 10
-    assert sum("migrated from nothing to 0.1.0" in runner.progress for runner in finished) == 1
+    assert sum(f"migrated from nothing to {FIRST}" in runner.progress for runner in finished) == 1
     assert sum("nothing to do" in runner.progress for runner in finished) == 9
     assert (
         time.monotonic() - opened < 60

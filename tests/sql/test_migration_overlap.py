@@ -1,27 +1,38 @@
-"""Expand and contract: the services of the last release work while this release's schema is applied, and after.
+"""Expand and contract: the previous release's data and services survive this release's migration.
 
-The last release is the newest tag before this version. Its own tree brings its scripts, its client and what the client
-does; before there is such a tag the working tree plays its part, so that the practice is in use from the start.
+The previous release comes from git: its scripts make the schema and store the data, and its own client keeps
+working while this release's scripts are applied, and after.
 """
 
 import asyncio
 import io
+import json
 import subprocess
 import sys
 import tarfile
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from surelane_migrations.files import discover
+from surelane.pool import Connection
+from surelane_migrations.files import PACKAGED, discover, parse_releases
 from surelane_migrations.runner import Migration
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 from tests.databases import as_role
 from tests.processes import clean_environment
 from tests.sql.migrations import connected
+from tests.sql.queue_steps import Pair, claim, complete, ended, ending, enqueue, fail, live, pair
 
 ROOT = Path(__file__).parents[2]
+
+COMMITS = {"0.1.0": "207f9060208c8eba3fc4d9c2252606efff87bd3b"}
+"""The commit of every release, oldest first. Add a release's commit together with the next version."""
+
+KEPT = "kept"
+"""The kind of the stored data. It is paused during the migration: the old client claims every other kind."""
 
 
 @dataclass(frozen=True)
@@ -32,34 +43,55 @@ class Release:
     tree: Path
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Events of the previous release, one per state, by id. A pair is the claim that a worker still holds."""
+
+    pending: int
+    running: Pair
+    retrying: int
+    scheduled: int
+    members: list[Pair]
+    held: int
+    child: Pair
+    continuation: int
+    ended: dict[int, str]
+
+    @property
+    def live(self) -> list[int]:
+        """The ids of all events that have not ended."""
+        single = [self.pending, self.retrying, self.scheduled, self.held, self.continuation]
+        return single + [identity for identity, _ in (self.running, *self.members, self.child)]
+
+
 @pytest.fixture(scope="module")
-def last_release(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """The newest one before this version."""
-    versions = sorted(version for version in tagged_versions() if version < RELEASE)
-    if not versions:
-        return Release(RELEASE, ROOT)
-    tree = tmp_path_factory.mktemp("last-release")
-    archive = subprocess.run(
-        ["git", "archive", f"v{versions[-1]}"], cwd=ROOT, capture_output=True, check=True
-    )
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """Unpack the newest release before this version."""
+    version = max(version for version in map(Version.parse, COMMITS) if version < RELEASE)
+    commit = COMMITS[str(version)]
+    try:
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"this is not a full git clone: it lacks commit {commit[:7]} of release {version}")
+    tree = tmp_path_factory.mktemp("previous-release")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(tree, filter="data")
-    return Release(versions[-1], tree)
+    return Release(version, tree)
 
 
-def tagged_versions() -> list[Version]:
-    """The versions that git has tags of; none where this is not a clone."""
-    try:
-        listed = subprocess.run(
-            ["git", "tag", "--list", "v*"], cwd=ROOT, capture_output=True, check=True, text=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return [Version.parse(tag.removeprefix("v")) for tag in listed.stdout.split()]
+async def install(release: Release, database: str) -> None:
+    """Apply a release's own scripts to an empty database."""
+    scripts = discover(release.tree / "migrations")
+    await Migration(scripts, release.version, Version.parse("0.1.0")).apply(database)
+
+
+async def upgrade(database: str) -> None:
+    """Apply this release's scripts, also where they were applied before."""
+    assert (await Migration(discover(), RELEASE, MIN_COMPATIBLE, again=True).apply(database)).migrated
 
 
 async def start_client(release: Release, database: str) -> asyncio.subprocess.Process:
-    """Starts what the release's services do, with the release's own code."""
+    """Start what the release's services do, with the release's own code."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, release.tree / "tests" / "sql" / "overlap_client.py"),
         env={
@@ -75,7 +107,7 @@ async def start_client(release: Release, database: str) -> asyncio.subprocess.Pr
 
 
 async def rounds(client: asyncio.subprocess.Process, number: int) -> None:
-    """Waits until the client has done so many more rounds."""
+    """Wait until the client has finished that many more rounds."""
     assert client.stdout
     assert client.stderr
     for _ in range(number):
@@ -83,29 +115,123 @@ async def rounds(client: asyncio.subprocess.Process, number: int) -> None:
         assert line, (await client.stderr.read()).decode()
 
 
-async def test_the_last_releases_client_works_while_and_after_the_schema_changes(
-    empty_database: str, last_release: Release
-) -> None:
-    before = Migration(
-        discover(last_release.tree / "migrations"), last_release.version, Version.parse("0.1.0")
+async def store(queue: Connection) -> Stored:
+    """Store an event in every state, through functions that the previous release documents."""
+
+    async def claimed(**named: Any) -> Pair:
+        await enqueue(queue, KEPT, **named)
+        (row,) = await claim(queue, KEPT)
+        return pair(row)
+
+    completed, failed, retrying, running = [await claimed(item_key=f"claimed-{n}") for n in range(4)]
+    await complete(queue, completed, results=['{"answer": 42}'])
+    await fail(queue, failed, final=True, reason="no_luck")
+    await fail(queue, retrying, retry_in=timedelta(hours=1))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    cancelled = await enqueue(queue, KEPT, item_key="cancelled", run_at=later)
+    await queue.execute("select agent.cancel_event('cancelled')")
+
+    for n in range(2):
+        await enqueue(queue, KEPT, item_key=f"member-{n}", group_key="group")
+    members = [pair(row) for row in await claim(queue, KEPT)]
+
+    children = json.dumps([{"kind": KEPT, "payload": {"n": n}} for n in range(2)])
+    continuation = await queue.fetchval("select agent.fan_out($1, $2)", children, json.dumps({"kind": KEPT}))
+    first, second = await claim(queue, KEPT)
+    await complete(queue, pair(first), results=['"first"'])
+    stored = Stored(
+        pending=await enqueue(queue, KEPT, item_key="pending"),
+        running=running,
+        retrying=retrying[0],
+        scheduled=await enqueue(queue, KEPT, item_key="scheduled", run_at=later),
+        members=members,
+        held=await enqueue(queue, KEPT, item_key="held", group_key="group"),
+        child=pair(second),
+        continuation=continuation,
+        ended={
+            completed[0]: "completed",
+            failed[0]: "failed",
+            cancelled: "cancelled",
+            first["id"]: "completed",
+        },
     )
-    await before.apply(empty_database)
-    client = await start_client(last_release, empty_database)
-    try:
-        await rounds(client, 3)
-        for _ in range(3):
-            outcome = await Migration(discover(), RELEASE, MIN_COMPATIBLE, again=True).apply(empty_database)
-            assert outcome.migrated
+    await queue.execute("select agent.pause_kind($1)", KEPT)
+    return stored
+
+
+async def rows(queue: Connection) -> dict[int, dict[str, Any]]:
+    """Read every row of the stored data, live and ended, by id."""
+    found = await queue.fetch(
+        "select id, to_jsonb(e) as columns from agent.event as e where kind = $1"
+        " union all select id, to_jsonb(h) from agent.event_hist as h where kind = $1",
+        KEPT,
+    )
+    return {row["id"]: json.loads(row["columns"]) for row in found}
+
+
+async def finish(queue: Connection, stored: Stored) -> None:
+    """Take every stored event to its end, with the claims that the previous release handed out."""
+    await queue.execute("select agent.resume_kind($1)", KEPT)
+    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.pending]
+
+    assert await complete(queue, stored.running, *stored.members) == ["done"] * 3
+    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.held]
+
+    assert await complete(queue, stored.child, results=['"second"']) == ["done"]
+    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.continuation]
+    children = await queue.fetch("select result from agent.children($1)", stored.continuation)
+    assert [child["result"] for child in children] == ['"first"', '"second"']
+
+    await queue.execute("select agent.reschedule_event('scheduled', now())")
+    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.scheduled]
+    waiting = await live(queue, stored.retrying)
+    assert waiting
+    assert (waiting["attempts"], len(json.loads(waiting["errors"]))) == (1, 1)
+
+    for identity, outcome in stored.ended.items():
+        assert (await ending(queue, identity))[0] == outcome
+    failed = next(identity for identity, outcome in stored.ended.items() if outcome == "failed")
+    await queue.execute("select agent.requeue_events(array[$1::int8])", failed)
+    (again,) = await claim(queue, KEPT)
+    assert again["id"] == failed
+    assert await complete(queue, pair(again)) == ["done"]
+    last = await ended(queue, failed)
+    assert last
+    assert last["outcome"] == "completed"
+
+
+async def test_the_previous_releases_data_and_client_survive_the_migration(
+    empty_database: str, previous: Release
+) -> None:
+    await install(previous, empty_database)
+    async with connected(empty_database) as queue:
+        stored = await store(queue)
+        before = await rows(queue)
+        assert set(before) == {*stored.live, *stored.ended}
+        client = await start_client(previous, empty_database)
+        try:
             await rounds(client, 3)
-        _, errors = await asyncio.wait_for(client.communicate(b""), 90)
-        assert client.returncode == 0, errors.decode()
-    finally:
-        if client.returncode is None:
-            client.kill()
+            for _ in range(3):
+                await upgrade(empty_database)
+                await rounds(client, 3)
+            _, errors = await asyncio.wait_for(client.communicate(b""), 90)
+            assert client.returncode == 0, errors.decode()
+        finally:
+            if client.returncode is None:
+                client.kill()
+        after = await rows(queue)
+        assert {identity: {**after[identity], **columns} for identity, columns in before.items()} == after
+        await finish(queue, stored)
 
 
-async def test_this_release_serves_the_last_ones_services(last_release: Release) -> None:
-    assert last_release.version >= MIN_COMPATIBLE
+async def test_the_previous_releases_tree_is_the_one_whose_digest_is_recorded(previous: Release) -> None:
+    recorded = parse_releases((PACKAGED / "releases.txt").read_text())
+    assert recorded[str(previous.version)] == discover(previous.tree / "migrations").digest
+    assert recorded.keys() == {*COMMITS, str(RELEASE)}
+
+
+async def test_this_release_serves_the_previous_ones_services() -> None:
+    assert max(version for version in map(Version.parse, COMMITS) if version < RELEASE) >= MIN_COMPATIBLE
 
 
 @pytest.mark.parametrize(
@@ -127,6 +253,6 @@ async def test_this_release_serves_the_last_ones_services(last_release: Release)
     ],
 )
 async def test_a_documented_call_means_exactly_one_function(database: str, call: str) -> None:
-    """A second overload with defaults would make the shorter calls ambiguous for everybody's code."""
+    """A second overload with defaults would make the shorter calls ambiguous."""
     async with connected(database) as connection:
         await connection.execute(f"explain select * from {call}")

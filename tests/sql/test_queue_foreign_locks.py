@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
@@ -190,7 +191,7 @@ async def test_a_failed_child_does_not_wait_for_what_would_end_with_it(
     client = Queue(queue)
     outer = await client.fan_out([Job("plan", {})], Continuation("outer", fails_with_children=True))
     (plan,) = await claim(queue, "plan")
-    await client.continue_event(
+    await Engine(queue).continue_event(
         *pair(plan), [Job("child", {})], Continuation("inner", fails_with_children=True)
     )
     other = await enqueue(queue, "child")
@@ -227,8 +228,7 @@ async def test_children_that_cannot_enter_a_group_leave_the_settle_busy(
 ) -> None:
     head, plan = await member(queue), await enqueue(queue, "plan")
     await claim(queue, "plan")
-    client = Queue(queue)
     settle = (plan, 1, [Job("child", {}, group_key="g")], Continuation("then"))
     async with stays_open(await connect(), LOCKED, head):
-        assert await client.continue_event(*settle) == "busy"
-    assert await client.continue_event(*settle) == "done"
+        assert await Engine(queue).continue_event(*settle) == "busy"
+    assert await Engine(queue).continue_event(*settle) == "done"

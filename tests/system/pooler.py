@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 from dev.processes import Child
 
-from surelane.pool import UNAVAILABLE
+from surelane_service.pool import UNAVAILABLE
 from tests.needs import program
 from tests.processes import free_port
 

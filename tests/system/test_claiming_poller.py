@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from surelane.pool import close_pool, create_pool
-from surelane.queue import Queue
+from surelane_service.engine import Engine
+from surelane_service.pool import close_pool, create_pool
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.wakeup import Wakeup
@@ -19,7 +19,7 @@ async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=2)
     wakeup = Wakeup()
     yield Poller(
-        Queue(pool),
+        Engine(pool),
         ["echo"],
         Cursors(),
         wakeup,

@@ -11,10 +11,11 @@ import asyncpg
 import pytest
 from typer.testing import CliRunner
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
 from surelane_operator.cli.command import app
+from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.processes import clean_environment, free_port
 
@@ -154,7 +155,7 @@ async def test_schedules_are_set_listed_and_deleted(surelane: Command) -> None:
 async def test_kinds_are_paused_and_the_figures_say_so(surelane: Command, connection: Connection) -> None:
     queue = Queue(connection)
     await queue.enqueue("mail", item_key="m")
-    await queue.announce_worker("worker-1", ["mail"], "0.1.0")
+    await Engine(connection).announce_worker("worker-1", ["mail"], "0.1.0")
     assert (await surelane("kinds", "pause", "mail")).out == "mail is paused\n"
     table, figures, why = await surelane.each("stats", "stats --json", "jobs why m")
     assert "worker-1" in table.out

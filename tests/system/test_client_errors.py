@@ -18,7 +18,8 @@ from surelane import (
     Queue,
     SurelaneError,
 )
-from surelane.pool import Connection, Pool, close_pool, create_pool
+from surelane.calls import Connection, Pool
+from surelane_service.pool import close_pool, create_pool
 from tests.databases import Server, as_role
 from tests.processes import free_port
 

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.doctor import Finding, Level, examine
 from surelane_operator.doctor.finding import span
 from surelane_operator.doctor.server import clock_finding
+from surelane_service.engine import Engine
 from tests.databases import Server, as_role
 from tests.processes import clean_environment, free_port
 from tests.system.pooler import pooled
@@ -64,7 +65,7 @@ async def hold_vacuum(connection: Connection, **holder: object) -> None:
 
 
 async def test_where_all_is_well_it_says_so(database: str, connection: Connection) -> None:
-    await Queue(connection).announce_worker("w1", ["mail"], "0.1.0")
+    await Engine(connection).announce_worker("w1", ["mail"], "0.1.0")
     code, out, _ = await doctor(as_role(database, "surelane_worker"))
     lines = out.splitlines()
     assert code == 0
@@ -199,8 +200,8 @@ async def test_events_without_a_worker_are_a_problem(connection: Connection, fin
     await connection.execute("update agent.measurement set due = '-infinity'")
     (nobody,) = await findings("workers")
     assert nobody.level is Level.PROBLEM
-    await queue.announce_worker("w1", ["note"], "0.1.0")
-    await queue.announce_worker("w2", ["note"], "0.1.0")
+    await Engine(connection).announce_worker("w1", ["note"], "0.1.0")
+    await Engine(connection).announce_worker("w2", ["note"], "0.1.0")
     await connection.execute("update agent.worker set seen_at = now() - interval '125 s' where name = 'w2'")
     counted, unhandled = await findings("workers")
     assert counted.found == "1 alive, of version 0.1.0; silent: w2 (2 min ago)"

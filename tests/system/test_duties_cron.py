@@ -10,8 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection, close_pool, create_pool
-from surelane.queue import Queue
+from surelane.calls import Connection
+from surelane_service.engine import Engine
+from surelane_service.pool import close_pool, create_pool
 from surelane_worker.duties import cron
 from surelane_worker.duties.cron import CronDuty
 from surelane_worker.handling.schedule import Schedule
@@ -31,7 +32,7 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
 async def firing(database: str, count: int = 1, declared: Sequence[Schedule] = ()) -> AsyncIterator[None]:
     """So many workers' duty for the length of the block."""
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=count)
-    duties = [asyncio.create_task(CronDuty(Queue(pool), declared, Metrics()).run()) for _ in range(count)]
+    duties = [asyncio.create_task(CronDuty(Engine(pool), declared, Metrics()).run()) for _ in range(count)]
     try:
         yield
         assert not any(duty.done() for duty in duties)
@@ -54,7 +55,7 @@ async def fired(connection: Connection, count: int) -> list[dict[str, Any]]:
 async def set_cron(connection: Connection, name: str, next_in: timedelta, **fields: Any) -> datetime:
     next_at = datetime.now(UTC) + next_in
     chosen = {"kind": "tick", "schedule": "0 0 1 1 *", **fields}
-    await Queue(connection).set_cron(name, next_at=next_at, **chosen)
+    await Engine(connection).set_cron(name, next_at=next_at, **chosen)
     return next_at
 
 
@@ -77,7 +78,7 @@ async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
     connection: Connection, shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several steps, without sleeping between them."""
-    monkeypatch.setattr("surelane.cron.MISSED_AT_MOST", 20)
+    monkeypatch.setattr("surelane_service.cron.MISSED_AT_MOST", 20)
     since = await set_cron(connection, "often", timedelta(minutes=-50), schedule="* * * * *", catch_up="all")
     async with firing(shared_database):
         payloads = await fired(connection, 50)
@@ -92,7 +93,7 @@ async def test_an_outage_over_a_change_of_the_clocks_is_caught_up_by_the_wall(
 ) -> None:
     """Half past two comes twice in Berlin that night, and fires once; the rule has it fired for every day missed."""
     since = datetime(2025, 10, 24, 0, 30, tzinfo=UTC)
-    await Queue(connection).set_cron(
+    await Engine(connection).set_cron(
         "night", kind="tick", schedule="30 2 * * *", next_at=since, time_zone="Europe/Berlin", catch_up="all"
     )
     async with firing(shared_database):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.worker import ended, worker
 

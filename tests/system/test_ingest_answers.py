@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_ingest import body as body_module
 from tests.databases import as_role
 from tests.system.ingest_client import (

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from surelane import Queue
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from tests.databases import as_role
 from tests.processes import service
 

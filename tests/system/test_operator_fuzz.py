@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
 from tests.databases import as_role
 from tests.processes import clean_environment, service

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.processes import until
 from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.test_leasing import LEASE

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
-from surelane.queue import Queue
+from surelane.calls import Connection
+from surelane_service.engine import Engine
 from surelane_service.telemetry.setup import SCHEMA_URL
 from tests.databases import Server
 from tests.otlp import HTTP, PROTOCOLS, Received
@@ -28,7 +28,7 @@ CRON_KEY = f"cron:nightly:{DUE:%Y-%m-%dT%H:%M:%SZ}"
 async def system(request: pytest.FixtureRequest, server: Server, template: str) -> AsyncIterator[Traced]:
     async with server.fresh(template) as name:
         connection = await asyncpg.connect(server.uri(name))
-        await Queue(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
+        await Engine(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
         await connection.close()
         async with traced(server.uri(name), request.param) as running:
             yield running

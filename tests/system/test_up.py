@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import aiohttp
@@ -87,7 +88,9 @@ async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: 
         assert await system.end() == 0
     assert not exists(tmp_path / "pg")
     connection = await asyncpg.connect(empty_database)
-    assert await connection.fetchval("select version from agent.schema_version()") == "0.1.0"
+    assert await connection.fetchval("select version from agent.schema_version()") == metadata.version(
+        "surelane"
+    )
     await connection.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from surelane.pool import UNAVAILABLE
+from surelane_service.pool import UNAVAILABLE
 from tests.processes import Service, until
 from tests.system.restartable import Restartable, restartable
 from tests.system.worker import claimed, ended, enqueue, worker

@@ -2,7 +2,7 @@
 
 import json
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.system.worker import claimed, ended, enqueue, worker
 
 REFUSED = {

@@ -5,8 +5,8 @@ import json
 import os
 import signal
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
 from tests.sql.migrations import becomes
 from tests.system.worker import ended, worker

@@ -15,10 +15,11 @@ import pytest
 from examples.agent_turn.gateway import TABLE, Message, receive
 from examples.dispatch.agent import Agent
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
 from surelane_operator.operations import Operations
+from surelane_service.engine import Engine
 from surelane_service.probes import serving
 from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
@@ -94,7 +95,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
         port = await stack.enter_async_context(serving(_silent(asked), 0, setting="none", host="127.0.0.1"))
         urls["silent"] = f"http://127.0.0.1:{port}/tasks"
         # As after an outage of two hours: it is declared again when the worker starts, and fires once.
-        await Queue(connection).set_cron(
+        await Engine(connection).set_cron(
             "refresh-prices",
             kind="provider-refresh",
             schedule="*/5 * * * *",

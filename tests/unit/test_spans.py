@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from surelane.trace_context import span_context_of, traceparent_of
 from surelane_service.telemetry.redaction import RedactingExporter
-from surelane_service.telemetry.setup import span_context_of, traceparent_of
 from surelane_service.telemetry.span_encoder import encode_spans
 from surelane_service.telemetry.spans import Shape, Span, Tracer, Value, running, trace_id_of
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import asyncpg
 
-from surelane.calls import Calls
-from surelane.figures import Measured
-from surelane.groups import free_groups
-from surelane.pool import Connection, Pool
-from surelane.schedules import Schedules
+from surelane.calls import Calls, Connection, Pool
+from surelane_service.figures import Measured
+from surelane_service.groups import free_groups
+from surelane_service.schedules import Schedules
 
 STEP = 500
 """Events that one statement changes: many are changed in bounded steps, each kept when a later one fails."""

@@ -3,6 +3,15 @@
 import re
 
 from surelane import __version__
+from surelane.calls import Calls
+
+
+async def schema_version(calls: Calls) -> tuple[str, str]:
+    """Return the schema's version and the oldest version of the services that it serves."""
+    row = await calls.fetchrow("select version, min_compatible from agent.schema_version()")
+    if row is None:
+        raise LookupError("agent.version holds no row")
+    return row["version"], row["min_compatible"]
 
 
 def unfit(version: str, min_compatible: str, ours: str = __version__) -> str | None:

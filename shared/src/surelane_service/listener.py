@@ -8,7 +8,8 @@ from typing import Any
 
 import asyncpg
 
-from surelane.pool import GRACE, LOCK_TIMEOUT, Connection, bounds_of
+from surelane.calls import Connection
+from surelane_service.pool import GRACE, LOCK_TIMEOUT, bounds_of
 
 CHANNEL = "agent_event"
 

@@ -17,6 +17,7 @@ from typing import assert_never
 from aiohttp import web
 
 from surelane.events import Inserted
+from surelane.trace_context import traceparent_of
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.envelope import (
     Challenge,
@@ -37,7 +38,7 @@ from surelane_ingest.tracing import RETRY, answered, delivered
 from surelane_ingest.writer import Writer
 from surelane_service.logs import get_logger
 from surelane_service.probes import ConnectionLimit
-from surelane_service.telemetry.setup import send_span, traceparent_of
+from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.spans import Tracer
 
 JSON = "application/json"

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-from surelane.calls import DRIVER_ERRORS, translated
-from surelane.pool import UNAVAILABLE, Connection, Pool
+from surelane.calls import DRIVER_ERRORS, Connection, Pool, translated
+from surelane_service.pool import UNAVAILABLE
 
 
 class Connections:

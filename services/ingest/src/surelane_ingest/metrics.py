@@ -7,7 +7,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
-from surelane.figures import MOST_KINDS, Bounded
+from surelane_service.figures import MOST_KINDS, Bounded
 from surelane_service.telemetry.setup import SCHEMA_URL, messaging
 
 Observe = Callable[[CallbackOptions], Iterable[Observation]]

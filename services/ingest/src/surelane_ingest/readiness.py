@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
-from surelane import Queue
-from surelane.pool import UNAVAILABLE
 from surelane_ingest.connections import Connections
 from surelane_service.compatibility import unfit
+from surelane_service.intake import Intake
+from surelane_service.pool import UNAVAILABLE
 
 
 class Readiness:
@@ -24,7 +24,7 @@ class Readiness:
             return "stopping"
         try:
             async with self._connections.lend() as connection, asyncio.timeout(self._budget):
-                version, min_compatible = await Queue(connection).schema_version()
+                version, min_compatible = await Intake(connection).schema_version()
         except UNAVAILABLE as error:
             return f"the database is unavailable: {type(error).__name__}"
         except Exception as error:  # noqa: BLE001 - a probe answers, whatever is wrong with the schema

@@ -11,8 +11,8 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from opentelemetry.trace import Span, SpanKind
 
+from surelane.trace_context import span_context_of
 from surelane_ingest.lane import Answer, NotStored
-from surelane_service.telemetry.setup import span_context_of
 from surelane_service.telemetry.spans import Shape, Tracer, failed, running
 
 RETRY = "X-Slack-Retry-Num"

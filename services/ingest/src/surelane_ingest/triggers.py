@@ -16,9 +16,8 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import SecretBytes
 
-from surelane import Queue
 from surelane.events import Inserted
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane.trace_context import traceparent_of
 from surelane_ingest.app import JSON, RETRY_AFTER, UNSIGNED, Drain, closing
 from surelane_ingest.body import Bodies, Refusal
 from surelane_ingest.connections import Connections
@@ -26,9 +25,11 @@ from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
 from surelane_ingest.refusals import Refusals
 from surelane_ingest.tracing import answered
+from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_service.probes import ConnectionLimit
-from surelane_service.telemetry.setup import send_span, traceparent_of
+from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.spans import Tracer
 from surelane_service.webhooks import answer_id, keys_of, plausible, verified
 
@@ -181,10 +182,10 @@ class TriggersApp:
             case _:
                 raise Refused(404, "nothing waits for this answer")
 
-    async def _stored(self, store: Callable[[Queue], Awaitable[Answer]]) -> Answer:
+    async def _stored(self, store: Callable[[Intake], Awaitable[Answer]]) -> Answer:
         try:
             async with asyncio.timeout(self._budget), self._turn, self._database.lend() as connection:
-                return await store(Queue(connection))
+                return await store(Intake(connection))
         except (*UNAVAILABLE, *RETRYABLE) as error:
             _logger.warning("database away", error=type(error).__name__)
             raise Refused(503, "the database did not answer in time") from None

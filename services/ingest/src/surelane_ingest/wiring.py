@@ -10,8 +10,6 @@ from datetime import timedelta
 from aiohttp import web
 
 from surelane import __version__
-from surelane.pool import close_pool, create_pool
-from surelane.queue import Queue
 from surelane_ingest.app import Drain, SlackApp
 from surelane_ingest.body import Bodies
 from surelane_ingest.connections import Connections
@@ -26,7 +24,9 @@ from surelane_ingest.triggers import CONNECTIONS as TRIGGER_CONNECTIONS
 from surelane_ingest.triggers import TriggersApp
 from surelane_ingest.writer import FLUSHERS, Writer
 from surelane_operator.api.api import OperatorApi, routes_switched_off
+from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
+from surelane_service.pool import close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
@@ -134,7 +134,7 @@ async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
         max_size=1,
         statement_timeout=timedelta(seconds=30),
     )
-    watch = Watch(Queue(pool))
+    watch = Watch(Intake(pool))
     watch.publish()
     running = asyncio.create_task(watch.run())
     try:

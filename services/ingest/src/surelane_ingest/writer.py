@@ -11,13 +11,14 @@ import time
 from datetime import timedelta
 from typing import Self
 
-from surelane import Queue
+from surelane.calls import Connection
 from surelane.events import Inserted
-from surelane.pool import RETRYABLE, UNAVAILABLE, Connection
 from surelane_ingest.connections import Connections
 from surelane_ingest.lane import Answer, Lane, NotStored, Pending
 from surelane_ingest.metrics import Metrics
+from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE
 
 MAX_BATCH = 500
 FLUSHERS = 6
@@ -135,7 +136,7 @@ class Writer:
 
     async def _insert(self, connection: Connection, batch: list[Pending]) -> list[Inserted]:
         async with asyncio.timeout(self._budget):
-            return await Queue(connection).insert_events(
+            return await Intake(connection).insert_events(
                 [pending.body for pending in batch],
                 traceparents=[pending.traceparent for pending in batch],
                 item_keys=[pending.key for pending in batch],

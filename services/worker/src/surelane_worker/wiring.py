@@ -10,11 +10,13 @@ from functools import partial
 from typing import Any
 
 from surelane import __version__
+from surelane.calls import Pool
 from surelane.errors import SettingsError
-from surelane.pool import LOCK_TIMEOUT, Pool, close_pool, create_pool
 from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import configure_logs, get_logger
+from surelane_service.pool import LOCK_TIMEOUT, close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
@@ -33,7 +35,6 @@ from surelane_worker.handling.load import load_handlers
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.leasing.capacity import Capacity
 from surelane_worker.leasing.leases import Leases
-from surelane_worker.observing.counted_queue import CountedQueue
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.observer import Observer
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
@@ -139,9 +140,9 @@ async def _serve(
     observer: Observer,
 ) -> None:
     worker = assemble(settings, handlers, pools, slack, observer)
-    queue = Queue(pools.looks)
+    engine = Engine(pools.looks)
     worker.watch.publish()
-    readiness = Readiness(queue, stop.is_set, worker.claimer.is_claiming)
+    readiness = Readiness(engine, stop.is_set, worker.claimer.is_claiming)
     app = private_app(readiness.unready)
     limit = ConnectionLimit(PRIVATE_CONNECTIONS)
     async with serving(
@@ -151,7 +152,7 @@ async def _serve(
         host=settings.private_address,
         limit=limit,
     ) as port:
-        await until_schema_fits(queue, stop)
+        await until_schema_fits(engine, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with beside(*worker.duties()):
@@ -177,7 +178,7 @@ class Worker:
     cron: CronDuty
     watch: Watch
     announcer: Announcer
-    sweeps: Queue
+    sweeps: Engine
     kinds: list[str]
 
     def duties(self) -> "list[Duty]":
@@ -216,10 +217,11 @@ def assemble(
     """Put the parts together. Nothing runs yet."""
     metrics, handlers = observer.metrics, _kinds(registered)
     cursors, wakeup = Cursors(), Wakeup()
-    leases = Leases(Queue(pools.leases), settings.lease, metrics, Capacity(wakeup.wake))
-    settler = Settler(Queue(pools.settles), leases, observer, settings.max_attempts)
+    leases = Leases(Engine(pools.leases), settings.lease, metrics, Capacity(wakeup.wake))
+    settler = Settler(Engine(pools.settles), leases, observer)
     services = Services(
-        CountedQueue(pools.handlers, metrics.sent),
+        Queue(pools.handlers, metrics.sent),
+        Engine(pools.handlers),
         leases.hold,
         settings,
         slack,
@@ -236,7 +238,7 @@ def assemble(
         within=STATEMENT_TIMEOUT,
     )
     claimer = Claimer(settings, listener, cursors, wakeup, slots, observer)
-    sweeps, looks = Queue(pools.sweeps), Queue(pools.looks)
+    sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
     sweep = Sweep(
         sweeps,
         list(handlers),
@@ -258,7 +260,7 @@ def assemble(
     watch = Watch(poller)
     kinds = sorted(handlers)
     announcer = Announcer(
-        listener, Queue(pools.leases), settings.name, kinds, watch.clock_offset, settings.max_attempts
+        listener, Engine(pools.leases), settings.name, kinds, watch.clock_offset, settings.max_attempts
     )
     return Worker(
         claimer=claimer,

@@ -10,9 +10,8 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from surelane import Queue, __version__
-from surelane.cron import Cron
+from surelane.calls import Pool
 from surelane.errors import Conflict, InvalidInput
-from surelane.pool import FORBIDDEN, UNAVAILABLE, Pool
 from surelane_operator.api import schemas
 from surelane_operator.api.openapi import Operation, document
 from surelane_operator.api.requests import (
@@ -28,7 +27,9 @@ from surelane_operator.api.requests import (
 )
 from surelane_operator.operations import Operations
 from surelane_operator.timeline import story_of
+from surelane_service.cron import Cron
 from surelane_service.logs import get_logger
+from surelane_service.pool import FORBIDDEN, UNAVAILABLE
 
 Answer = BaseModel | None
 Handler = Callable[[web.Request], Awaitable[Answer]]

@@ -16,8 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from surelane.cron import CatchUp, Cron
 from surelane_operator.operations import Filter
+from surelane_service.cron import CatchUp, Cron
 
 NAME = "^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]{1,200}$"
 """What a name in a path may be."""

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from surelane import __version__
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_operator.cli import cron, kinds
 from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate

@@ -6,9 +6,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from surelane.cron import CatchUp, Cron
 from surelane_operator.cli.output import show_json, show_table
 from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
+from surelane_service.cron import CatchUp, Cron
 
 app = typer.Typer(help="Named schedules.", no_args_is_help=True)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.cli.session import EXIT_USAGE, Database, failed, run
 from surelane_operator.operations import Operations

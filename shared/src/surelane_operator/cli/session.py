@@ -7,9 +7,10 @@ from typing import Annotated, TypeVar
 import asyncpg
 import typer
 
+from surelane.calls import Connection
 from surelane.errors import OutcomeUnknown, SchemaMissing, SurelaneError
-from surelane.pool import FORBIDDEN, UNAVAILABLE, Connection
 from surelane_operator.operations import Operations
+from surelane_service.pool import FORBIDDEN, UNAVAILABLE
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from surelane import __version__
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_operator.doctor.finding import Finding, Level, ok
 from surelane_service.compatibility import unfit
 

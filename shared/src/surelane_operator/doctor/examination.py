@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from surelane.calls import Connection
 from surelane.errors import NotMeasured
-from surelane.pool import FORBIDDEN, Connection
 from surelane_operator.doctor.access import roles, schema
 from surelane_operator.doctor.finding import Finding, Level
 from surelane_operator.doctor.queue import backlog, vacuum, workers
 from surelane_operator.doctor.server import clock, dead_rows, indexes, notifications
 from surelane_operator.operations import Operations
+from surelane_service.pool import FORBIDDEN
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
 

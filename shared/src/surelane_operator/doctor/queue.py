@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from surelane.figures import Holder
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 from surelane_operator.doctor.server import clock_finding
 from surelane_operator.operations import Operations
+from surelane_service.figures import Holder
 
 LATE = timedelta(seconds=40)
 """A worker announces itself every 20 to 26 seconds."""

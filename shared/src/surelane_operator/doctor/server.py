@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 
 CHANNEL = "surelane_doctor"

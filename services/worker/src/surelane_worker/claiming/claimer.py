@@ -4,10 +4,10 @@ import asyncio
 import time
 
 from surelane.events import Event
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.observing.observer import Observer
@@ -132,7 +132,7 @@ class Claimer:
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
         async with self._listener.bounded() as connection:
             corrections = self._cursors.corrections
-            events = await Queue(connection).claim_events(
+            events = await Engine(connection).claim_events(
                 kinds,
                 limit,
                 worker=self._settings.name,

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from surelane.events import LANES, Event, Peek
+from surelane.events import Event
+from surelane_service.engine import LANES, Peek
 
 MARGIN = timedelta(seconds=1)
 

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from surelane.figures import Figures
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine
+from surelane_service.figures import Figures
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.handling.retry import jittered
@@ -36,7 +36,7 @@ class Poller:
 
     def __init__(
         self,
-        queue: Queue,
+        engine: Engine,
         kinds: Sequence[str],
         cursors: Cursors,
         wakeup: Wakeup,
@@ -47,7 +47,7 @@ class Poller:
         patience: float = PATIENCE,
     ) -> None:
         """``on_cron`` gets the seconds until the next named schedule is due, or ``None``."""
-        self._queue = queue
+        self._engine = engine
         self._kinds = list(kinds)
         self._cursors = cursors
         self._wakeup = wakeup
@@ -84,7 +84,7 @@ class Poller:
             async with asyncio.timeout(self._patience):
                 return await asyncio.shield(self._wanted)
         except TimeoutError:
-            return await self._queue.figures()
+            return await self._engine.figures()
 
     async def _peek(self, *, full: bool) -> timedelta:
         """Look at everything, or from the cursors on. Return how long the database took."""
@@ -99,7 +99,7 @@ class Poller:
 
     async def _look(self, *, full: bool) -> timedelta:
         before = self._cursors.starts(self._kinds)
-        peek = await self._queue.peek_events(
+        peek = await self._engine.peek_events(
             self._kinds,
             2 * self._period,  # no further ahead than until the next poll
             max_attempts=self._max_attempts,

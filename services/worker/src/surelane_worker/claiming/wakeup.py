@@ -2,7 +2,7 @@
 
 import asyncio
 
-from surelane.events import Peek
+from surelane_service.engine import Peek
 
 
 class Wakeup:

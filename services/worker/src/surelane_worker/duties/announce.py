@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from surelane import __version__
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.handling.retry import jittered
 
 EVERY = timedelta(seconds=20)
@@ -29,7 +29,7 @@ class Announcer:
     def __init__(
         self,
         listener: Listener,
-        queue: Queue,
+        engine: Engine,
         name: str,
         kinds: Sequence[str],
         clock_offset: Callable[[], Awaitable[timedelta | None]],
@@ -40,7 +40,7 @@ class Announcer:
         ``max_attempts`` becomes the maximum of ``kinds``.
         """
         self._listener = listener
-        self._queue = queue
+        self._engine = engine
         self._name = name
         self._kinds = kinds
         self._clock_offset = clock_offset
@@ -60,7 +60,7 @@ class Announcer:
             async with asyncio.timeout(FAREWELL):
                 if self._saying is not None:
                     await asyncio.wait((self._saying,))
-                await self._queue.retire_worker(self._name)
+                await self._engine.retire_worker(self._name)
         except (*UNAVAILABLE, DatabaseError) as error:
             # Without announcements it counts as dead after 90 seconds.
             log.info("could not retire", error=type(error).__name__)
@@ -73,11 +73,11 @@ class Announcer:
         try:
             offset = await self._clock_offset()
             async with self._listener.connection() as connection:
-                await Queue(connection).announce_worker(
+                await Engine(connection).announce_worker(
                     self._name, self._kinds, __version__, offset, self._max_attempts
                 )
                 if not self._known:
-                    await Queue(connection).free_groups()
+                    await Engine(connection).free_groups()
                 self._known = True
         except (*UNAVAILABLE, *RETRYABLE):
             return RETRY  # what claims says so

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from surelane.cron import Cron, due_times
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
-from surelane.schedules import DueCron
+from surelane_service.cron import Cron, due_times
+from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane_service.schedules import DueCron
 from surelane_worker.handling.schedule import Schedule
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.outage import Outage
@@ -26,8 +26,8 @@ log = get_logger("surelane_worker.duties.cron")
 class CronDuty:
     """Declares the schedules that come with the handlers, then fires whatever is due."""
 
-    def __init__(self, queue: Queue, declared: Sequence[Schedule], metrics: Metrics) -> None:
-        self._queue = queue
+    def __init__(self, engine: Engine, declared: Sequence[Schedule], metrics: Metrics) -> None:
+        self._engine = engine
         self._declared = list(declared)
         self._metrics = metrics
         self._unreadable: set[tuple[str, str, str]] = set()
@@ -64,7 +64,7 @@ class CronDuty:
     async def _declare(self) -> None:
         while self._declared:
             declared = self._declared[0]
-            await self._queue.set_cron(
+            await self._engine.set_cron(
                 declared.name,
                 kind=declared.kind,
                 schedule=declared.schedule,
@@ -86,12 +86,12 @@ class CronDuty:
     async def _fire_due(self) -> None:
         while await self._fire_once():
             pass
-        self.due_in(await self._queue.next_cron())
+        self.due_in(await self._engine.next_cron())
 
     async def _fire_once(self) -> bool:
         """Fires each due schedule once; returns whether one of them has more to catch up than fits into once."""
         more = False
-        for due in await self._queue.due_cron():
+        for due in await self._engine.due_cron():
             more = await self._fire(due) or more
         return more
 
@@ -103,7 +103,7 @@ class CronDuty:
         except ValueError as error:
             self._complain(due, error)
             return False
-        fired = await self._queue.fire_cron(due.name, due.next_at, times, following)
+        fired = await self._engine.fire_cron(due.name, due.next_at, times, following)
         if fired:
             self._metrics.sent([due.kind] * fired)
             log.info("schedule fired", schedule=due.name, jobs=fired)

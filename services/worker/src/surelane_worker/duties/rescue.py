@@ -3,10 +3,9 @@
 import asyncio
 from datetime import timedelta
 
-from surelane.events import DEAD_FOR
-from surelane.pool import UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import DEAD_FOR, Engine
 from surelane_service.logs import get_logger
+from surelane_service.pool import UNAVAILABLE, DatabaseError
 from surelane_worker.handling.retry import jittered
 
 RETRY = timedelta(seconds=1)
@@ -14,12 +13,12 @@ RETRY = timedelta(seconds=1)
 log = get_logger("surelane_worker.duties.rescue")
 
 
-async def rescue(queue: Queue) -> None:
+async def rescue(engine: Engine) -> None:
     """Rescues at once, then every five minutes, until cancelled."""
     while True:
         pause = DEAD_FOR
         try:
-            rescued = await queue.rescue_events(DEAD_FOR)
+            rescued = await engine.rescue_events(DEAD_FOR)
             if rescued:
                 log.warning("events of dead workers freed", count=rescued)
         except UNAVAILABLE:

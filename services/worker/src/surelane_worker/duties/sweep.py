@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from surelane.pool import UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
+from surelane_service.pool import UNAVAILABLE, DatabaseError
 from surelane_worker.handling.retry import jittered
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.outage import Outage
@@ -25,7 +25,7 @@ class Sweep:
 
     def __init__(
         self,
-        queue: Queue,
+        engine: Engine,
         kinds: Sequence[str],
         metrics: Metrics,
         *,
@@ -34,7 +34,7 @@ class Sweep:
         claiming_for: Callable[[], float],
     ) -> None:
         """``claiming_for`` says for how many seconds this worker has been claiming without interruption."""
-        self._queue = queue
+        self._engine = engine
         self._kinds = [kind for kind in kinds if kind.startswith("slack.")]
         self._metrics = metrics
         self._max_vt_age = max_vt_age
@@ -55,11 +55,11 @@ class Sweep:
                 log.error("sweep failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
 
     async def _sweep(self) -> None:
-        await self._queue.free_groups()
+        await self._engine.free_groups()
         by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
         swept, mend = 1, True
         while swept:
-            swept = await self._queue.sweep_events(
+            swept = await self._engine.sweep_events(
                 max_vt_age=self._max_vt_age,
                 kinds=self._kinds,
                 by_age=by_age,

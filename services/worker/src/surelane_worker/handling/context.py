@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from surelane.events import Event
 from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
@@ -21,6 +22,7 @@ class Services:
     """What all handlers of a worker share."""
 
     queue: Queue
+    engine: Engine
     hold: "Hold"
     settings: WorkerSettings
     slack: SlackClients
@@ -56,12 +58,12 @@ class Context:
         """Replies that are sent once however often the event is tried; ``slack.client`` is the plain Web API client."""
         if self._slack is None:
             hold = partial(self._services.hold, self._work)
-            self._slack = Replies(self._services.slack, self._services.queue, self.log, hold)
+            self._slack = Replies(self._services.slack, self._services.engine, self.log, hold)
         return self._slack
 
     @property
     def queue(self) -> Queue:
-        """The queue, for storing further events."""
+        """The queue: enqueue further jobs, cancel and reschedule them, read the children of a workflow."""
         return self._services.queue
 
     @property

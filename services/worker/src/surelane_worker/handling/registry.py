@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from surelane.cron import CatchUp
 from surelane.errors import SettingsError
 from surelane.events import Event
+from surelane_service.cron import CatchUp
 from surelane_service.durations import parse_duration
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, Handler, Middleware, threaded, wrapped

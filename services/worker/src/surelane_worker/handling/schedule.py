@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from surelane.cron import CatchUp, Cron
+from surelane_service.cron import CatchUp, Cron
 
 
 @dataclass(frozen=True, slots=True)

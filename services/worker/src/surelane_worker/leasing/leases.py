@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from surelane.events import DEAD_FOR, Settled
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import DEAD_FOR, Engine, Settled
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.handling.context import Stoppable
 from surelane_worker.leasing.capacity import Capacity
 from surelane_worker.leasing.claim import LOST, Claim, Holder
@@ -30,10 +29,10 @@ class Leases:
     """The claims of this worker, and what they keep in memory."""
 
     def __init__(
-        self, queue: Queue, lease: timedelta, metrics: Metrics, capacity: Capacity, limit: float = LIMIT
+        self, engine: Engine, lease: timedelta, metrics: Metrics, capacity: Capacity, limit: float = LIMIT
     ) -> None:
         """``capacity`` is freed when claims are dropped; a heartbeat may take ``limit`` seconds."""
-        self._queue = queue
+        self._engine = engine
         self._lease = lease
         self._metrics = metrics
         self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
@@ -110,7 +109,7 @@ class Leases:
     async def _extend(self, claims: Sequence[Claim]) -> None:
         ends = self.ends(asyncio.get_running_loop().time())
         async with asyncio.timeout(self._limit):
-            answers = await self._queue.extend_leases(
+            answers = await self._engine.extend_leases(
                 [(claim.event.id, claim.event.claim) for claim in claims], self._lease
             )
         for claim, answer in zip(claims, answers, strict=True):

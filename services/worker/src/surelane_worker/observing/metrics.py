@@ -15,7 +15,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
-from surelane.figures import MOST_KINDS, Bounded
+from surelane_service.figures import MOST_KINDS, Bounded
 from surelane_service.telemetry.setup import SCHEMA_URL
 from surelane_worker.observing.distribution import KIND, SHORT, Distribution
 

@@ -10,8 +10,10 @@ from json import loads
 
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind
 
-from surelane.events import Event, Settled
-from surelane_service.telemetry.setup import shape_of, span_context_of
+from surelane.events import Event
+from surelane.trace_context import span_context_of
+from surelane_service.engine import Settled
+from surelane_service.telemetry.setup import shape_of
 from surelane_service.telemetry.spans import Tracer, Value
 
 MOST_LINKS = 128

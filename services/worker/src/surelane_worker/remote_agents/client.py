@@ -13,6 +13,7 @@ import aiohttp
 from opentelemetry import trace
 
 from surelane.errors import SurelaneError
+from surelane.trace_context import traceparent_of
 from surelane_service.outbound import (
     LARGEST,
     Guard,
@@ -22,7 +23,6 @@ from surelane_service.outbound import (
     guarded_session,
     post,
 )
-from surelane_service.telemetry.setup import traceparent_of
 from surelane_service.webhooks import keys_of, sign, task_id
 from surelane_worker.remote_agents.settings import DispatchSettings
 

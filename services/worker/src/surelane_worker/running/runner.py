@@ -10,9 +10,9 @@ from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
 from surelane.events import Event
-from surelane.jobs import FanOutText
+from surelane.trace_context import traceparent_of
+from surelane_service.engine import FanOutText
 from surelane_service.logs import get_logger
-from surelane_service.telemetry.setup import traceparent_of
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
 from surelane_worker.handling.handler import Handler
@@ -221,6 +221,7 @@ class Runner:
                 "retry_in": retry_in,
                 "final": final,
                 "reason": reason,
+                "max_attempts": self._max_attempts,
             }
             self._settler.put(claim, outcome, storable(json.dumps(failure)))
         self._log(context, outcome, retried=not ended)
@@ -231,6 +232,7 @@ class Runner:
             failure = {
                 "error": error_record(claim.event, self._worker, error),
                 "retry_in": self._backoff.pause(claim.event.attempts),
+                "max_attempts": self._max_attempts,
             }
             self._settler.put(claim, Fail(error), storable(json.dumps(failure)))
 
@@ -253,8 +255,8 @@ class Runner:
         match outcome:
             case Retry():
                 return False, None
-            case Discard(reason):
-                return True, message_of(reason)
+            case Discard(given):
+                return True, message_of(given)
             case Fail(error):
                 # A refused result is final: the handler did its work, and would return the same again.
                 reason = "result_refused" if isinstance(error, ResultError) else final_reason(error)

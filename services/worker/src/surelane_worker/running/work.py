@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
-from surelane.events import MOST_MEMBERS, Event
+from surelane.events import Event
+from surelane_service.engine import MOST_MEMBERS
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing.claim import Claim
 

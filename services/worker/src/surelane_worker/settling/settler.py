@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from surelane.events import Settled
-from surelane.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane.queue import Queue
+from surelane_service.engine import Engine, Settled
 from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome
 from surelane_worker.leasing.claim import Claim
 from surelane_worker.leasing.leases import Leases
@@ -31,6 +30,8 @@ MANY = 32
 BESIDE = 2
 """Round trips at once, each: of fresh batches, and of parts of slow batches."""
 CONNECTIONS = 2 * BESIDE
+ALONE = 3
+"""Busy answers after which an outcome is sent alone: in a batch, a refused one also answers busy, to delay no other."""
 FAILURES = {"retry": "fail", "discard": "fail"}
 """Outcomes that the database records as failed attempts; the argument tells them apart."""
 
@@ -58,15 +59,12 @@ PACE = Pace()
 class Settler:
     """Collect outcomes and report them in batches."""
 
-    def __init__(
-        self, queue: Queue, leases: Leases, observer: Observer, max_attempts: int, pace: Pace = PACE
-    ) -> None:
-        self._queue = queue
+    def __init__(self, engine: Engine, leases: Leases, observer: Observer, pace: Pace = PACE) -> None:
+        self._engine = engine
         self._leases = leases
         self._metrics = observer.metrics
         self._tracing = observer.tracing
         self._outage = Outage(log, "settles")
-        self._max_attempts = max_attempts
         self._pace = pace
         self._waiting: list[Claim] = []
         self._unsettled = 0
@@ -233,6 +231,8 @@ class Settler:
                     "settle given up: its lease ran out", event_id=claim.event.key, kind=claim.event.kind
                 )
                 self._end([claim])
+            elif self._tries.get(claim, 0) >= ALONE:
+                self._beside([claim])
             else:
                 self._waiting.append(claim)
         if self._waiting:
@@ -294,7 +294,7 @@ class Settler:
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._pace.batch_limit if len(batch) > 1 else None):
-                return await self._queue.settle([_item(claim) for claim in batch], self._max_attempts)
+                return await self._engine.settle([_item(claim) for claim in batch])
         finally:
             self._metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
 

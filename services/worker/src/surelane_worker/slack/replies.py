@@ -14,7 +14,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane.queue import Queue
+from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.slack.client import RATE_LIMIT_RETRIES, SlackClients
 from surelane_worker.slack.errors import (
@@ -37,12 +37,12 @@ class Replies:
     """What a handler says in Slack during one attempt."""
 
     def __init__(
-        self, clients: SlackClients, queue: Queue, log: Logger, hold: Callable[[], Awaitable[None]]
+        self, clients: SlackClients, engine: Engine, log: Logger, hold: Callable[[], Awaitable[None]]
     ) -> None:
         """``hold`` is asked before each message: it returns while the claim stands, and cancels the handler else."""
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
-        self._queue = queue
+        self._engine = engine
         self._log = log
         self._hold = hold
         self._ordinals: dict[int, int] = {}
@@ -162,7 +162,7 @@ class Replies:
         arguments.setdefault("recipient_team_id", place.team)
         arguments.setdefault("recipient_user_id", place.user)
         ordinal = self._next_ordinal(event)
-        notebook = self._notebooks.setdefault(event.id, Notebook(self._queue, event))
+        notebook = self._notebooks.setdefault(event.id, Notebook(self._engine, event))
         return Stream(
             self._once,
             notebook,

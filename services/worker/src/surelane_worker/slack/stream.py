@@ -9,8 +9,8 @@ from typing import Any, Self
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.events import Event, Settled
-from surelane.queue import Queue
+from surelane.events import Event
+from surelane_service.engine import Engine, Settled
 from surelane_worker.slack.errors import slack_error
 
 NOTE_TRIES = 40
@@ -20,8 +20,8 @@ NOTE_PAUSE = 0.05
 class Notebook:
     """What is kept on an event's row for its later attempts: the streams it began, by ordinal."""
 
-    def __init__(self, queue: Queue, event: Event) -> None:
-        self._queue = queue
+    def __init__(self, engine: Engine, event: Event) -> None:
+        self._engine = engine
         self._event = event
         self._notes: dict[str, Any] = json.loads(event.notes) if event.notes else {}
 
@@ -35,7 +35,7 @@ class Notebook:
         self._notes.setdefault("streams", {})[str(ordinal)] = {"ts": ts, "stopped": stopped}
         text = json.dumps(self._notes)
         for _ in range(NOTE_TRIES):
-            answer = await self._queue.note_event(self._event.id, self._event.claim, text)
+            answer = await self._engine.note_event(self._event.id, self._event.claim, text)
             if answer is not Settled.BUSY:
                 return
             await asyncio.sleep(NOTE_PAUSE)

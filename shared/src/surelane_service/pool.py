@@ -2,18 +2,11 @@
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import asyncpg
 
+from surelane.calls import Pool
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, Forbidden, TransientConflict
-
-if TYPE_CHECKING:
-    Connection = asyncpg.Connection[asyncpg.Record]
-    Pool = asyncpg.Pool[asyncpg.Record]
-else:  # generic in its stubs only
-    Connection = asyncpg.Connection
-    Pool = asyncpg.Pool
 
 DatabaseError = DatabaseRefused
 """What the server refuses through a client; :data:`UNAVAILABLE` and :data:`RETRYABLE` are worth sending again."""

@@ -73,7 +73,7 @@ class Figures:
 
 
 class Measured:
-    """The part of :class:`surelane.Queue` and of the operator's queries that reads the figures."""
+    """The call that reads the figures, which all services' clients share."""
 
     _database: Calls
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from surelane.calls import Calls
-from surelane.cron import CatchUp, Cron
 from surelane.json_text import json_text
+from surelane_service.cron import CatchUp, Cron
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DueCron:
 
 
 class Schedules:
-    """The part of :class:`surelane.Queue` and of the operator's queries that speaks of named schedules."""
+    """The calls about named schedules that the worker's and the operator's clients share."""
 
     _database: Calls
 
