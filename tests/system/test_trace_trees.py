@@ -81,12 +81,12 @@ async def test_first_try(system: Traced) -> None:
     assert call.attributes["http.url"].endswith("/api/chat.postMessage")
     assert about(processed, "surelane.attempt", "surelane.outcome") == {
         "surelane.attempt": 1,
-        "surelane.outcome": "done",
+        "surelane.outcome": "complete",
     }
     group_key = f"T0SURELANE:C0GENERAL1:{mention.thread_ts}"
     assert processed.attributes["messaging.message.conversation_id"] == group_key
     assert about(settled, "surelane.settle", "surelane.answer") == {
-        "surelane.settle": "completion",
+        "surelane.settle": "complete",
         "surelane.answer": "done",
     }
 
@@ -146,11 +146,11 @@ async def test_retry_after_a_failure_is_a_span_linked_to_the_one_before(system: 
     assert first.failed
     assert about(first, "error.type", "surelane.outcome") == {
         "error.type": "RuntimeError",
-        "surelane.outcome": "raised",
+        "surelane.outcome": "fail",
     }
     assert not second.failed
     assert [span.attributes["surelane.attempt"] for span in (first, second)] == [1, 2]
-    assert [span.attributes["surelane.settle"] for span in (failure, completion)] == ["failure", "completion"]
+    assert [span.attributes["surelane.settle"] for span in (failure, completion)] == ["fail", "complete"]
     assert [failure.parent, completion.parent] == [first.id, second.id]
 
 
@@ -190,7 +190,7 @@ async def test_workflow_is_one_trace_of_parents_and_children(system: Traced) -> 
     assert len(parts) == 2
     assert {span.parent for span in (*parts, synthesis)} == {plan.id}
     assert all(span.kind == "consumer" for span in (plan, *parts, synthesis))
-    assert plan.attributes["surelane.outcome"] == "fanout"
+    assert plan.attributes["surelane.outcome"] == "fan_out"
 
 
 async def test_scheduled_event_is_in_the_trace_that_its_key_names(system: Traced) -> None:
@@ -246,7 +246,7 @@ async def test_attempt_whose_lease_is_lost_fails(database: str) -> None:
     assert processed.failed
     assert about(processed, "error.type", "surelane.outcome") == {
         "error.type": "lease_lost",
-        "surelane.outcome": "stopped",
+        "surelane.outcome": "release",
     }
 
 

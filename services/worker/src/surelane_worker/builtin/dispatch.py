@@ -13,7 +13,7 @@ from surelane.jobs import Continuation, Job
 from surelane_service.durations import parse_duration
 from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.context import Context
-from surelane_worker.handling.outcomes import Await, Discard, Done, FanOut
+from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.remote_agents.client import Accepted, Answered, RefusedError, RemoteAgents
 
@@ -21,7 +21,7 @@ handlers = Handlers()
 
 
 @handlers.on("dispatch-execute", timeout="1m")
-async def execute(event: Event, ctx: Context) -> Done | Await | Discard:
+async def execute(event: Event, ctx: Context) -> Complete | Await | Discard:
     """Send a task (``{"agent": name, "task": …, "within": "10m"}``) to a remote agent and await its answer."""
     agents = RemoteAgents(ctx.settings)
     name = str(event.payload.get("agent"))
@@ -36,7 +36,7 @@ async def execute(event: Event, ctx: Context) -> Done | Await | Discard:
         return Discard(str(error))
     match answer:
         case Answered(result):
-            return Done(result)
+            return Complete(result)
         case Accepted():
             return Await(deadline)
 
