@@ -54,10 +54,6 @@ class SchemaMissing(DatabaseRefused):
     """The database has no schema of this release."""
 
 
-class SchemaVersionError(SurelaneError):
-    """The database's schema does not serve this version of Surelane."""
-
-
 class SettingsError(SurelaneError):
     """A setting is missing or has a value that cannot be used."""
 
