@@ -34,13 +34,13 @@ async def nothing(event: object, ctx: object) -> None:
 class Stand:
     """A settler that runs, on a pool of its own, and what it holds."""
 
-    queue: Engine
+    engine: Engine
     settler: Settler
     leases: Leases
 
     async def claims(self, count: int) -> list[Claim]:
         """Claims that many events, which are held from now on."""
-        events = await self.queue.claim_events(["echo"], count, worker="w")
+        events = await self.engine.claim_events(["echo"], count, worker="w")
         ends = asyncio.get_running_loop().time() + 600
         works = [Work(Handler("echo", ("echo",), nothing), [event], ends, 0.0) for event in events]
         for work in works:
@@ -58,11 +58,11 @@ def pace() -> Pace:
 async def stand(database: str, connection: Connection, pace: Pace) -> AsyncIterator[Stand]:
     await connection.execute("select agent.enqueue('echo') from generate_series(1, $1)", MANY + 1)
     pool = await create_pool(database, service="test", max_size=3, lock_timeout=60)
-    queue, metrics = Engine(pool), Metrics()
-    leases = Leases(queue, timedelta(minutes=10), metrics, Capacity())
-    settler = Settler(queue, leases, Observer(metrics), pace)
+    engine, metrics = Engine(pool), Metrics()
+    leases = Leases(engine, timedelta(minutes=10), metrics, Capacity())
+    settler = Settler(engine, leases, Observer(metrics), pace)
     sending = asyncio.create_task(settler.run())
-    yield Stand(queue, settler, leases)
+    yield Stand(engine, settler, leases)
     assert not sending.done(), "nothing ends it"
     sending.cancel()
     await close_pool(pool)
@@ -124,14 +124,14 @@ async def test_a_busy_settle_is_sent_again_until_it_is_done(
 
 
 SLOW = """
-alter function agent.complete_events rename to quick_complete;
-create function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
+alter function agent.settle rename to quick_settle;
+create function agent.settle(_ids int8[], _claims int4[], _outcomes text[], _arguments jsonb[])
 returns table (ordinal int4, answer text) language plpgsql security definer as $$
 begin
     if {slow} = any(_ids) then
         perform pg_advisory_xact_lock(1);
     end if;
-    return query select * from agent.quick_complete(_ids, _claims, _results);
+    return query select * from agent.quick_settle(_ids, _claims, _outcomes, _arguments);
 end
 $$;
 """
@@ -160,11 +160,11 @@ async def test_a_settle_that_waited_too_long_is_sent_again(
     (claim,) = await stand.claims(1)
     await connection.execute(
         "create sequence public.tries; grant usage on public.tries to public;"
-        "alter function agent.complete_events rename to quick_complete;"
-        "create function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)"
+        "alter function agent.settle rename to quick_settle;"
+        "create function agent.settle(_ids int8[], _claims int4[], _outcomes text[], _arguments jsonb[])"
         " returns table (ordinal int4, answer text) language plpgsql security definer as $$ begin"
         f" if nextval('public.tries') = 1 then raise {failing}; end if;"
-        " return query select * from agent.quick_complete(_ids, _claims, _results); end $$"
+        " return query select * from agent.quick_settle(_ids, _claims, _outcomes, _arguments); end $$"
     )
     stand.settler.put(claim, COMPLETE)
     async with asyncio.timeout(30):
@@ -193,7 +193,7 @@ async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
 
 async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(connection: Connection, stand: Stand) -> None:
     claims = await stand.claims(MANY + 1)
-    leases = Leases(stand.queue, timedelta(seconds=3), Metrics(), Capacity(), limit=0.5)
+    leases = Leases(stand.engine, timedelta(seconds=3), Metrics(), Capacity(), limit=0.5)
     for claim in claims:
         leases.add(Work(Handler("echo", ("echo",), nothing), [claim.event], claim.lease_ends, 0.0))
     await connection.execute(

@@ -255,8 +255,8 @@ class Runner:
         match outcome:
             case Retry():
                 return False, None
-            case Discard(reason):
-                return True, message_of(reason)
+            case Discard(given):
+                return True, message_of(given)
             case Fail(error):
                 # A refused result is final: the handler did its work, and would return the same again.
                 final = "result_refused" if isinstance(error, ResultError) else final_reason(error)

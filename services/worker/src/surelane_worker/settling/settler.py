@@ -29,7 +29,8 @@ MANY = 32
 """A batch of this size means load: the next one is gathered for a moment."""
 BESIDE = 2
 """Round trips at once, each: of fresh batches, and of parts of slow batches."""
-CONNECTIONS = 2 * BESIDE
+ALONE = 3
+"""Busy answers after which an outcome is sent alone: in a batch, a refused one also answers busy, to delay no other."""
 FAILURES = {"retry": "fail", "discard": "fail"}
 """Outcomes that the database records as failed attempts; the argument tells them apart."""
 
@@ -229,6 +230,8 @@ class Settler:
                     "settle given up: its lease ran out", event_id=claim.event.key, kind=claim.event.kind
                 )
                 self._end([claim])
+            elif self._tries.get(claim, 0) >= ALONE:
+                self._beside([claim])
             else:
                 self._waiting.append(claim)
         if self._waiting:
