@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane_service.cron import MISSED_AT_MOST
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.duties.scheduler import Scheduler
@@ -80,13 +81,15 @@ async def test_three_workers_fire_a_schedule_once_and_on_time(
 
 
 async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
-    connection: Connection, shared_database: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, shared_database: str
 ) -> None:
-    """One firing takes at most 20 missed times here; the scheduler does not sleep between firings."""
-    monkeypatch.setattr("surelane_service.cron.MISSED_AT_MOST", 20)
-    since = await set_cron(connection, "often", timedelta(minutes=-50), schedule="* * * * *", catch_up="all")
-    async with firing(shared_database):
-        payloads = await fired(connection, 50)
+    """One firing takes at most 1,000 missed times. The scheduler does not sleep between two firings."""
+    missed = MISSED_AT_MOST + 50
+    since = await set_cron(
+        connection, "often", timedelta(minutes=-missed), schedule="* * * * *", catch_up="all"
+    )
+    async with firing(shared_database, retry=timedelta(hours=1)):
+        payloads = await fired(connection, missed)
     first, *rest = [datetime.fromisoformat(payload["scheduled_at"]) for payload in payloads]
     assert first == since.replace(microsecond=first.microsecond)
     full_minute = since.replace(second=0, microsecond=0)

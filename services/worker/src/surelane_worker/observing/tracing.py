@@ -69,9 +69,9 @@ class Tracing:
         return links + [link for event in events[:MOST_LINKS] if (link := _earlier(event)) is not None]
 
     def settled(
-        self, settles: Sequence[tuple[Event, SpanContext | None]], began: int, sort: str, answer: Settled
+        self, settles: Sequence[tuple[Event, SpanContext | None]], began: int, outcome: str, answer: Settled
     ) -> None:
-        """Make the settle span of outcomes of one sort with the same answer.
+        """Make the settle span of attempts with the same outcome and the same answer.
 
         It is a child of the attempt; several attempts are linked to it instead. Where no attempt is sampled, it makes
         none.
@@ -79,7 +79,7 @@ class Tracing:
         Args:
             settles: each event with the span of its attempt, or ``None`` where it has none.
             began: when the round trip began, in nanoseconds since 1970.
-            sort: the sort of outcome, such as ``completion``.
+            outcome: the outcome's name, such as ``complete``.
             answer: the database's.
         """
         sampled = [span for _, span in settles if span is not None and span.trace_flags.sampled]
@@ -88,7 +88,7 @@ class Tracing:
             return
         parent, links = (attempts[0], []) if len(attempts) == 1 else (None, attempts[:MOST_OF_A_TRIP])
         events = [event for event, _ in settles]
-        said: Attributes = {"surelane.settle": sort, "surelane.answer": answer.value}
+        said: Attributes = {"surelane.settle": outcome, "surelane.answer": answer.value}
         self._round_trip("settle", events, parent, links, began, said)
 
     def _round_trip(
