@@ -35,7 +35,7 @@ SPAN = """
 """
 
 
-async def prepare() -> None:
+async def prepare(installed: Path = INSTALLED) -> None:
     """Has npm install it, once.
 
     Raises:
@@ -43,7 +43,7 @@ async def prepare() -> None:
     """
     if not (shutil.which("node") and shutil.which("npm")):
         raise MissingError("there is no Node with npm on this machine")
-    if INSTALLED.exists() and json.loads(INSTALLED.read_text())["version"] == VERSION:
+    if _is_installed(installed):
         return
     try:
         async with asyncio.timeout(NPM_WITHIN):
@@ -51,6 +51,10 @@ async def prepare() -> None:
     except (RuntimeError, TimeoutError) as error:
         print(error, file=sys.stderr)
         raise MissingError(f"npm could not install {PACKAGE} {VERSION}") from error
+
+
+def _is_installed(metadata: Path) -> bool:
+    return metadata.exists() and json.loads(metadata.read_text())["version"] == VERSION
 
 
 async def install(uri: str) -> None:

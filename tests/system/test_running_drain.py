@@ -5,6 +5,7 @@ import json
 import signal
 from itertools import pairwise
 
+import aiohttp
 import asyncpg
 
 from surelane.calls import Connection
@@ -68,6 +69,8 @@ async def test_draining_worker_is_not_ready_and_claims_nothing(database: str, co
         await claimed(connection, await enqueue(connection, "sleep", {"seconds": 3}))
         running.process.send_signal(signal.SIGTERM)
         await until(lambda: any("draining" in line for line in running.output), what="the drain")
+        async with aiohttp.ClientSession() as session, session.get(running.private_url + "/readyz") as probe:
+            assert probe.status == 503
         late = await enqueue(connection, "echo")
         assert await running.child.stop(signal.SIGCONT, 60) == 0
     assert (await live(connection, late))["attempts"] == 0

@@ -16,25 +16,23 @@ def program(path: Path, script: str) -> None:
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder on the path; nothing is installed yet."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(graphile, "INSTALLED", tmp_path / "package.json")
     program(tmp_path / "node", "exit 0")
     return tmp_path
 
 
-@pytest.mark.usefixtures("programs")
-async def test_without_npm_graphile_worker_is_missing() -> None:
+async def test_without_npm_graphile_worker_is_missing(programs: Path) -> None:
     with pytest.raises(MissingError, match="no Node with npm"):
-        await graphile.prepare()
+        await graphile.prepare(programs / "package.json")
 
 
 async def test_what_npm_cannot_install_is_missing(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program(programs / "npm", "echo out of reach; exit 1")
     with pytest.raises(MissingError, match="npm could not install graphile-worker"):
-        await graphile.prepare()
+        await graphile.prepare(programs / "package.json")
     assert "out of reach" in capsys.readouterr().err
 
 
 async def test_what_is_installed_is_not_installed_again(programs: Path) -> None:
     program(programs / "npm", "exit 1")
     (programs / "package.json").write_text(f'{{"version": "{graphile.VERSION}"}}')
-    await graphile.prepare()
+    await graphile.prepare(programs / "package.json")
