@@ -10,7 +10,7 @@ from benchmarks import figures
 from benchmarks.bench import Bench, at_rest
 from benchmarks.fill import fill
 from benchmarks.result import Bars, Result, Table, Verdict
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 SMALL, LARGE = 1_000, 1_000_000
 CLIENTS = 4

@@ -8,7 +8,7 @@ import uvloop
 
 from benchmarks import tally
 from benchmarks.fill import KIND
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 CONNECTIONS = 2
 BATCH = 200

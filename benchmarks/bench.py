@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from benchmarks.server import Server, connected
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 
 @dataclass(frozen=True)

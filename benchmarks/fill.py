@@ -1,6 +1,6 @@
 """Queues filled with events, as if they had come in a thousand a second until now."""
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 PAYLOAD_BYTES = 400
 KIND = "bench"

@@ -16,7 +16,7 @@ from benchmarks.load import insert_timed, supply, until_started
 from benchmarks.meter import dead_rows
 from benchmarks.result import Lines, Result, Table, Verdict
 from benchmarks.server import connected
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 FREE, HELD = "vacuum runs", "vacuum held back"
 A_SECOND = 10

@@ -12,7 +12,7 @@ from benchmarks.consumer import Consumer
 from benchmarks.peers.registry import PEERS, Insert, Inserting, Peer
 from benchmarks.result import Bars, Result, Table, Verdict
 from benchmarks.server import connected
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 OURS = "surelane"
 PAUSE = 0.05

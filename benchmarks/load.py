@@ -8,7 +8,7 @@ from contextlib import suppress
 from benchmarks.consumer import Consumer
 from benchmarks.fill import KIND, PAYLOAD_BYTES
 from benchmarks.handlers import TIMED
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 BATCH = 100
 AHEAD = 2000

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 FLUSHED = 1.2
 """Seconds after which an idle session has reported its statistics."""

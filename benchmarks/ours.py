@@ -9,7 +9,7 @@ from benchmarks.bench import Bench, Database, at_rest
 from benchmarks.consumer import Consumer
 from benchmarks.meter import usage
 from benchmarks.result import Table
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 WITHIN = 300.0
 CONCURRENCY = 10

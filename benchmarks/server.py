@@ -19,7 +19,7 @@ import asyncpg
 from dev.accounts import OWNER, create_roles, uri_of
 from dev.postgres import embedded
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 SETTINGS = {
     "shared_buffers": "512MB",

@@ -9,7 +9,7 @@ from benchmarks.fill import KIND
 from benchmarks.result import Result, Table, Verdict
 from benchmarks.server import connected
 from benchmarks.wiretap import tapped
-from surelane.queue import Queue
+from surelane_service.engine import Engine
 
 SETTLING = 3.0
 """Seconds in which a worker looks at what it looks at once."""
@@ -21,7 +21,7 @@ async def measure(bench: Bench) -> Result:
     interval, intervals = bench.size(5, 1), bench.size(36, 8)
     async with bench.database() as database:
         async with connected(database.admin) as connection:
-            await Queue(connection).set_cron("nightly", kind=KIND, schedule=YEARLY)
+            await Engine(connection).set_cron("nightly", kind=KIND, schedule=YEARLY)
         async with (
             tapped(database.worker) as (uri, tap),
             consumer.worker(uri, SURELANE_POLL_INTERVAL=f"{interval}s"),

@@ -14,7 +14,7 @@ from benchmarks import consumer, figures, ingest, ours
 from benchmarks.bench import Bench
 from benchmarks.fill import fill
 from benchmarks.result import Bars, Result, Table, Verdict
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 OFF, EVERY, SAMPLED = "no traces", "every event traced", "one event in a hundred traced"
 ARGUMENT = "OTEL_TRACES_SAMPLER_ARG"

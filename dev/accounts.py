@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 OWNER = "surelane"
 GROUPS = ("agent_ingest", "agent_worker", "agent_operator")

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from hypothesis import settings
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import Server, migrated_template, running_server
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import Server
 
 READ_STATS = "pg_read_all_stats"

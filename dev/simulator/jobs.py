@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-import asyncpg
-
 from dev.simulator.delivery import Delivery
 from dev.simulator.model import JSON
-from surelane.pool import UNAVAILABLE, Pool, close_pool, create_pool
+from surelane.calls import Calls, Pool
+from surelane.errors import SurelaneError
 from surelane_service.logs import get_logger
+from surelane_service.pool import close_pool, create_pool
 
 EVERY = timedelta(milliseconds=500)
 AFTER_FAILURE = timedelta(seconds=5)
@@ -55,8 +55,8 @@ class JobWatch:
         if not asked:
             return True
         try:
-            rows = await pool.fetch(_SELECT, asked)
-        except (*UNAVAILABLE, asyncpg.PostgresError) as error:
+            rows = await Calls(pool).fetch(_SELECT, asked)
+        except SurelaneError as error:
             _log.debug("the queue's status cannot be read", reason=str(error))
             return False
         for row in rows:

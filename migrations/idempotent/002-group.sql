@@ -1,7 +1,13 @@
--- The kinds whose events somebody will claim: not paused and, where workers have announced themselves, handled by one of them,
--- or by one that retired within three minutes: as workers are replaced, a kind may have none for some seconds. Measured from
--- the last announcement or retirement, not from now: while no worker runs, those that ran last are what is known. A retirement
--- is forgotten after a day, as a silent worker is.
+-- How long a worker counts as alive after its last announcement. Workers announce themselves every 20 seconds,
+-- those of the previous release once a minute.
+create or replace function agent.alive_for() returns interval
+language sql immutable parallel safe
+return interval '90 seconds';
+
+-- The kinds whose events workers claim: not paused and, once workers have announced themselves, handled by one
+-- that is alive or has just retired. As workers are replaced, a kind may have none for some seconds.
+-- Measured from the last announcement or retirement, not from now: while no worker runs, the last ones are what
+-- is known. A retirement is forgotten after a day, as a silent worker is.
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -9,7 +15,7 @@ set enable_seqscan = on
 as $$
 declare
     _since timestamptz := greatest((select max(seen_at) from agent.worker)
-        , (select max(handled_at) from agent.kind where handled_at > agent.clock() - interval '1 day')) - interval '3 minutes';
+        , (select max(handled_at) from agent.kind where handled_at > agent.clock() - interval '1 day')) - agent.alive_for();
 begin
     return array(
         select k.kind from agent.kind as k where not k.paused
@@ -53,6 +59,10 @@ declare
     _next int8;
     _waits boolean;
 begin
+    -- Most groups hold a single event: nothing follows it.
+    if not exists (select from agent.event where group_key = _group_key and not head) then
+        return;
+    end if;
     loop
         if exists (select from agent.event where group_key = _group_key and not head and claimed_by is not null) then
             select id into _next from agent.event where group_key = _group_key and not head and claimed_by is not null
@@ -253,12 +263,14 @@ begin
             return _kind = any(_kinds);
         end if;
     end if;
-    return not _head.retrying and _head.vt > _vt;
+    -- A head that is visible stays: one that has just taken over got its vt a moment after the next newcomer got its own.
+    return not _head.retrying and _head.vt > greatest(_vt, agent.clock());
 end
 $$;
 
--- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: as its transaction commits, the
--- trigger member_joins looks again. Where two enter an empty group, the second waits for the first at the unique index of heads.
+-- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: the trigger
+-- member_joins locks the head as the transaction commits. Where two transactions enter an empty group,
+-- the second waits for the first at the unique index of heads.
 create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -270,12 +282,13 @@ begin
 end
 $$;
 
--- Locks the head of a group for a member that is about to be committed, so that it cannot leave before the election sees the
--- member; false: there is none. For key share, with which any number of members join at once; for update where the head will
--- step down for this one: raising the lock only then could deadlock with another newcomer. Whoever changes a head locks it for
--- update, nothing weaker: an update that has to move a row to another page, or its values out of line, forgets the key share
--- locks taken meanwhile (PostgreSQL 17 and 18 at least).
-create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz) returns boolean
+-- Locks the head of a group for a new member until the transaction ends. The head cannot leave before the
+-- election sees the member. Returns false if the group has no head.
+-- The lock is `for key share`, so any number of members join at once. It is `for update` where the head steps
+-- down for this member, or where the caller asks for it (_alone): raising a lock later could deadlock with
+-- another newcomer. Everything that changes a head locks it `for update`. With a weaker lock, an update that
+-- moves the row to another page forgets the key share locks taken meanwhile (PostgreSQL 17 and 18 at least).
+create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -283,7 +296,7 @@ set jit = off
 as $$
 begin
     while exists (select from agent.event where group_key = _group_key and head) loop
-        if agent.head_yields(_group_key, _kind, _vt) then
+        if _alone or agent.head_yields(_group_key, _kind, _vt) then
             perform from agent.event where group_key = _group_key and head for update;
         else
             perform from agent.event where group_key = _group_key and head for key share;

@@ -139,6 +139,23 @@ begin
 end
 $$;
 
+-- The id of an event that is in the queue or in history under the natural key of this one. The queue first:
+-- an event moves from there to history.
+create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _key text := agent.stored_item_key(_item_key, _event);
+    _id int8 := (select id from agent.event where item_key = _key);
+begin
+    if _id is null then
+        select agent.find_in_history(_key, happened.event_ts, happened.exact) into _id from agent.event_time(_event, agent.clock()) as happened;
+    end if;
+    return _id;
+end
+$$;
+
 -- Inserts a Slack event: the whole envelope or a bare event. Returns its id; of a duplicate, the id of the event that is
 -- there already, whether it is queued, running or in history.
 create or replace function agent.insert_event(_event jsonb) returns int8
@@ -146,9 +163,10 @@ language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$ select id from agent.store_event(_event, null, null) $$;
 
--- Stores those of a batch that are plainly new, in one statement, and returns their ids, of _ids. Rows go in one after the other, in the
--- order of their groups and keys, each once its group has been entered. Left out: what has a twin, in the queue, in history or earlier
--- in the batch, and the first event of a group that another transaction is just giving a head.
+-- Stores the new events of a batch in one statement and returns their ids (of _ids). Rows go in one by one, in
+-- the order of their groups and keys. Each locks the head of its group first, so batches wait in one order.
+-- Left out: an event with a duplicate in the queue, in history or earlier in the batch, and the first event of
+-- a group to which another transaction has just given a head.
 create or replace function agent.store_new_events(_ids int8[], _events jsonb[], _traceparents text[], _item_keys text[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -174,9 +192,11 @@ begin
         order by read.item_key, nth
     ), stored as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
-        select id, event_ts, agent.clock(), event, kind, item_key, group_key, group_key is null or not agent.enter_group(group_key, kind, _now)
+        select id, event_ts, agent.clock(), event, kind, item_key, group_key
+        , group_key is null or not agent.lock_head(group_key, kind, _now, several)
         , agent.lane(group_key), agent.clock(), traceparent
-        from new order by group_key, item_key
+        from (select *, min(kind) over same_group <> max(kind) over same_group as several from new window same_group as (partition by group_key)) as grouped
+        order by group_key, item_key
         on conflict do nothing returning id, item_key, event_ts
     )
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
@@ -196,8 +216,10 @@ begin
 end
 $$;
 
--- Inserts a batch in one transaction, each with its own answer. Gives up after 500 ms on a lock (55P03): the caller
--- then inserts singly, so that one blocked event does not delay the others. Sorted, so that batches never deadlock.
+-- Inserts a batch in one transaction; answers each event by its place. Gives up after waiting 500 ms for a lock
+-- (55P03): the caller then inserts singly, so that one blocked event does not delay the others.
+-- Batches lock groups and keys in one order, so they cannot deadlock. An event that lost the race to be the
+-- first of its group cannot go in out of order: the batch is rolled back to its start and stored again.
 create or replace function agent.insert_events(_events jsonb[], _traceparents text[] default null, _item_keys text[] default null)
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
@@ -214,12 +236,24 @@ begin
     -- At once, not at commit: waiting for a head is bounded here.
     set constraints agent.member_joins immediate;
     perform agent.register_kinds(array(select agent.event_kind(event) from unnest(_events) as event));
-    _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
+    for _turn in 1..4 loop
+        begin
+            _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
+            exit when cardinality(_stored) = cardinality(_ids) or _turn = 4;
+            exit when not exists (
+                select from unnest(_ids, _events, _item_keys) as g (id, event, item_key)
+                where g.id <> all(_stored) and jsonb_typeof(g.event) = 'object'
+                and agent.known_event(g.event, g.item_key) is null);
+            raise sqlstate 'SL001';
+        exception when sqlstate 'SL001' then
+            null;
+        end;
+    end loop;
     return query select nth::int4, given.id, false from unnest(_ids) with ordinality as given (id, nth) where given.id = any(_stored);
     if cardinality(_stored) = cardinality(_ids) then
         return;
     end if;
-    -- The rest, which is rarely anything but repeated deliveries, one by one.
+    -- The others one by one; almost all are repeated deliveries. One that is known locks no group.
     for _given in
         select g.event, g.traceparent, g.item_key, g.nth
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as g (id, event, traceparent, item_key, nth)
@@ -227,6 +261,12 @@ begin
         order by agent.event_group_key(g.event), agent.stored_item_key(g.item_key, g.event), g.nth
     loop
         ordinal := _given.nth;
+        id := agent.known_event(_given.event, _given.item_key);
+        duplicate := true;
+        if id is not null then
+            return next;
+            continue;
+        end if;
         select stored.id, stored.duplicate into id, duplicate
         from agent.store_event(_given.event, _given.traceparent, _given.item_key) as stored;
         return next;

@@ -161,141 +161,213 @@ begin
 end
 $$;
 
--- Ends claims whose attempts are not counted; events that were asked to be cancelled meanwhile end here. The caller holds the
--- locks. Returns the ids of those that it could settle.
-create or replace function agent.give_back(_held int8[], _pauses interval[] default null) returns int8[]
+-- Completes claims that belong to groups or that a continuation waits for. Returns the ids that ended.
+create or replace function agent.settle_completed(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
-    _settled int8[] := agent.hold_endings(_held, _cancelled, 'cancelled');
+    _ended record;
 begin
-    perform agent.archive_events(array(select id from unnest(_settled) as id where id = any(_cancelled)), 'cancelled', 'cancelled while running');
-    perform agent.return_events(_settled, false, _held, _pauses);
-    return _settled;
+    select * into _ended
+    from agent.end_events(_ids, _claims, agent.hold_groups(_ids), 'completed', null, _results, agent.hold_continuations(_ids, 'completed'));
+    if _ended.continuations is not null then
+        perform agent.children_ended(_ended.continuations, 'completed');
+    end if;
+    return coalesce(_ended.ended, '{}');
 end
 $$;
 
--- Of a batch, completes members of groups and children of continuations; returns the ids that ended. Waits 30 ms at most, and
--- only where it cannot step over a row that another transaction has locked. Where that was too short it tries the halves, so
--- that everything but what needs that row ends.
-create or replace function agent.complete_others(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
+-- Records failed attempts; returns the ids that were settled. An event is tried again after its pause. It ends as
+-- failed if that was its last attempt or if the failure is final, and as cancelled if that was asked for.
+create or replace function agent.settle_failed(_ids int8[], _claims int4[], _failures jsonb[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _of int8[] := agent.latest_claims(_ids, _claims);
+    _held int8[] := agent.hold_claims(_ids, _claims);
+    _cancelled int8[] := array(select e.id from agent.event as e where e.id = any(_held) and e.cancelled_by is not null);
+    _failed int8[] := array(
+        select e.id from agent.event as e cross join lateral (select _failures[array_position(_of, e.id)]) as given (failure)
+        where e.id = any(_held) and (coalesce((failure ->> 'final')::boolean, false)
+            or e.attempts >= coalesce(e.max_attempts, (agent.attempts_of(array[e.kind], (failure ->> 'max_attempts')::int4))[1])));
+begin
+    _held := agent.hold_endings(_held, _cancelled || _failed, 'failed');
+    update agent.event as e set errors = e.errors || jsonb_build_array(coalesce(_failures[array_position(_of, e.id)] -> 'error', '{}'))
+    where e.id = any(_held);
+    perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.id = any(_cancelled))
+        , 'cancelled', 'cancelled while running');
+    perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.id = any(_failed))
+        , 'failed', 'attempts_exhausted', _of, array(select failure ->> 'reason' from unnest(_failures) as failure));
+    perform agent.return_events(_held, true, _of, array(
+        select make_interval(secs => (failure ->> 'retry_in')::float8) from unnest(_failures) as failure));
+    return _held;
+end
+$$;
+
+-- Ends claims whose attempts are not counted; each event is visible again after its pause. An event that was asked
+-- to be cancelled meanwhile ends. Returns the ids that were settled.
+create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _held int8[] := agent.hold_claims(_ids, _claims);
+    _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
+begin
+    _held := agent.hold_endings(_held, _cancelled, 'cancelled');
+    perform agent.archive_events(array(select id from unnest(_held) as id where id = any(_cancelled)), 'cancelled', 'cancelled while running');
+    perform agent.return_events(_held, false, agent.latest_claims(_ids, _claims), array(
+        select make_interval(secs => (pause ->> 'pause')::float8) from unnest(_pauses) as pause));
+    return _held;
+end
+$$;
+
+-- Settles claims that all have the same outcome; returns the ids that were settled. It steps over rows that another
+-- transaction has locked. Where it must wait, it waits 30 ms at most; then it is rolled back and tries the halves,
+-- so that all but the blocked event settle. An event that cannot be settled (history refuses it, or its argument
+-- is wrong) is found in the same way: it stays claimed, with a warning. Alone (_alone), it raises the error.
+create or replace function agent.settle_alike(_outcome text, _ids int8[], _claims int4[], _arguments jsonb[], _alone boolean) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 set lock_timeout = '30ms'
 as $$
 declare
     _half int4 := cardinality(_ids) / 2;
-    _others record;
 begin
     begin
-        select * into _others
-        from agent.end_events(_ids, _claims, agent.hold_groups(_ids), 'completed', null, _results, agent.hold_continuations(_ids, 'completed'));
-        if _others.continuations is not null then
-            perform agent.children_ended(_others.continuations, 'completed');
-        end if;
-        return coalesce(_others.ended, '{}');
-    exception when lock_not_available or deadlock_detected then
-        if _half = 0 then
-            return '{}';
-        end if;
+        return case _outcome
+            when 'complete' then agent.settle_completed(_ids, _claims, _arguments)
+            when 'fail' then agent.settle_failed(_ids, _claims, _arguments)
+            when 'fan_out' then agent.settle_fanned_out(_ids[1], _claims[1], _arguments[1])
+            when 'await' then agent.settle_awaiting(_ids[1], _claims[1], _arguments[1])
+            else agent.settle_returned(_ids, _claims, _arguments) end;
+    exception
+        when lock_not_available or deadlock_detected then
+            if _half = 0 then
+                return '{}';
+            end if;
+        when others then
+            -- Another transaction, a lack of resources or a timeout: not the event's fault.
+            if _alone or left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
+                raise;
+            elsif _half = 0 then
+                -- Without the error's own text, which may quote the event.
+                raise warning 'event % cannot be settled as %: SQLSTATE %', _ids[1], _outcome, sqlstate;
+                return '{}';
+            end if;
     end;
-    return agent.complete_others(_ids[:_half], _claims[:_half], _results[:_half])
-        || agent.complete_others(_ids[_half + 1:], _claims[_half + 1:], _results[_half + 1:]);
+    return agent.settle_alike(_outcome, _ids[:_half], _claims[:_half], _arguments[:_half], false)
+        || agent.settle_alike(_outcome, _ids[_half + 1:], _claims[_half + 1:], _arguments[_half + 1:], false);
 end
 $$;
 
--- Moves claimed events to history as completed, with their results; each answers done, stale or busy. What is left of a batch
--- after the plain events is looked at again, with its groups and continuations held.
-create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
+-- Completes claims: plain events in one pass, then members of groups and children of continuations. Returns the ids that ended.
+create or replace function agent.settle_plain(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _ended int8[];
+begin
+    begin
+        _ended := (select ended from agent.end_events(_ids, _claims, null, 'completed', null, _results));
+    exception when others then
+        if cardinality(_ids) = 1 and sqlstate <> '55P03' or left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
+            raise;
+        end if;
+    end;
+    if coalesce(cardinality(_ended), 0) < cardinality(_ids) then
+        _ended := coalesce(_ended, '{}') || agent.settle_alike('complete', _ids, _claims, _results, cardinality(_ids) = 1);
+    end if;
+    return coalesce(_ended, '{}');
+end
+$$;
+
+-- Settles claims: what the attempts came to, fenced by the number of the claim. Answers each by its place:
+-- done; stale, where the claim no longer stands; busy, where another transaction has locked what it needs, or
+-- where the outcome of this event was refused: send it again. One item delays no other.
+-- _outcomes, each with its argument in _arguments (null: all complete):
+--   complete  the result, or null
+--   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text}
+--   release   null: the attempt is not counted and begins again at once
+--   snooze    {"pause": seconds}: the same after a pause
+--   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these
+--   await     {"until": time}: parks the event until agent.answer_event ends it
+create or replace function agent.settle(_ids int8[], _claims int4[], _outcomes text[] default null, _arguments jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _ended int8[] := (select ended from agent.end_events(_ids, _claims, null, 'completed', null, _results));
+    _order text[] := array['complete', 'fail', 'release', 'snooze', 'await', 'fan_out'];
+    _alike record;
+    _settled int8[];
 begin
-    if coalesce(cardinality(_ended), 0) < cardinality(_ids) then
-        _ended := coalesce(_ended, '{}') || agent.complete_others(_ids, _claims, _results);
+    if _outcomes is null then
+        _settled := agent.settle_plain(_ids, _claims, _arguments);
+        return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _settled) as a;
+        return;
+    elsif cardinality(_outcomes) <> cardinality(_ids) or not _outcomes <@ _order then
+        raise invalid_parameter_value using message = format('every claim has an outcome: %s', array_to_string(_order, ', '));
     end if;
-    return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _ended) as a;
+    for _alike in
+        select given.outcome, array_agg(nth order by nth) as places, array_agg(id order by nth) as ids
+        , array_agg(claim order by nth) as claims, array_agg(argument order by nth) as arguments
+        from unnest(_ids, _claims, _outcomes, _arguments) with ordinality as given (id, claim, outcome, argument, nth)
+        group by given.outcome, case when given.outcome in ('await', 'fan_out') then nth end
+        order by array_position(_order, given.outcome), min(nth)
+    loop
+        if _alike.outcome = 'complete' then
+            _settled := agent.settle_plain(_alike.ids, _alike.claims, _alike.arguments);
+        else
+            _settled := agent.settle_alike(_alike.outcome, _alike.ids, _alike.claims, _alike.arguments, cardinality(_ids) = 1);
+        end if;
+        return query select _alike.places[a.ordinal]::int4, a.answer from agent.settle_answers(_alike.ids, _alike.claims, _settled) as a;
+    end loop;
 end
 $$;
 
--- Records failed attempts. An event is tried again after its _retry_in; it goes to history at once, as failed, where that
--- was its last attempt or _final says so, and as cancelled where it was asked to be cancelled meanwhile. Where a lock is not
--- to be had within 30 ms it tries the halves of the batch, as complete_others does.
+-- The functions below keep the names under which programs know them.
+
+-- Completes claims, with their results.
+create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
+returns table (ordinal int4, answer text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;
+end
+$$;
+
+-- Records failed attempts. _max_attempts holds where neither the event nor its kind has a maximum.
 create or replace function agent.fail_events
 ( _ids int8[], _claims int4[], _errors jsonb[], _retry_in interval[], _final boolean[] default null, _reasons text[] default null
 , _max_attempts int4 default null
 ) returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
-set lock_timeout = '30ms'
 as $$
-declare
-    _half int4 := cardinality(_ids) / 2;
-    _of int8[] := agent.latest_claims(_ids, _claims);
-    _held int8[];
-    _cancelled int8[];
-    _failed int8[];
 begin
-    begin
-        _held := agent.hold_claims(_ids, _claims);
-        _cancelled := array(select e.id from agent.event as e where e.id = any(_held) and e.cancelled_by is not null);
-        _failed := array(select e.id from agent.event as e where e.id = any(_held)
-            and (e.attempts >= coalesce(e.max_attempts, (agent.attempts_of(array[e.kind], _max_attempts))[1]) or coalesce(_final[array_position(_of, e.id)], false)));
-        _held := agent.hold_endings(_held, _cancelled || _failed, 'failed');
-        update agent.event as e set errors = e.errors || jsonb_build_array(coalesce(_errors[array_position(_of, e.id)], '{}')) where e.id = any(_held);
-
-        perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.id = any(_cancelled))
-            , 'cancelled', 'cancelled while running');
-        perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.id = any(_failed))
-            , 'failed', 'attempts_exhausted', _of, _reasons);
-        perform agent.return_events(_held, true, _of, _retry_in);
-    exception when lock_not_available or deadlock_detected then
-        if _half > 0 then
-            return query select a.ordinal, a.answer
-            from agent.fail_events(_ids[:_half], _claims[:_half], _errors[:_half], _retry_in[:_half], _final[:_half], _reasons[:_half], _max_attempts) as a;
-            return query select a.ordinal + _half, a.answer
-            from agent.fail_events(_ids[_half + 1:], _claims[_half + 1:], _errors[_half + 1:], _retry_in[_half + 1:], _final[_half + 1:]
-                , _reasons[_half + 1:], _max_attempts) as a;
-            return;
-        end if;
-        _held := '{}';
-    end;
-    return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _held) as a;
+    return query select a.ordinal, a.answer from agent.settle(_ids, _claims, array_fill('fail'::text, array[cardinality(_ids)]), array(
+        select jsonb_build_object('error', coalesce(_errors[nth], '{}'), 'retry_in', extract(epoch from _retry_in[nth])
+            , 'final', _final[nth], 'reason', _reasons[nth], 'max_attempts', _max_attempts)
+        from generate_series(1, cardinality(_ids)) as nth order by nth)) as a;
 end
 $$;
 
--- Gives claimed events back at once, their attempts not counted. Where a lock is not to be had within 30 ms it tries the halves
--- of the batch, as complete_others does.
+-- Releases claims: the events are visible again at once, their attempts not counted.
 create or replace function agent.release_events(_ids int8[], _claims int4[])
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
-set lock_timeout = '30ms'
 as $$
-declare
-    _half int4 := cardinality(_ids) / 2;
-    _held int8[];
 begin
-    begin
-        _held := agent.give_back(agent.hold_claims(_ids, _claims));
-    exception when lock_not_available or deadlock_detected then
-        if _half > 0 then
-            return query select a.ordinal, a.answer from agent.release_events(_ids[:_half], _claims[:_half]) as a;
-            return query select a.ordinal + _half, a.answer from agent.release_events(_ids[_half + 1:], _claims[_half + 1:]) as a;
-            return;
-        end if;
-        _held := '{}';
-    end;
-    return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _held) as a;
+    return query select a.ordinal, a.answer from agent.settle(_ids, _claims, array_fill('release'::text, array[cardinality(_ids)])) as a;
 end
 $$;
 
@@ -303,19 +375,9 @@ $$;
 create or replace function agent.snooze_event(_id int8, _claim int4, _pause interval) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
-set lock_timeout = '30ms'
 as $$
-declare
-    _held int8[];
 begin
-    begin
-        _held := agent.give_back(agent.hold_claims(array[_id], array[_claim]), array[_pause]);
-    exception when lock_not_available or deadlock_detected then
-        _held := '{}';
-    end;
-    return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
+    return (select answer from agent.settle(array[_id], array[_claim], array['snooze'], array[jsonb_build_object('pause', extract(epoch from _pause))]));
 end
 $$;
 

@@ -65,34 +65,38 @@ begin
 end
 $$;
 
--- Completes a claimed event and starts its children and their continuation, in one transaction and fenced: a handler that
--- is tried again starts them once. The continuation stands in for the event: whatever waited for that waits for this. Busy
--- also where a child, or its group, cannot be entered at once because of another transaction.
-create or replace function agent.continue_event(_id int8, _claim int4, _children jsonb, _continuation jsonb, _result jsonb default null) returns text
+-- Completes a claim and starts its children and their continuation, in one transaction and fenced: a handler
+-- that is tried again starts them once. The continuation takes the event's place: what waited for the event
+-- waits for it. Busy also where a child or its group cannot be entered at once. Returns the id if it was settled.
+create or replace function agent.settle_fanned_out(_id int8, _claim int4, _fan jsonb) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 set lock_timeout = '100ms'
 as $$
 declare
-    _held int8[];
-    _continues int8;
+    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+    _continues int8 := (select continuation_id from agent.event where id = any(_held));
 begin
-    begin
-        _held := agent.hold_claims(array[_id], array[_claim]);
-        if _held <> '{}' then
-            select continuation_id into _continues from agent.event where id = _id;
-            perform agent.fan_out(_children, _continuation, _continues);
-            update agent.event set continuation_id = null where id = _id;
-            perform agent.archive_events(_held, 'completed', null, _held, null, array[_result]);
-            -- At once, not at commit: waiting for a head is bounded here.
-            set constraints agent.member_joins immediate;
-        end if;
-    exception when lock_not_available or deadlock_detected then
-        _held := '{}';
-    end;
-    return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
+    if _held <> '{}' then
+        perform agent.fan_out(_fan -> 'children', _fan -> 'continuation', _continues);
+        update agent.event set continuation_id = null where id = _id;
+        perform agent.archive_events(_held, 'completed', null, _held, null, array[_fan -> 'result']);
+        -- At once, not at commit: waiting for a head is bounded here.
+        set constraints agent.member_joins immediate;
+    end if;
+    return _held;
+end
+$$;
+
+-- Completes a claimed event and starts its children and their continuation.
+create or replace function agent.continue_event(_id int8, _claim int4, _children jsonb, _continuation jsonb, _result jsonb default null) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select answer from agent.settle(array[_id], array[_claim], array['fan_out'], array[
+        jsonb_build_object('children', _children, 'continuation', _continuation)
+        || case when _result is null then '{}' else jsonb_build_object('result', _result) end]));
 end
 $$;
 
@@ -110,40 +114,45 @@ begin
 end
 $$;
 
--- Parks a claimed event until agent.answer_event ends it; past its deadline it expires. One that was asked to be cancelled
--- meanwhile ends here. Fenced.
-create or replace function agent.await_event(_id int8, _claim int4, _deadline timestamptz) returns text
+-- Parks a claim until agent.answer_event ends the event; past its deadline the event expires. One that was asked
+-- to be cancelled meanwhile ends here. Returns the id if it was settled.
+create or replace function agent.settle_awaiting(_id int8, _claim int4, _awaited jsonb) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 set lock_timeout = '100ms'
 as $$
 declare
-    _held int8[];
-    _cancelled int8[];
+    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+    _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
 begin
-    begin
-        _held := agent.hold_claims(array[_id], array[_claim]);
-        _cancelled := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
-        _held := agent.hold_endings(_held, _cancelled, 'cancelled');
-        if _held <> '{}' then
-            perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
-            update agent.event set vt = 'infinity', deadline = _deadline, claimed_by = null, heartbeat_at = null, retrying = false where id = _id;
-            perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
-        end if;
-    exception when lock_not_available or deadlock_detected then
-        _held := '{}';
-    end;
-    return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
+    _held := agent.hold_endings(_held, _cancelled, 'cancelled');
+    if _held <> '{}' then
+        perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
+        update agent.event set vt = 'infinity', deadline = (_awaited ->> 'until')::timestamptz, claimed_by = null, heartbeat_at = null, retrying = false
+        where id = _id;
+        perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
+    end if;
+    return _held;
 end
 $$;
 
--- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done', 'running' when its attempt has not
--- parked it yet (try again), or 'unknown': it awaits nothing, or its deadline has passed.
+-- Parks a claimed event until agent.answer_event ends it.
+create or replace function agent.await_event(_id int8, _claim int4, _deadline timestamptz) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select answer from agent.settle(array[_id], array[_claim], array['await'], array[jsonb_build_object('until', _deadline)]));
+end
+$$;
+
+-- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done'; 'running' when
+-- its attempt has not parked it yet, or another transaction has locked it for half a second (try again); or
+-- 'unknown': it awaits nothing, or its deadline has passed.
 create or replace function agent.answer_event(_id int8, _result jsonb) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '500ms'
 set enable_seqscan = off
 set jit = off
 as $$
@@ -161,6 +170,8 @@ begin
     end if;
     perform agent.archive_events(array[_id], 'completed', null, array[_id], null, array[_result]);
     return 'done';
+exception when lock_not_available or deadlock_detected then
+    return 'running';
 end
 $$;
 

@@ -26,7 +26,18 @@ CUTS = 3
 """How often a worker is cut off until it had something to say: whether it ends an event just then is chance."""
 FULL = 15
 """Seconds every connection of the database is taken."""
+HELD = 10
+"""Seconds an operator's open transaction holds events locked: twice a lease."""
+PAUSED = 10
+"""Seconds a kind is paused."""
 
+
+LOCK_WAITING = f"""
+with locked as materialized (select id from agent.event where claimed_by is null for update)
+, counted as materialized (select count(*) as events from locked)
+select events, case when events > 0 then pg_sleep({HELD}) end from counted
+"""
+"""Locks the events that wait at the moment and keeps the transaction open, if there are any."""
 
 BUSY = """
 select split_part(claimed_by, ':', 1) from agent.event
@@ -114,6 +125,22 @@ async def connections_taken(project: Project) -> float:
     on_network = ("run", "--rm", f"--network={project.name}_database", "--entrypoint=python", HELPER)
     held = await _docker(*on_network, "-c", program, str(FULL), dsn)
     assert int(held) >= 90, f"only {held} connections could be had"
+    return time.time()
+
+
+async def events_locked(project: Project) -> float:
+    """An operator's transaction locks the events that wait, and stays open for a while."""
+    async with asyncio.timeout(60):
+        while (await asyncio.to_thread(project.query, LOCK_WAITING)).startswith("0"):
+            pass
+    return time.time()
+
+
+async def kind_paused(project: Project) -> float:
+    """The only kind of event is paused, and resumed after a while."""
+    await asyncio.to_thread(project.query, "select agent.pause_kind('slack.app_mention')")
+    await asyncio.sleep(PAUSED)
+    await asyncio.to_thread(project.query, "select agent.resume_kind('slack.app_mention')")
     return time.time()
 
 

@@ -42,3 +42,14 @@ async def test_a_worker_that_stood_still_for_longer_than_its_lease_goes_no_furth
 
 async def test_a_database_without_free_connections_is_survived(stage: Stage) -> None:
     await stage.play(f"every connection is taken for {faults.FULL} s", faults.connections_taken)
+
+
+async def test_an_open_transaction_that_locks_events_holds_up_no_others(stage: Stage) -> None:
+    row = await stage.play(
+        f"an open transaction locks waiting events for {faults.HELD} s", faults.events_locked
+    )
+    assert row.handlers_stopped == 0, "a lease was lost behind a lock"
+
+
+async def test_a_paused_kind_goes_on_where_it_was(stage: Stage) -> None:
+    await stage.play(f"the kind is paused for {faults.PAUSED} s", faults.kind_paused)

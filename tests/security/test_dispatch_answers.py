@@ -11,7 +11,8 @@ from aiohttp import ClientSession, web
 from examples.dispatch.agent import Agent
 
 from surelane import Queue
-from surelane.pool import Connection
+from surelane.calls import Connection
+from surelane_service.engine import Engine
 from surelane_service.probes import serving
 from surelane_service.settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
@@ -55,7 +56,7 @@ async def parked(connection: Connection) -> int:
     queue = Queue(connection)
     identity = await queue.enqueue("dispatch-execute", {"agent": "scribe", "task": "?"})
     (row,) = await claim(connection, "dispatch-execute")
-    await queue.await_event(*pair(row), datetime.now(UTC) + LATER)
+    await Engine(connection).await_event(*pair(row), datetime.now(UTC) + LATER)
     return identity
 
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import Server, as_role
 
 EMPTY = "".join(f"delete from agent.{table};" for table in ("event", "event_hist", "kind", "worker", "cron"))

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_migrations.files import discover
 from surelane_migrations.runner import Migration
 from surelane_migrations.settings import LockSettings

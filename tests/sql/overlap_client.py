@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from surelane.calls import Pool
 from surelane.errors import Conflict
-from surelane.events import Completion, Failure, Settled
-from surelane.pool import RETRYABLE, close_pool, create_pool
 from surelane.queue import Queue
+from surelane_service.engine import Completion, Engine, Failure, Settled
+from surelane_service.intake import Intake
+from surelane_service.pool import RETRYABLE, close_pool, create_pool
 
 Result = TypeVar("Result")
 
@@ -32,7 +34,7 @@ async def main() -> None:
     number = 0
     try:
         while not stop.is_set():
-            await round_of_work(Queue(ingest), Queue(worker), number)
+            await round_of_work(ingest, worker, number)
             print(f"round {number}", flush=True)  # noqa: T201
             number += 1
     finally:
@@ -45,31 +47,33 @@ def _heed_end_of_input(stop: threading.Event) -> None:
     stop.set()
 
 
-async def round_of_work(ingest: Queue, worker: Queue, number: int) -> None:
+async def round_of_work(intake_pool: Pool, worker_pool: Pool, number: int) -> None:
     """One event completed, one failed, one released and deleted, one scheduled and cancelled."""
+    intake, ingest = Intake(intake_pool), Queue(intake_pool)
+    engine, worker = Engine(worker_pool), Queue(worker_pool)
     texts = [
         f'{{"type": "app_mention", "event_ts": "{1_760_000_000 + number}.{which}", "client_msg_id": "{which}"}}'
         for which in range(2)
     ]
-    await retried(lambda: ingest.insert_events(texts))
+    await retried(lambda: intake.insert_events(texts))
     await retried(lambda: ingest.insert_event(texts[0].replace('"0"', '"2"')))
-    claimed = await retried(lambda: worker.claim_events([KIND], 3, worker="overlap"))
+    claimed = await retried(lambda: engine.claim_events([KIND], 3, worker="overlap"))
     assert len(claimed) == 3, claimed
     first, second, third = claimed
     assert first.slack["type"] == "app_mention"
-    completed = await retried(lambda: worker.complete_events([Completion(first.id, first.claim, '"done"')]))
+    completed = await retried(lambda: engine.complete_events([Completion(first.id, first.claim, '"done"')]))
     failure = Failure(second.id, second.claim, '{"type": "E", "message": "m"}', final=True, reason="overlap")
-    failed = await retried(lambda: worker.fail_events([failure]))
-    released = await retried(lambda: worker.release_events([(third.id, third.claim)]))
+    failed = await retried(lambda: engine.fail_events([failure]))
+    released = await retried(lambda: engine.release_events([(third.id, third.claim)]))
     assert [*completed, *failed, *released] == [Settled.DONE] * 3, (completed, failed, released)
-    again = await retried(worker.claim_event)
+    again = await retried(engine.claim_event)
     assert again is not None
-    await retried(lambda: worker.delete_event(again.id))
+    await retried(lambda: engine.delete_event(again.id))
     later = datetime.now(UTC) + timedelta(hours=1)
     await retried(lambda: worker.enqueue("overlap-job", {}, run_at=later, item_key=f"overlap-{number}"))
     assert await retried(lambda: worker.cancel(f"overlap-{number}")) == "cancelled"
-    await retried(worker.delete_expired_events)
-    assert await retried(worker.schema_version)
+    await retried(engine.delete_expired_events)
+    assert await retried(engine.schema_version)
 
 
 async def retried(call: Callable[[], Awaitable[Result]]) -> Result:

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 Row = asyncpg.Record
 Pair = tuple[int, int]

@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from surelane.calls import Connection
 from surelane.events import Event
-from surelane.pool import Connection
-from surelane.queue import Queue, Row
+from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
@@ -50,7 +50,7 @@ async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
     assert await claim(queue) == []
 
 
-def event_of(row: Row, prior_vt: datetime | None) -> Event:
+def event_of(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
     """A claimed row as an event, each field by its name."""
     named = {**row, "body": row["event"], "claim": len(row["claimed"]), "prior_vt": prior_vt}
     return Event(**{field.name: named[field.name] for field in fields(Event)})
@@ -62,11 +62,11 @@ async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> 
         "update agent.event set attempts = 1, max_attempts = 7, errors = '[1]', notes = '{}', traceparent = 't'"
         ", lane = 5, enqueued_at = enqueued_at - interval '1 day' returning vt"
     )
-    (batched,) = await Queue(queue).claim_events(["slack.app_mention"], 1, worker="w")
+    (batched,) = await Engine(queue).claim_events(["slack.app_mention"], 1, worker="w")
     assert (row := await live(queue, identity)) is not None
     assert batched == event_of(row, vt)
     await release(queue, (batched.id, batched.claim))
-    single = await Queue(queue).claim_event()
+    single = await Engine(queue).claim_event()
     assert (row := await live(queue, identity)) is not None
     assert single == event_of(row, None)
 

@@ -2,9 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from surelane.events import Peek
-from surelane.pool import Connection
-from surelane.queue import Queue
+from surelane.calls import Connection
+from surelane_service.engine import Engine, Peek
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue, pair, release
 from tests.sql.test_claim import LANES
@@ -23,7 +22,7 @@ async def enqueue_in(queue: Connection, lane: int, kind: str = "job", at: dateti
 
 
 async def peek(queue: Connection, cursors: list[datetime | None] | None = None) -> Peek:
-    return await Queue(queue).peek_events(KINDS, HOUR, cursors=cursors)
+    return await Engine(queue).peek_events(KINDS, HOUR, cursors=cursors)
 
 
 def found(peeked: Peek) -> dict[tuple[int, str], datetime]:
@@ -80,19 +79,18 @@ async def test_a_peek_neither_takes_nor_waits_for_a_lock(queue: Connection, conn
 
 
 async def test_a_peek_tells_when_the_next_schedule_is_due(queue: Connection) -> None:
-    client = Queue(queue)
     assert (await peek(queue)).cron_in is None
     now = await queue.fetchval("select agent.clock()")
-    await client.set_cron("later", kind="tick", schedule="* * * * *", next_at=now + HOUR)
+    await Engine(queue).set_cron("later", kind="tick", schedule="* * * * *", next_at=now + HOUR)
     assert 3590 < ((await peek(queue)).cron_in or 0) <= 3600
-    await client.set_cron("overdue", kind="tick", schedule="* * * * *", next_at=now - HOUR)
+    await Engine(queue).set_cron("overdue", kind="tick", schedule="* * * * *", next_at=now - HOUR)
     assert (await peek(queue)).cron_in == 0
 
 
 async def test_a_peek_brings_the_queues_figures_along_where_it_is_asked_to(queue: Connection) -> None:
     await enqueue(queue)
     await queue.execute("update agent.measurement set due = '-infinity'")
-    peeked = await Queue(queue).peek_events(KINDS, HOUR, measure=True)
+    peeked = await Engine(queue).peek_events(KINDS, HOUR, measure=True)
     assert peeked.figures is not None
     assert [(kind.kind, kind.pending) for kind in peeked.figures.kinds] == [("job", 1)]
     assert abs(peeked.figures.clock_offset) < timedelta(seconds=5)

@@ -8,7 +8,7 @@ from random import Random
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     Pair,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 
 DOCUMENTED = {
     "insert_event": ["_event jsonb"],

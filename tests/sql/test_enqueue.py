@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
@@ -170,7 +170,7 @@ async def test_a_batch_answers_each_job_in_its_place(queue: Connection) -> None:
     assert (rows[4]["id"], rows[6]["id"]) == (rows[0]["id"], rows[5]["id"])
     group = [row for row in await claim(queue) if row["group_key"] == "g"]
     assert [json.loads(row["event"])["n"] for row in group] == [0, 1], "a group keeps the order given"
-    assert [row["max_attempts"] for row in group] == [None, 7]
+    assert [row["max_attempts"] for row in group] == [3, 7], "a claim says the maximum that holds"
 
     again = await enqueue_jobs(queue, [{"kind": "job", "item_key": "new"}, batch[1]], "replace")
     assert [row["duplicate"] for row in again] == [False, True]
@@ -410,6 +410,8 @@ async def test_a_page_costs_the_same_however_long_history_is(queue: Connection) 
     transaction = queue.transaction()
     await transaction.start()
     for filters, wanted in FILTERS.items():
+        # The first call passes over the dead rows of earlier tests, and marks them in the index.
+        await queue.fetch(f"select * from agent.list_jobs({filters})")
         plan = await queue.fetchval(
             f"explain (analyze, buffers, format json) select * from agent.list_jobs({filters})"
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,

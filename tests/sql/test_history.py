@@ -5,7 +5,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, insert, live, pair
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.queue_steps import claim_one, complete, enqueue, envelope, insert, live
 
 SLACKS_EXAMPLE = datetime(2023, 11, 14, 22, 13, 20, 100, tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     all_done,
@@ -260,7 +260,8 @@ async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
     async with asyncio.timeout(60):
         async with other.transaction():
             if scheduled:
-                await enqueue(other, group_key="T1:D1")  # takes over, and holds the heads for no key update
+                await enqueue(other, group_key="T1:D1")
+                await other.execute("set constraints agent.member_joins immediate")  # takes over at once
             else:
                 await other.execute("select from agent.event where id = $1 for update", head)
             batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D2"), in_thread("Ev1", "D1")))

@@ -6,7 +6,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,

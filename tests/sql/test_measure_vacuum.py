@@ -5,7 +5,7 @@ import json
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import Server
 from tests.sql.conftest import Connect
 from tests.vacuum import holder, owner_sees_sessions, snapshot_held

@@ -9,7 +9,7 @@ import pytest
 from dev.accounts import OWNER, uri_of
 from dev.postgres import embedded
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import CRASHABLE, as_role
 from tests.sql.migrations import command, connected, server_directory
 

@@ -11,7 +11,7 @@ import pytest
 from dev.accounts import OWNER, prepare, uri_of
 from dev.postgres import Postgres, embedded
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_migrations.errors import UnreachableError
 from tests.databases import CRASHABLE
 from tests.sql.migrations import (

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import Server
 from tests.sql.queue_steps import envelope
 

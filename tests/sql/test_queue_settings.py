@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from surelane.events import DEAD_FOR, DEFAULT_MAX_ATTEMPTS
-from surelane.pool import Connection
-from surelane.queue import Queue
+from surelane.calls import Connection
 from surelane_operator.operations import Operations
+from surelane_service.engine import DEAD_FOR, DEFAULT_MAX_ATTEMPTS, Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, claim_one, ending, enqueue, fail, live, pair, sweep
 
@@ -19,7 +18,7 @@ LEASE = timedelta(minutes=10)
 
 
 async def announce(queue: Connection, name: str, kinds: list[str], attempts: int | None) -> None:
-    await Queue(queue).announce_worker(name, kinds, "0.1.0", None, attempts)
+    await Engine(queue).announce_worker(name, kinds, "0.1.0", None, attempts)
 
 
 async def lapses(queue: Connection, kind: str, times: int, **named: Any) -> None:
@@ -41,13 +40,13 @@ async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connectio
         assert single is not None
         assert single["id"] == plain
         await advance(queue, LEASE)
-    assert await Queue(queue).sweep_events(kinds=["quick"]) == 0
+    assert await Engine(queue).sweep_events(kinds=["quick"]) == 0
     assert await live(queue, announced) is not None
     assert await live(queue, plain) is not None
     assert await sweep(queue) == 1, "who calls it says what holds where nobody else does"
     assert await ending(queue, plain) == ("expired", "attempts_exhausted")
     await lapses(queue, "patient", 6)
-    assert await Queue(queue).sweep_events(kinds=["quick"]) == 1
+    assert await Engine(queue).sweep_events(kinds=["quick"]) == 1
     assert await ending(queue, announced) == ("expired", "attempts_exhausted")
 
 
@@ -61,7 +60,7 @@ async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None
     assert await claim(queue, "once", max_attempts=9) == []
     assert await claim_one(queue, 1) is not None, "of kind often, which may be tried five times"
     await advance(queue, LEASE)
-    peek = await Queue(queue).peek_events(["once", "often"], HOUR, max_attempts=9)
+    peek = await Engine(queue).peek_events(["once", "often"], HOUR, max_attempts=9)
     assert {nth % 2 for nth, vt in enumerate(peek.vts) if vt is not None} == {1}
     operations = Operations(queue)
     why = await operations.why(once)
@@ -75,7 +74,7 @@ async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None
         )
     await operations.requeue([often])
     await lapses(queue, "often", 5)
-    assert await Queue(queue).sweep_events() == 2
+    assert await Engine(queue).sweep_events() == 2
     assert await ending(queue, often) == await ending(queue, once) == ("expired", "attempts_exhausted")
 
 
@@ -135,7 +134,7 @@ async def test_the_first_event_of_a_kind_in_an_open_transaction_blocks_no_other(
         await queue.execute(call.format(nth))
     await transaction.rollback()
     assert await queue.fetchval("select count(*) from agent.kind") == 0
-    await Queue(queue).sweep_events()
+    await Engine(queue).sweep_events()
     assert await queue.fetchval("select array_agg(kind) from agent.kind") == ["slack.fresh"]
     assert await claim_one(queue) is not None
 
@@ -160,4 +159,4 @@ async def test_both_languages_have_the_same_constants(queue: Connection) -> None
     default = re.search(r"DEFAULT '(.*)'::interval", await queue.fetchval(defaults, "rescue_events"))
     assert default is not None
     assert await queue.fetchval("select $1::text::interval", default[1]) == DEAD_FOR
-    assert inspect.signature(Queue.rescue_events).parameters["dead_for"].default == DEAD_FOR
+    assert inspect.signature(Engine.rescue_events).parameters["dead_for"].default == DEAD_FOR

@@ -6,10 +6,11 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation
-from surelane.pool import Connection
 from surelane.queue import Queue
 from surelane_operator.operations import Filter, Operations
+from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, ending, enqueue, envelope, insert, live, sweep
 
@@ -57,7 +58,7 @@ async def test_a_long_sweep_stops_in_time_and_keeps_what_it_did(queue: Connectio
     finally:
         await queue.execute(FAST)
     assert 0 < moved < 3000
-    assert await Queue(queue).delete_expired_events() == 3000 - moved
+    assert await Engine(queue).delete_expired_events() == 3000 - moved
 
 
 async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, connect: Connect) -> None:
@@ -103,8 +104,8 @@ async def test_a_lapsed_continuation_behind_a_lock_keeps_no_sweep_waiting(
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", continuation)
         await queue.execute("set lock_timeout = '1s'")
-        assert await Queue(queue).sweep_events() == 0
-    await Queue(queue).sweep_events()
+        assert await Engine(queue).sweep_events() == 0
+    await Engine(queue).sweep_events()
     assert await queue.fetchval("select waits_for from agent.event where id = $1", continuation) == 0
 
 

@@ -3,7 +3,7 @@
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, pair
 

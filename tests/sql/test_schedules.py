@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.operations import Operations
 from surelane_operator.timeline import story_of
+from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, complete, fail, live, pair
 
@@ -82,7 +83,7 @@ async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection
     assert await story() == died
     await claim(queue, "mail", worker="w3")
     await lapse()
-    await client.delete_expired_events()
+    await Engine(queue).delete_expired_events()
     assert await story() == [*died, ("claimed", "w3"), ("lapsed", "w3"), ("expired", "w3")]
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
@@ -269,6 +269,6 @@ async def test_the_record_of_changes_is_bounded(queue: Connection) -> None:
     changes, payload = await queue.fetchrow("select changes, event ->> 'n' from agent.event")  # type: ignore[misc]
     listed = json.loads(changes)
     assert payload == "250"
-    assert len(listed) == 100
-    assert (listed[0]["action"], listed[0]["count"]) == ("omitted", 151)
-    assert {change["action"] for change in listed[1:]} == {"replaced"}
+    assert len(listed) == 51
+    assert (listed[10]["action"], listed[10]["count"]) == ("dropped", 200)
+    assert {change["action"] for change in listed[:10] + listed[11:]} == {"replaced"}

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
+from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     Pair,
@@ -61,7 +62,9 @@ async def test_children_that_fail_many_continuations_at_once_do_not_deadlock(
         assert outer
     plans = await claim(queue, "plan")
     for plan in plans:
-        await client.continue_event(*pair(plan), jobs(4), Continuation("inner", fails_with_children=True))
+        await Engine(queue).continue_event(
+            *pair(plan), jobs(4), Continuation("inner", fails_with_children=True)
+        )
     rows = await claim(queue, "child")
     assert len(rows) == 80
     workers = [await connect() for _ in range(4)]

@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped]
 from dev.accounts import OWNER, prepare, uri_of
 from dev.postgres import Postgres, embedded
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import CRASHABLE, migrate
 
 NAME = "surelane"

@@ -12,7 +12,7 @@ from dev.simulator.server import simulator_app
 from dev.simulator.settings import SimulatorSettings
 from dev.simulator.simulator import Simulator
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_service.probes import serving
 from surelane_service.settings import load_settings

@@ -1,6 +1,6 @@
 """Polling only, behind a real transaction pooler."""
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import as_role
 from tests.system.pooler import pooled
 from tests.system.worker import ended, enqueue, worker

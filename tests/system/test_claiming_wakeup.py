@@ -9,7 +9,7 @@ import aiohttp
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_worker.claiming.cursors import MARGIN
 from tests.databases import as_role
 from tests.processes import Service

@@ -1,4 +1,4 @@
-"""The example's handlers, run by a real worker against a simulated Slack."""
+"""A real worker runs the example's handlers against a simulated Slack."""
 
 import json
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.worker import ended, worker
 

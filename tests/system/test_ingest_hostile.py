@@ -11,7 +11,7 @@ import aiohttp
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import as_role
 from tests.processes import Service, service
 from tests.system.ingest_client import SECRET, Served, Slack, mention, served, settings

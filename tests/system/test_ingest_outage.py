@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.processes import Service, service, until
 from tests.system.ingest_client import Slack, event_id, mention, settings
 from tests.system.restartable import Restartable, restartable

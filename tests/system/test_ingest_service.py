@@ -4,7 +4,7 @@ import json
 
 import aiohttp
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import as_role
 from tests.processes import service
 from tests.system.ingest_client import Slack, mention, settings

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_ingest.writer import FLUSHERS
 from tests.databases import as_role
 from tests.processes import until

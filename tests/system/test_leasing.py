@@ -3,7 +3,7 @@
 import json
 from datetime import timedelta
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.processes import until
 from tests.system.worker import claimed, ended, enqueue, live, worker
 

@@ -1,4 +1,4 @@
-"""The services' metrics, scraped and pushed: exactly those documented. The queue's are among them."""
+"""The services export exactly the documented metrics, scraped and pushed. The queue's are among them."""
 
 import asyncio
 import json
@@ -9,11 +9,10 @@ from datetime import UTC, datetime, timedelta
 import aiohttp
 import asyncpg
 
-from surelane.events import Settled
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
-from surelane_worker.observing.counted_queue import CountedQueue
+from surelane_service.engine import Engine, Settled
 from tests.databases import Server, as_role
 from tests.metrics import documented, documented_labels, exported, labels, ours, value
 from tests.otlp import receiving
@@ -103,7 +102,7 @@ async def test_counts_of_a_handled_kind_begin_at_zero(database: str) -> None:
 
 async def test_what_workers_store_is_counted_by_kind(database: str, connection: Connection) -> None:
     due = datetime.now(UTC) - timedelta(minutes=1)
-    await Queue(connection).set_cron("yearly", kind="nothing", schedule="0 0 1 1 *", next_at=due)
+    await Engine(connection).set_cron("yearly", kind="nothing", schedule="0 0 1 1 *", next_at=due)
     async with worker(database) as working:
         await ended(connection, await enqueue(connection, "plan", {"parts": 2}))
 
@@ -118,11 +117,12 @@ async def test_what_workers_store_is_counted_by_kind(database: str, connection: 
 
 async def test_a_job_that_is_there_already_is_not_counted_as_stored(connection: Connection) -> None:
     sent: list[str] = []
-    queue = CountedQueue(connection, sent.extend)
+    queue = Queue(connection, sent.extend)
     for _ in range(2):
         await queue.enqueue("mail", item_key="welcome:ada")
     await queue.fan_out([Job("part")], Continuation("whole"))
-    assert await queue.continue_event(1, 1, [Job("part")], Continuation("whole")) is Settled.STALE
+    engine = Engine(connection, sent.extend)
+    assert await engine.continue_event(1, 1, [Job("part")], Continuation("whole")) is Settled.STALE
     assert sent == ["mail", "part", "whole"]
 
 

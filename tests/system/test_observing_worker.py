@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import aiohttp
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.operations import Operations
 from surelane_operator.timeline import trace_of
+from surelane_service.intake import Intake
 from surelane_service.telemetry.spans import trace_id_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
@@ -25,10 +26,10 @@ def tracing(receiver: Receiver) -> dict[str, str]:
 
 
 async def store(connection: Connection, key: str, event: Mapping[str, object]) -> int:
-    """Stores a Slack event as ingest does while tracing is on."""
+    """Store a Slack event as ingest does while tracing is on."""
     envelope = {"type": "event_callback", "event_id": key, "team_id": "T1", "event": event}
     traceparent = f"00-{trace_id_of(key):032x}-{SEND}-01"
-    (inserted,) = await Queue(connection).insert_events([json.dumps(envelope)], traceparents=[traceparent])
+    (inserted,) = await Intake(connection).insert_events([json.dumps(envelope)], traceparents=[traceparent])
     return inserted.id
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_service.lifecycle import EXIT_FORCED
 from tests.processes import until
 from tests.system.worker import claimed, ended, enqueue, live, worker

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.processes import Service
 from tests.system.worker import ended, enqueue, worker
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from surelane.events import Completion
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane.queue import Queue
+from surelane_service.engine import Completion, Engine
 from tests.system.slack_app import Pair, simulated
 
 
@@ -31,9 +31,9 @@ async def test_an_event_is_followed_through_the_queue(database: str, connection:
         event_id = request.envelope["event_id"]
         identity = await queue.insert_event(request.body.decode())
         assert (await job(pair, event_id, "pending"))["id"] == identity
-        (event,) = await queue.claim_events(["slack.app_mention"], 1, worker="test")
+        (event,) = await Engine(connection).claim_events(["slack.app_mention"], 1, worker="test")
         await job(pair, event_id, "running")
-        await queue.complete_events([Completion(event.id, event.claim)])
+        await Engine(connection).complete_events([Completion(event.id, event.claim)])
         assert (await job(pair, event_id, "completed"))["attempts"] == 1
 
 

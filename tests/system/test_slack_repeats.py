@@ -1,11 +1,11 @@
-"""What an attempt that comes after a lost one says in Slack, and what a slow Slack does to a lease."""
+"""Repeated attempts post no reply twice, and a slow Slack costs no lease."""
 
 import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.processes import until
 from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.test_leasing import LEASE
@@ -19,7 +19,7 @@ async def slack(connection: Connection) -> AsyncIterator[Stand]:
 
 
 async def die_and_try_again(database: str, slack: Stand, connection: Connection, text: str) -> list[str]:
-    """Lets a worker be killed by the handler, a second one try again; returns the thread."""
+    """Let the handler kill its worker and a second worker try again. Return the thread."""
     settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": LEASE}
     async with worker(database, **settings) as first:
         identity, message = await slack.mention(text)

@@ -1,4 +1,4 @@
-"""Replies to a simulated Slack: said once, however often the event is tried."""
+"""Replies to a simulated Slack are posted once, even if the event is handled again."""
 
 import json
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from dev.simulator.payloads import command_form
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.processes import Service
 from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.worker import ended, worker

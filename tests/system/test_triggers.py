@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_service.webhooks import SIGNATURE, TIMESTAMP, sign
 from tests.databases import Server, as_role
 from tests.processes import free_port

@@ -4,8 +4,8 @@ import json
 import random
 from itertools import accumulate
 
-from surelane.pool import Connection
-from surelane.queue import Queue
+from surelane.calls import Connection
+from surelane_service.engine import Engine
 from tests.system.worker import ended, enqueue, worker
 
 LARGE = 300_000
@@ -14,8 +14,8 @@ NOISE = random.Random(1).randbytes(LARGE // 2).hex()
 
 async def claimed(connection: Connection, most_bytes: int | None, limit: int = 20) -> list[int]:
     """The sizes that a claim brings; gives everything back."""
-    events = await Queue(connection).claim_events(["echo"], limit, worker="w", most_bytes=most_bytes)
-    await Queue(connection).release_events([(event.id, event.claim) for event in events])
+    events = await Engine(connection).claim_events(["echo"], limit, worker="w", most_bytes=most_bytes)
+    await Engine(connection).release_events([(event.id, event.claim) for event in events])
     return [len(event.body) for event in events]
 
 

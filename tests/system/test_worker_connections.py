@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import as_role
 from tests.processes import until
 from tests.system.pooler import pooled

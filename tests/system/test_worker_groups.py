@@ -3,7 +3,7 @@
 import json
 from itertools import pairwise
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.system.worker import ended, enqueue, worker
 
 GROUPS = 8

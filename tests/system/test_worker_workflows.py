@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane.queue import Queue
 from tests.system.worker import ended, enqueue, worker
 

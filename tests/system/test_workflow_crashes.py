@@ -1,12 +1,12 @@
-"""Workers that die by ``kill -9`` neither lose nor double what waits for their events."""
+"""After ``kill -9`` of a worker, each continuation still runs exactly once."""
 
 import asyncio
 import json
 import os
 import signal
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
 from tests.sql.migrations import becomes
 from tests.system.worker import ended, worker

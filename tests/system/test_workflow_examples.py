@@ -1,4 +1,4 @@
-"""The worked examples, run whole: ingest, a worker, a database and remote agents, over real HTTP."""
+"""The workflow examples run with ingest, a worker, a database and remote agents over real HTTP."""
 
 import asyncio
 import base64
@@ -15,10 +15,11 @@ import pytest
 from examples.agent_turn.gateway import TABLE, Message, receive
 from examples.dispatch.agent import Agent
 
+from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane.pool import Connection
 from surelane.queue import Queue
 from surelane_operator.operations import Operations
+from surelane_service.engine import Engine
 from surelane_service.probes import serving
 from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
@@ -34,7 +35,7 @@ HANDLERS = "tests.system.workflow_handlers:handlers"
 
 @dataclass(frozen=True)
 class System:
-    """Everything that runs, and the queue in its midst."""
+    """The running services and their queue."""
 
     queue: Queue
     connection: Connection
@@ -42,7 +43,7 @@ class System:
     asked: list[Any]
 
     async def result(self, kind: str, after: int) -> Any:
-        """The result of the event of a kind that was stored after another, once it is completed."""
+        """Wait for the event of a kind that was stored after ``after``. Return its result."""
         async with asyncio.timeout(60):
             while True:
                 row = await self.connection.fetchrow(
@@ -55,7 +56,7 @@ class System:
                 await asyncio.sleep(0.02)
 
     async def post(self, path: str, body: Any, key: bytes, **headers: str) -> int:
-        """Posts a signed request to the public port; returns the status."""
+        """Post a signed request to the public port. Return the status."""
         sent = json.dumps(body).encode()
         signed = {
             "Content-Type": "application/json",
@@ -94,7 +95,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
         port = await stack.enter_async_context(serving(_silent(asked), 0, setting="none", host="127.0.0.1"))
         urls["silent"] = f"http://127.0.0.1:{port}/tasks"
         # As after an outage of two hours: it is declared again when the worker starts, and fires once.
-        await Queue(connection).set_cron(
+        await Engine(connection).set_cron(
             "refresh-prices",
             kind="provider-refresh",
             schedule="*/5 * * * *",
@@ -117,7 +118,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
 
 
 def _silent(asked: list[Any]) -> aiohttp.web.Application:
-    """An agent that takes tasks and never answers by itself."""
+    """Accept every task and never answer it."""
 
     async def take(request: aiohttp.web.Request) -> aiohttp.web.Response:
         asked.append(await request.json())

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.databases import as_role
 from tests.processes import Service, service
 

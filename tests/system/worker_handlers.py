@@ -60,7 +60,7 @@ async def leak(event: Event, ctx: Context) -> None:
     secret = event.payload["secret"]
     asyncio.get_running_loop().create_task(_raise(secret))
     with suppress(Exception):
-        await ctx.queue.note_event(event.id, event.claim, secret)  # is not JSON
+        await ctx.queue.answer_event(event.id, secret)  # is not JSON
     try:
         await _raise(secret)
     except RuntimeError:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from surelane.cron import MISSED_AT_MOST, CatchUp, Cron, due_times
+from surelane_service.cron import MISSED_AT_MOST, CatchUp, Cron, due_times
 
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 

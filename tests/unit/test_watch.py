@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from surelane.figures import Bounded, Figures, Holder, KindFigures, Measured, bounded
+from surelane_service.figures import Bounded, Figures, Holder, KindFigures, Measured, bounded
 from surelane_service.watch import WARNED_AFTER, Watch
 
 

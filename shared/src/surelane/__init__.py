@@ -1,6 +1,6 @@
-"""Surelane: a durable event queue for Slack agents on PostgreSQL.
+"""Surelane: a durable event queue for Slack agents on PostgreSQL. This package is its client.
 
-This package is what the services share: events as values, the queue client, settings, telemetry and lifecycle.
+A program puts jobs into the queue with :class:`Queue`, on its own asyncpg connection or pool.
 """
 
 from importlib.metadata import version
@@ -11,8 +11,8 @@ from surelane.errors import (
     DatabaseUnavailable,
     Forbidden,
     InvalidInput,
-    NotMeasured,
     OutcomeUnknown,
+    SchemaMissing,
     SurelaneError,
     TransientConflict,
 )
@@ -31,9 +31,9 @@ __all__ = [
     "Inserted",
     "InvalidInput",
     "Job",
-    "NotMeasured",
     "OutcomeUnknown",
     "Queue",
+    "SchemaMissing",
     "SurelaneError",
     "TransientConflict",
     "__version__",

@@ -1,13 +1,20 @@
-"""The clients' edge to the driver: every call ends with an answer or with an error of :mod:`surelane.errors`."""
+"""The clients' edge to the driver: each call returns an answer or raises an error of :mod:`surelane.errors`."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from surelane import errors
-from surelane.pool import UNAVAILABLE, Connection, Pool
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+    Pool = asyncpg.Pool[asyncpg.Record]
+else:  # generic in its stubs only
+    Connection = asyncpg.Connection
+    Pool = asyncpg.Pool
+Row = asyncpg.Record
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -17,8 +24,16 @@ DRIVER_ERRORS = (
     EOFError,
     TimeoutError,
 )
-"""Everything asyncpg raises when a call fails."""
+"""All that asyncpg raises when a call fails."""
 
+_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+)
+"""Errors of a server that is away, going away, coming back, or out of connections."""
 _BY_SQLSTATE: dict[str, type[errors.DatabaseRefused]] = {
     "40P01": errors.TransientConflict,
     "40001": errors.TransientConflict,
@@ -41,29 +56,29 @@ _COMPLETION_UNKNOWN = "40003"
 class Calls:
     """Calls on a pool or on the caller's connection.
 
-    A call whose connection breaks may have taken effect, unless it never left, or a transaction that the
-    caller has begun was around it: only a commit makes that last.
+    A call whose connection breaks may have taken effect. Two cases are certain: a call that was never sent, and a
+    call inside the caller's transaction, which takes effect only at the commit.
     """
 
     def __init__(self, database: Pool | Connection) -> None:
         self._database = database
 
-    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """All rows."""
-        rows: list[asyncpg.Record] = await self._call("fetch", query, arguments)
+    async def fetch(self, query: str, *arguments: object) -> list[Row]:
+        """Return all rows."""
+        rows: list[Row] = await self._call("fetch", query, arguments)
         return rows
 
-    async def fetchrow(self, query: str, *arguments: object) -> asyncpg.Record | None:
-        """The first row."""
-        row: asyncpg.Record | None = await self._call("fetchrow", query, arguments)
+    async def fetchrow(self, query: str, *arguments: object) -> Row | None:
+        """Return the first row."""
+        row: Row | None = await self._call("fetchrow", query, arguments)
         return row
 
-    async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - what SQL returns
-        """The first row's first value."""
+    async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
+        """Return the first value of the first row."""
         return await self._call("fetchval", query, arguments)
 
     async def execute(self, query: str, *arguments: object) -> None:
-        """No rows."""
+        """Return no rows."""
         await self._call("execute", query, arguments)
 
     async def _call(self, method: str, query: str, arguments: Sequence[object]) -> Any:  # noqa: ANN401
@@ -84,8 +99,21 @@ class Calls:
             yield self._database
 
 
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raise our errors for the driver's in a block whose failure changes nothing, such as connecting.
+
+    Raises:
+        DatabaseUnavailable, DatabaseRefused: the block failed.
+    """
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise translated(error) from error
+
+
 def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneError:
-    """Our error for one of the driver's.
+    """Return our error for one of the driver's.
 
     Args:
         error: one of :data:`DRIVER_ERRORS`.
@@ -94,19 +122,21 @@ def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneE
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):
-        if uncertain and _broke(error):
+        if uncertain and _may_follow_a_commit(error):
             return errors.OutcomeUnknown(message)
-        if not isinstance(error, UNAVAILABLE):
-            sqlstate = str(error.sqlstate or "")
-            by_class = _BY_CLASS.get(sqlstate[:2], errors.DatabaseRefused)
-            return _BY_SQLSTATE.get(sqlstate, by_class)(message, sqlstate)
-        return errors.DatabaseUnavailable(message)
+        if isinstance(error, _AWAY):
+            return errors.DatabaseUnavailable(message)
+        sqlstate = str(error.sqlstate or "")
+        by_class = _BY_CLASS.get(sqlstate[:2], errors.DatabaseRefused)
+        return _BY_SQLSTATE.get(sqlstate, by_class)(message, sqlstate)
     return (errors.OutcomeUnknown if uncertain else errors.DatabaseUnavailable)(message)
 
 
-def _broke(error: asyncpg.PostgresError) -> bool:
-    """Whether an error may come after the commit: an ``ERROR`` rolls back, but the end of a session may follow
-    a commit, and so may a cancel request that arrives late."""
+def _may_follow_a_commit(error: asyncpg.PostgresError) -> bool:
+    """Return whether an error may come after the commit.
+
+    An ``ERROR`` rolls back. The end of a session may follow a commit, and so may a cancel request that arrives late.
+    """
     sqlstate = str(error.sqlstate or "")
     return (
         {error.severity, error.severity_en} & {"FATAL", "PANIC"} != set()

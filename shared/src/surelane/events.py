@@ -1,66 +1,33 @@
-"""Events as values: what is claimed, how a claim is settled, and what the database answered."""
+"""Events as values: :class:`Event`, as a worker hands it to its handler, and :class:`Inserted`."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from surelane.figures import Figures
-
-DEFAULT_MAX_ATTEMPTS = 3
-"""Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
-DEAD_FOR = timedelta(minutes=5)
-"""A claim stands until its lease ends, and no longer than this after its last heartbeat: then it is rescued.
-
-Workers and the rescue use this one value: a worker stops what it can no longer be sure to hold.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """What a worker waits for, as of a moment.
-
-    Attributes:
-        now: that moment, by the database's clock.
-        vts: from when on the first event of each lane and kind is visible, lane-major; ``None`` where there is none.
-        paused: those of the kinds that are paused, of which nothing is told.
-        took: how long the database looked.
-        cron_in: seconds until the next named schedule is due; ``None`` where there is none.
-        figures: the queue's, if they were asked for.
-    """
-
-    now: datetime
-    vts: Sequence[datetime | None]
-    paused: frozenset[str]
-    took: timedelta
-    cron_in: float | None
-    figures: Figures | None = None
-
 
 @dataclass
-class Event:  # not frozen: freezing makes building one four times as dear, and workers build tens of thousands a second
+class Event:  # Not frozen: a worker builds tens of thousands a second, and a frozen one takes four times as long.
     """One claimed event. Unknown fields of Slack's envelope are kept in :attr:`payload`.
 
     Attributes:
         id: the event's id in the queue, kept when it is requeued.
-        kind: what it is: ``slack.app_mention``, ``agent-turn``, ...
+        kind: the kind, which selects the handler: ``slack.app_mention``, ``agent-turn``, ...
         event_ts: when it happened, by Slack's clock where Slack gave one.
-        attempts: how often it has been tried, this attempt included.
-        claim: how often it has been claimed, this claim included; with :attr:`id` it fences every settle.
+        attempts: the number of this attempt; 1 is the first.
+        claim: the number of this claim; with :attr:`id` it fences every settle.
         vt: when this claim's lease ends, as of the claim.
-        prior_vt: since when it was visible before this claim; ``None`` where the claim did not say.
         body: the event as stored, JSON text.
+        prior_vt: since when it was visible before this claim; ``None`` where the claim did not return it.
         item_key: its natural key: Slack's ``event_id``, or the schedule's key.
-        group_key: the entity it belongs to; events of one entity are handed to one worker at a time.
+        group_key: its group; one worker at a time handles the events of a group.
         max_attempts: attempts in total: its own maximum, or its kind's.
         enqueued_at: when it was stored.
-        errors: what went wrong in earlier attempts, oldest first, JSON text of an array.
+        errors: the errors of earlier attempts, oldest first, JSON text of an array.
         traceparent: the W3C context of the span that stored it.
-        lane: where claims found it; ``None`` where the claim did not say.
-        notes: what earlier claims noted for this one (:meth:`Queue.note_event`), JSON text of an object.
+        lane: where claims found it; ``None`` where the claim did not return it.
+        notes: what earlier claims noted on the event for this one, JSON text of an object.
     """
 
     id: int
@@ -94,51 +61,13 @@ class Event:  # not frozen: freezing makes building one four times as dear, and 
 
     @property
     def key(self) -> str:
-        """What people look it up by, and what its trace id follows from: the item key, else the queue's id."""
+        """The item key, else the queue's id. People search by it, and the trace id is derived from it."""
         return self.item_key or str(self.id)
-
-
-class Settled(StrEnum):
-    """What the database answered to a settle or a heartbeat of one event."""
-
-    DONE = "done"
-    STALE = "stale"
-    """Another claim holds the event, or it ended already: nothing was changed."""
-    BUSY = "busy"
-    """A lock was held; nothing was changed; try again, the lease is kept."""
-
-
-@dataclass(slots=True)  # not frozen, as Event
-class Completion:
-    """An event to be moved to history as completed. ``result`` is JSON text."""
-
-    id: int
-    claim: int
-    result: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An attempt that failed.
-
-    Attributes:
-        error: JSON text of an object: ``type``, ``message``, ``at``, ``worker``, ``attempt``.
-        retry_in: seconds until the next attempt; ignored when this was the last one.
-        final: true to end the event now, whatever attempts remain.
-        reason: a short word for history when the event ends: ``attempts_exhausted``, ``channel_not_found``, ...
-    """
-
-    id: int
-    claim: int
-    error: str
-    retry_in: float = 0.0
-    final: bool = False
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What became of one event of a batch of inserts. ``duplicate``: ``id`` is the event that was there already."""
+    """The answer to one insert. With ``duplicate``, ``id`` is the event that was stored before."""
 
     id: int
     duplicate: bool = field(default=False)

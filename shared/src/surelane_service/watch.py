@@ -15,9 +15,9 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from surelane.errors import NotMeasured
-from surelane.figures import Figures, Holder, KindFigures, bounded
-from surelane.pool import UNAVAILABLE, DatabaseError
+from surelane_service.figures import Figures, Holder, KindFigures, bounded
 from surelane_service.logs import get_logger
+from surelane_service.pool import UNAVAILABLE, DatabaseError
 from surelane_service.telemetry.setup import SCHEMA_URL
 
 EVERY = 15.0

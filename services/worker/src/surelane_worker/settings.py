@@ -7,12 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from surelane.events import DEFAULT_MAX_ATTEMPTS
 from surelane_service.durations import Duration
+from surelane_service.engine import DEFAULT_MAX_ATTEMPTS
 from surelane_service.settings import DEMO_BOT_TOKEN
 from surelane_worker.remote_agents.settings import DispatchSettings
 
-BUILT_IN_HANDLERS = "surelane_worker.builtin.built_in:handlers"
+BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
 
 
 def _name() -> str:

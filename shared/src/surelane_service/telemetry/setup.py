@@ -5,7 +5,6 @@ cost nothing measurable. Names follow OpenTelemetry's semantic conventions for m
 """
 
 import os
-import re
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +20,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanKind
 
 from surelane_service.telemetry.exporters import metric_exporter, span_exporter
 from surelane_service.telemetry.spans import Shape, Tracer, Value, running
@@ -29,9 +28,6 @@ from surelane_service.telemetry.spans import Shape, Tracer, Value, running
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 FLUSH = 5.0
 """Seconds that a service which stops waits for a collector to take the spans not sent yet."""
-_TRACEPARENT = re.compile(
-    r"(?:00(?=.{53}$)|(?!00|ff)[0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +125,3 @@ def messaging(operation: str, destination: str) -> dict[str, str]:
 def shape_of(operation: str, destination: str, kind: SpanKind) -> Shape:
     """Return the content that the spans of one operation on events of one kind share."""
     return Shape(f"{operation} {destination}", kind, messaging(operation, destination))
-
-
-def traceparent_of(span: trace.Span | SpanContext | None) -> str | None:
-    """Return the W3C ``traceparent`` of a span, or ``None`` where it has no valid context."""
-    found = span.get_span_context() if isinstance(span, trace.Span) else span
-    if found is None or not found.is_valid:
-        return None
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
-
-
-def span_context_of(traceparent: str | None) -> SpanContext | None:
-    """Return the remote span that a W3C ``traceparent`` names, or ``None`` where it is missing or malformed.
-
-    The SDK's propagator would take a fifth of the time in which a worker handles an event.
-    """
-    found = _TRACEPARENT.fullmatch(traceparent or "")
-    if found is None:
-        return None
-    trace_id, span_id, flags = found.groups()
-    named = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
-    return named if named.is_valid else None

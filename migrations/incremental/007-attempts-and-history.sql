@@ -1,0 +1,22 @@
+-- The maximum of attempts belongs to an event or to its kind: a sweep judges events that other teams' workers handle.
+alter table agent.kind
+  add column max_attempts int4 constraint kind_max_attempts_positive check (max_attempts > 0)  -- null: no worker has said
+-- While workers are replaced, a kind has none for some seconds. So its last retirement is stored.
+, add column handled_at timestamptz;  -- when a worker that handled it last retired
+alter table agent.worker add column max_attempts int4;  -- its setting, for events without a maximum of their own
+
+-- Operators list what has ended, newest first, by kind, group or dedupe key. Every index is written for each event that
+-- ends, so the first one also replaces the index on outcome alone: lists of all kinds go through it kind by kind.
+create index event_hist_kind on agent.event_hist (kind, outcome, finished_at);
+create index event_hist_group_key on agent.event_hist (group_key, finished_at) where group_key is not null;
+create index event_hist_dedupe_key on agent.event_hist (dedupe_key, finished_at) where dedupe_key is not null;
+drop index agent.event_hist_outcome;
+
+-- The scripts make these anew, with other parameters or results, or without them.
+drop function if exists agent.announce_worker(text, text[], text, interval);
+drop function if exists agent.sweep_exhausted(int4, int4);
+drop function if exists agent.sweep_events(int4, interval, text[], boolean, int4);
+drop function if exists agent.fence_members(text[], timestamptz);
+drop function if exists agent.end_events(int8[], int4[], text[], text, text[], jsonb[]);
+drop function if exists agent.give_back(int8[], interval[]);
+drop function if exists agent.lock_head(text, text, timestamptz);

@@ -1,0 +1,413 @@
+"""The worker's client of the queue: claim, renew, settle, sweep and rescue. Each method is one SQL call.
+
+The database owns every change of state; ``migrations/idempotent/`` says what each function does.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from surelane.calls import Calls, Connection, Pool, Row
+from surelane.events import Event
+from surelane.jobs import Continuation, Job, job_text, jobs_text
+from surelane.queue import OnStored
+from surelane_service.compatibility import schema_version
+from surelane_service.figures import Figures, Measured, read_figures
+from surelane_service.groups import free_groups
+from surelane_service.schedules import Schedules
+
+DEFAULT_MAX_ATTEMPTS = 3
+"""Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
+LANES = 16
+"""Parts of the queue; the database's number, too (``agent.lane``)."""
+MOST_MEMBERS = 100
+"""Members of a group that a claim brings along with its head, at most; the database's number, too."""
+DEAD_FOR = timedelta(minutes=5)
+"""Longest time that a claim stands after its last heartbeat; then it is rescued, even within its lease.
+
+Workers and the rescue use this one value: a worker stops a handler whose claim may have been rescued.
+"""
+# The columns stand in the order of Event's fields: looking each up by its name takes a microsecond per event.
+_CLAIM_ONE = """
+select id, kind, event_ts, attempts, array_upper(claimed, 1), vt, event, null::timestamptz, item_key, group_key
+    , max_attempts, enqueued_at, errors, traceparent, lane, notes
+from agent.claim_event($1, $2)"""
+_CLAIM = """
+select id, kind, event_ts, attempts, claim, vt, event, prior_vt, item_key, group_key
+    , max_attempts, enqueued_at, errors, traceparent, lane, notes
+from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8)"""
+
+
+Item = tuple[int, int, str, str | None]
+"""An event's id, its claim, the outcome, and the outcome's argument as JSON text (see ``agent.settle``)."""
+
+
+class Settled(StrEnum):
+    """The database's answer to a settle or a heartbeat of one event."""
+
+    DONE = "done"
+    STALE = "stale"
+    """Another claim holds the event, or it ended already; nothing was changed."""
+    BUSY = "busy"
+    """Another transaction holds a lock; nothing was changed, and the lease is kept: try again."""
+
+
+@dataclass(slots=True)  # not frozen, as Event
+class Completion:
+    """An event that is completed. ``result`` is JSON text."""
+
+    id: int
+    claim: int
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that failed.
+
+    Attributes:
+        error: JSON text of an object: ``type``, ``message``, ``at``, ``worker``, ``attempt``.
+        retry_in: seconds until the next attempt; ignored when this was the last one.
+        final: true to end the event now, even if attempts remain.
+        reason: a short word for history when the event ends: ``attempts_exhausted``, ``channel_not_found``, ...
+    """
+
+    id: int
+    claim: int
+    error: str
+    retry_in: float = 0.0
+    final: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutText:
+    """Children and their continuation as JSON texts, so that errors in their values are raised before the settle."""
+
+    children: str
+    continuation: str
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def of(cls, children: Sequence[Job], continuation: Job) -> "FanOutText":
+        """Serialise jobs, with the current span as the one that enqueues them.
+
+        Raises:
+            InvalidInput: a payload is not JSON, or a time has no time zone.
+        """
+        kinds = tuple(job.kind for job in (*children, continuation))
+        return cls(jobs_text(children), job_text(continuation), kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """The events and schedules that a worker waits for, at one moment.
+
+    Attributes:
+        now: that moment, by the database's clock.
+        vts: when the first event of each lane and kind is visible, lane-major; ``None`` where there is none.
+        paused: the kinds that are paused; their events are not in ``vts``.
+        took: the duration of the peek in the database.
+        cron_in: seconds until the next named schedule is due; ``None`` where there is none.
+        figures: the queue's, if the call asked for them.
+    """
+
+    now: datetime
+    vts: Sequence[datetime | None]
+    paused: frozenset[str]
+    took: timedelta
+    cron_in: float | None
+    figures: Figures | None = None
+
+
+class Engine(Schedules, Measured):
+    """The SQL functions of role ``agent_worker``, on a connection or a pool.
+
+    Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
+    """
+
+    def __init__(self, database: Pool | Connection, on_stored: OnStored | None = None) -> None:
+        """Use a connection or a pool. ``on_stored`` is called with the kinds of the jobs that a settle stored."""
+        self._database = Calls(database)
+        self._on_stored = on_stored
+
+    async def claim_event(
+        self, max_attempts: int = DEFAULT_MAX_ATTEMPTS, invisible_for: timedelta = timedelta(minutes=10)
+    ) -> Event | None:
+        """Claim one visible event of any kind that is not paused, chosen at random; ``None`` when there is none."""
+        row = await self._database.fetchrow(
+            _CLAIM_ONE,
+            max_attempts,
+            invisible_for,
+        )
+        return None if row is None else Event(*row)
+
+    async def claim_events(
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        max_attempts: int | None = None,
+        invisible_for: timedelta = timedelta(minutes=10),
+        cursors: Sequence[datetime | None] | None = None,
+        member_kinds: Sequence[str] | None = None,
+        most_bytes: int | None = None,
+    ) -> list[Event]:
+        """Claim up to ``limit`` visible events of ``kinds``, groups whole: the last group may exceed the limit.
+
+        Args:
+            worker: recorded as ``claimed_by``.
+            max_attempts: for events that neither have a maximum nor are of a kind that has one.
+            cursors: where to start scanning each lane and kind (``lane * len(kinds) + position``).
+            member_kinds: the kinds that a group's head may bring along; ``kinds`` where ``None``.
+            most_bytes: the claim stops before the event whose text would exceed this, but never before the first.
+        """
+        rows = await self._database.fetch(
+            _CLAIM,
+            kinds,
+            limit,
+            max_attempts,
+            invisible_for,
+            worker,
+            cursors,
+            member_kinds,
+            most_bytes,
+        )
+        return [Event(*row) for row in rows]
+
+    async def peek_events(
+        self,
+        kinds: Sequence[str],
+        within: timedelta,
+        *,
+        max_attempts: int | None = None,
+        cursors: Sequence[datetime | None] | None = None,
+        measure: bool = False,
+    ) -> Peek:
+        """Read which events are visible now or will be ``within`` that time, and when a schedule is due.
+
+        It claims nothing.
+
+        Args:
+            cursors: as in :meth:`claim_events`; without them the whole queue is read.
+            measure: also return the queue's figures, where there are any.
+        """
+        sent = time.time()
+        (row,) = await self._database.fetch(
+            "with peek as (select * from agent.peek_events($1, $2, $3, $4)) select now_at, vts, paused, took"
+            ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
+            ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
+            " from peek",
+            kinds,
+            within,
+            max_attempts,
+            cursors,
+            measure,
+        )
+        text, now = row["figures"], row["now_at"]
+        figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
+        return Peek(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures)
+
+    async def settle(self, items: Sequence[Item]) -> list[Settled]:
+        """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
+
+        A batch of completions alone takes the database's quickest way.
+        """
+        outcomes = [item[2] for item in items]
+        arguments = [item[3] for item in items]
+        rows = await self._database.fetch(
+            "select * from agent.settle($1, $2, $3, $4) where answer <> 'done'",
+            [item[0] for item in items],
+            [item[1] for item in items],
+            None if all(outcome == "complete" for outcome in outcomes) else outcomes,
+            arguments if any(argument is not None for argument in arguments) else None,
+        )
+        return _answers(len(items), rows)
+
+    async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
+        """Complete events, each fenced by its claim, and return the answers in the order given."""
+        rows = await self._database.fetch(
+            "select * from agent.complete_events($1, $2, $3) where answer <> 'done'",
+            [item.id for item in items],
+            [item.claim for item in items],
+            [item.result for item in items] if any(item.result is not None for item in items) else None,
+        )
+        return _answers(len(items), rows)
+
+    async def fail_events(self, items: Sequence[Failure], max_attempts: int | None = None) -> list[Settled]:
+        """Record failed attempts: each is retried after ``retry_in``, or fails when no attempt remains."""
+        rows = await self._database.fetch(
+            "select * from agent.fail_events($1, $2, $3, $4, $5, $6, $7) where answer <> 'done'",
+            [item.id for item in items],
+            [item.claim for item in items],
+            [item.error for item in items],
+            [timedelta(seconds=item.retry_in) for item in items],
+            [item.final for item in items],
+            [item.reason for item in items],
+            max_attempts,
+        )
+        return _answers(len(items), rows)
+
+    async def release_events(self, items: Sequence[tuple[int, int]]) -> list[Settled]:
+        """Make the events of (id, claim) pairs visible again at once, without counting the attempt."""
+        rows = await self._database.fetch(
+            "select * from agent.release_events($1, $2) where answer <> 'done'",
+            [identity for identity, _ in items],
+            [claim for _, claim in items],
+        )
+        return _answers(len(items), rows)
+
+    async def snooze_event(self, identity: int, claim: int, pause: timedelta) -> Settled:
+        """Postpone a claimed event by ``pause`` without counting the attempt."""
+        return Settled(
+            await self._database.fetchval("select agent.snooze_event($1, $2, $3)", identity, claim, pause)
+        )
+
+    async def await_event(self, identity: int, claim: int, deadline: datetime) -> Settled:
+        """Park a claimed event until its answer comes; it expires at ``deadline``."""
+        return Settled(
+            await self._database.fetchval("select agent.await_event($1, $2, $3)", identity, claim, deadline)
+        )
+
+    async def continue_event(
+        self,
+        identity: int,
+        claim: int,
+        children: Sequence[Job],
+        continuation: Continuation,
+        result: str | None = None,
+    ) -> Settled:
+        """Complete a claimed event and start its children and continuation, atomically and fenced."""
+        return await self.continue_event_as(identity, claim, FanOutText.of(children, continuation), result)
+
+    async def continue_event_as(
+        self, identity: int, claim: int, jobs: FanOutText, result: str | None = None
+    ) -> Settled:
+        """Complete a claimed event and start jobs that are serialised already. See :meth:`continue_event`."""
+        answer = Settled(
+            await self._database.fetchval(
+                "select agent.continue_event($1, $2, $3, $4, $5)",
+                identity,
+                claim,
+                jobs.children,
+                jobs.continuation,
+                result,
+            )
+        )
+        if answer is Settled.DONE and self._on_stored is not None:
+            self._on_stored(jobs.kinds)
+        return answer
+
+    async def extend_leases(
+        self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
+    ) -> list[Settled]:
+        """Renew the leases of (id, claim) pairs; ``stale`` means that the lease is lost."""
+        rows = await self._database.fetch(
+            "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'",
+            [identity for identity, _ in items],
+            [claim for _, claim in items],
+            invisible_for,
+        )
+        return _answers(len(items), rows)
+
+    async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
+        """Keep ``notes`` (JSON text of an object) on a claimed event, for its later attempts."""
+        return Settled(
+            await self._database.fetchval("select agent.note_event($1, $2, $3)", identity, claim, notes)
+        )
+
+    async def delete_event(self, identity: int) -> None:
+        """Complete an event without a fence, even one that another worker has claimed. Ignore an unknown id."""
+        await self._database.execute("select agent.delete_event($1)", identity)
+
+    async def delete_expired_events(
+        self, max_attempts: int = DEFAULT_MAX_ATTEMPTS, max_vt_age: timedelta = timedelta(hours=1)
+    ) -> int:
+        """Move exhausted and too old events to history, in statements of about a second; return how many."""
+        expired = 0
+        while moved := await self._database.fetchval(
+            "select agent.delete_expired_events($1, $2)", max_attempts, max_vt_age
+        ):
+            expired += moved
+        return expired
+
+    async def sweep_events(
+        self,
+        *,
+        max_attempts: int | None = None,
+        max_vt_age: timedelta = timedelta(hours=1),
+        kinds: Sequence[str] | None = None,
+        by_age: bool = True,
+        limit: int = 1000,
+        mend: bool = True,
+    ) -> int:
+        """Sweep one bounded batch: move up to ``limit`` events of each sort to history; return how many.
+
+        Call it again until it returns 0.
+
+        Args:
+            max_attempts: for events that neither have a maximum nor are of a kind that has one; ``None`` keeps them.
+            max_vt_age: with ``by_age``, an event that was visible and unclaimed for longer is too old.
+            kinds: the kinds that may be too old; all of them where ``None``.
+            mend: first repair every group and continuation; one call of a series is enough.
+        """
+        swept: int = await self._database.fetchval(
+            "select agent.sweep_events($1, $2, $3, $4, $5, $6)",
+            max_attempts,
+            max_vt_age,
+            kinds,
+            by_age,
+            limit,
+            mend,
+        )
+        return swept
+
+    async def free_groups(self) -> None:
+        """Give another head to every group that waits behind an unclaimed one, in bounded steps."""
+        await free_groups(self._database)
+
+    async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
+        """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
+        rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
+        return rescued
+
+    async def announce_worker(
+        self,
+        name: str,
+        kinds: Sequence[str],
+        version: str,
+        clock_offset: timedelta | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
+        """Record that a worker is alive, the kinds that it handles, and how far its clock is ahead.
+
+        Args:
+            max_attempts: becomes the maximum of its kinds, for events that have none of their own.
+        """
+        await self._database.execute(
+            "select agent.announce_worker($1, $2, $3, $4, $5)",
+            name,
+            kinds,
+            version,
+            clock_offset,
+            max_attempts,
+        )
+
+    async def retire_worker(self, name: str) -> None:
+        """Record that a worker has ended."""
+        await self._database.execute("select agent.retire_worker($1)", name)
+
+    async def schema_version(self) -> tuple[str, str]:
+        """Return the schema's version and the oldest version of the services that it serves."""
+        return await schema_version(self._database)
+
+
+def _answers(count: int, others: Sequence[Row]) -> list[Settled]:
+    """Return ``count`` answers in the order given. The database sends only those that are not ``done``."""
+    answers = [Settled.DONE] * count
+    for row in others:
+        answers[row["ordinal"] - 1] = Settled(row["answer"])
+    return answers

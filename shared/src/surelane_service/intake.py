@@ -1,0 +1,69 @@
+"""The ingest service's client of the queue: store requests and take answers. Each method is one SQL call."""
+
+from collections.abc import Sequence
+
+from surelane.calls import Calls, Connection, Pool
+from surelane.events import Inserted
+from surelane_service.compatibility import schema_version
+from surelane_service.figures import Measured
+
+
+class Intake(Measured):
+    """The SQL functions of role ``agent_ingest``, on a connection or a pool.
+
+    Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
+    """
+
+    def __init__(self, database: Pool | Connection) -> None:
+        self._database = Calls(database)
+
+    async def insert_events(
+        self,
+        events: Sequence[str],
+        *,
+        traceparents: Sequence[str | None] | None = None,
+        item_keys: Sequence[str | None] | None = None,
+    ) -> list[Inserted]:
+        """Store a batch in one round trip and one transaction; return the answers in the order given.
+
+        Args:
+            events: JSON texts of objects.
+            traceparents: the span that stores each, kept on its row.
+            item_keys: natural keys that override the event's own, where not ``None``.
+
+        Raises:
+            Conflict: another transaction blocks one of them: insert them one by one.
+            InvalidInput: PostgreSQL cannot hold one of them as jsonb: insert them one by one to find out which.
+        """
+        rows = await self._database.fetch(
+            "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal",
+            events,
+            traceparents,
+            item_keys,
+        )
+        return [Inserted(row["id"], row["duplicate"]) for row in rows]
+
+    async def fire_trigger(
+        self, name: str, webhook_id: str, payload: str, traceparent: str | None = None
+    ) -> Inserted:
+        """Store a webhook's call (JSON text) as a ``trigger-fire`` event; a repeated delivery returns the first."""
+        row = await self._database.fetchrow(
+            "select * from agent.fire_trigger($1, $2, $3, $4)", name, webhook_id, payload, traceparent
+        )
+        if row is None:
+            raise LookupError("agent.fire_trigger returned no row")
+        return Inserted(row["id"], row["duplicate"])
+
+    async def answer_dispatch(self, identity: int, agents: Sequence[str], result: str) -> str:
+        """End an event that one of these remote agents was asked to do: ``done``, ``running`` (try again), ``unknown``.
+
+        An event that was dispatched to another agent is ``unknown``.
+        """
+        answer: str = await self._database.fetchval(
+            "select agent.answer_dispatch($1, $2, $3)", identity, agents, result
+        )
+        return answer
+
+    async def schema_version(self) -> tuple[str, str]:
+        """Return the schema's version and the oldest version of the services that it serves."""
+        return await schema_version(self._database)

@@ -1,0 +1,182 @@
+"""``agent.settle``: one fenced entry for every outcome, in batches, each item with its own answer."""
+
+import json
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import Pair, claim, ended, ending, enqueue, live, pair
+
+
+async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
+    """Settles claims, each with its outcome and argument; returns the answers."""
+    rows = await queue.fetch(
+        "select answer from agent.settle($1, $2, $3, $4) order by ordinal",
+        [identity for (identity, _), _, _ in items],
+        [number for (_, number), _, _ in items],
+        [outcome for _, outcome, _ in items],
+        [None if argument is None else json.dumps(argument) for _, _, argument in items],
+    )
+    return [row["answer"] for row in rows]
+
+
+async def claimed(queue: Connection, count: int, **named: Any) -> list[Pair]:
+    """Enqueues jobs and claims them; returns them in the order of their ids."""
+    for _ in range(count):
+        await enqueue(queue, **named)
+    return sorted(map(pair, await claim(queue)))
+
+
+async def test_every_outcome_in_one_batch(queue: Connection) -> None:
+    pairs = await claimed(queue, 8)
+    done, failed, final, released, snoozed, fanned, awaiting, lost = pairs
+    answers = await settle(
+        queue,
+        (fanned, "fan_out", {"children": [{"kind": "child"}], "continuation": {"kind": "next"}, "result": 4}),
+        (done, "complete", {"answer": 42}),
+        (failed, "fail", {"error": {"message": "no"}, "retry_in": 60.5}),
+        ((lost[0], lost[1] + 1), "complete", None),
+        (final, "fail", {"error": {"message": "never"}, "final": True, "reason": "refused"}),
+        (released, "release", None),
+        (snoozed, "snooze", {"pause": 30}),
+        (awaiting, "await", {"until": "2999-01-01 00:00:00+00"}),
+    )
+    assert answers == ["done", "done", "done", "stale", "done", "done", "done", "done"]
+    row = await ended(queue, done[0])
+    assert row is not None
+    assert (row["outcome"], json.loads(row["result"])) == ("completed", {"answer": 42})
+    row = await live(queue, failed[0])
+    assert row is not None
+    assert (row["retrying"], row["attempts"], row["claimed_by"]) == (True, 1, None)
+    assert 50 < row["visible_in"].total_seconds() <= 60.5
+    assert json.loads(row["errors"]) == [{"message": "no"}]
+    assert await ending(queue, final[0]) == ("failed", "refused")
+    row = await live(queue, released[0])
+    assert row is not None
+    assert (row["attempts"], row["claimed_by"]) == (0, None)
+    assert row["visible_in"].total_seconds() <= 0
+    row = await live(queue, snoozed[0])
+    assert row is not None
+    assert (row["attempts"], row["visible_in"].total_seconds() > 20) == (0, True)
+    assert await ending(queue, fanned[0]) == ("completed", None)
+    assert await queue.fetchval("select waits_for from agent.event where kind = 'next'") == 1
+    row = await queue.fetchrow("select claimed_by, deadline from agent.event where id = $1", awaiting[0])
+    assert row is not None
+    assert (row["claimed_by"], row["deadline"].year) == (None, 2999)
+    assert await queue.fetchval("select agent.answer_event($1, '1')", awaiting[0]) == "done"
+    assert await live(queue, lost[0]) is not None
+
+
+async def test_without_outcomes_all_complete(queue: Connection) -> None:
+    plain, member, lost = *await claimed(queue, 1), *await claimed(queue, 1, group_key="g"), (-1, 1)
+    rows = await queue.fetch(
+        "select * from agent.settle($1, $2) order by ordinal",
+        [plain[0], lost[0], member[0]],
+        [plain[1], lost[1], member[1]],
+    )
+    assert [tuple(row) for row in rows] == [(1, "done"), (2, "stale"), (3, "done")]
+
+
+async def test_a_claim_settles_once(queue: Connection) -> None:
+    """Given twice, in whatever order the outcomes are, one of them is done."""
+    ((identity, number),) = await claimed(queue, 1)
+    answers = await settle(
+        queue,
+        ((identity, number), "snooze", {"pause": 5}),
+        ((identity, number), "complete", None),
+        ((identity, number - 1), "fail", {"error": {}}),
+    )
+    assert sorted(answers) == ["done", "stale", "stale"]
+
+
+@pytest.mark.parametrize("outcome", ["complete", "fail", "release", "snooze", "await", "fan_out"])
+async def test_a_locked_event_is_busy_and_delays_no_other(
+    queue: Connection, connect: Connect, outcome: str
+) -> None:
+    arguments: dict[str, Any] = {
+        "fail": {"error": {}, "retry_in": 0},
+        "snooze": {"pause": 1},
+        "await": {"until": None},
+        "fan_out": {"children": [], "continuation": {"kind": "next"}},
+    }
+    locked, free = await claimed(queue, 2)
+    items = [(locked, outcome, arguments.get(outcome)), (free, outcome, arguments.get(outcome))]
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", locked[0])
+        assert await settle(queue, *items) == ["busy", "done"]
+    assert await settle(queue, *items) == ["done", "stale"]
+
+
+async def test_a_fan_out_that_must_wait_is_busy_and_delays_no_other(
+    queue: Connection, connect: Connect
+) -> None:
+    waits, free = await claimed(queue, 2)
+    fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
+    other = await connect()
+    transaction = other.transaction()
+    await transaction.start()
+    await enqueue(other, item_key="taken")
+    assert await settle(queue, (waits, "fan_out", fan), (free, "complete", None)) == ["busy", "done"]
+    await transaction.rollback()
+    assert await settle(queue, (waits, "fan_out", fan)) == ["done"]
+
+
+async def test_a_refused_event_is_busy_among_others_and_an_error_alone(queue: Connection) -> None:
+    await enqueue(queue, "other", item_key="taken")
+    refused, unread, free, last = await claimed(queue, 4)
+    fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
+    assert await settle(
+        queue,
+        (refused, "fan_out", fan),
+        (unread, "fail", {"error": {}, "retry_in": "soon"}),
+        (free, "complete", None),
+        (last, "fail", {"error": {}, "final": True}),
+    ) == ["busy", "busy", "done", "done"]
+    with pytest.raises(asyncpg.UniqueViolationError, match="item key 'taken'"):
+        await settle(queue, (refused, "fan_out", fan))
+    with pytest.raises(asyncpg.InvalidTextRepresentationError):
+        await settle(queue, (unread, "fail", {"retry_in": "soon"}))
+    assert await queue.fetchval("select count(*) from agent.event where kind in ('child', 'next')") == 0
+    assert await settle(queue, (refused, "complete", None), (unread, "complete", None)) == ["done", "done"]
+
+
+async def test_an_event_that_history_refuses_delays_no_other(queue: Connection) -> None:
+    refused, free = await claimed(queue, 2)
+    await queue.execute(f"alter table agent.event_hist add constraint refused check (id <> {refused[0]})")
+    try:
+        items = [(refused, "complete", None), (free, "complete", None)]
+        assert await settle(queue, *items) == ["busy", "done"]
+        with pytest.raises(asyncpg.CheckViolationError):
+            await settle(queue, items[0])
+    finally:
+        await queue.execute("alter table agent.event_hist drop constraint refused")
+
+
+async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection) -> None:
+    failed, released, awaiting, done = await claimed(queue, 4)
+    for identity, _ in (failed, released, awaiting, done):
+        assert await queue.fetchval("select agent.cancel_job($1)", identity) == "running"
+    items: list[Any] = [
+        (failed, "fail", {}),
+        (released, "release", None),
+        (awaiting, "await", {}),
+        (done, "complete", None),
+    ]
+    assert await settle(queue, *items) == ["done"] * 4
+    for identity, _ in (failed, released, awaiting):
+        assert await ending(queue, identity) == ("cancelled", "cancelled while running")
+    assert await ending(queue, done[0]) == ("completed", None)
+
+
+async def test_an_unknown_outcome_is_a_clear_error(queue: Connection) -> None:
+    (item,) = await claimed(queue, 1)
+    for outcome in ("finish", None):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="every claim has an outcome: complete"):
+            await settle(queue, (item, outcome, None))  # type: ignore[arg-type]
+    with pytest.raises(asyncpg.InvalidParameterValueError):
+        await queue.fetch("select * from agent.settle(array[1::int8], array[1], '{}')")
+    assert await settle(queue) == []
