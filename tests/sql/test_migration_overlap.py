@@ -25,11 +25,9 @@ from tests.databases import as_role
 from tests.processes import clean_environment
 from tests.sql.migrations import connected
 from tests.sql.queue_steps import Pair, claim, complete, ended, ending, enqueue, fail, live, pair
+from tests.sql.released import COMMITS
 
 ROOT = Path(__file__).parents[2]
-
-COMMITS = {"0.1.0": "207f9060208c8eba3fc4d9c2252606efff87bd3b"}
-"""The commit of every release, oldest first. Add a release's commit together with the next version."""
 
 KEPT = "kept"
 """The kind of the stored data. It is paused during the migration: the old client claims every other kind."""
