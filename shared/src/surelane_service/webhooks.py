@@ -5,7 +5,8 @@ A request carries ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature`
 the key in base64.
 
 A remote agent and we share one secret. The id therefore holds the direction of a request and its task, and a
-request cannot be sent back as an answer: see :func:`task_id` and :func:`answer_id`. ADR 0031 says why this is our own code.
+request cannot be sent back as an answer: see :func:`task_id` and :func:`answer_id`. ADR 0031 says
+why this module uses no library for it.
 """
 
 import base64
