@@ -27,7 +27,7 @@ _log = get_logger("simulator.jobs")
 
 
 class JobWatch:
-    """Asks for the status of each delivered event until it is final, and tells what changed."""
+    """Ask for the status of each delivered event until it is final, and report each change."""
 
     def __init__(
         self, url: str, deliveries: Mapping[str, Delivery], changed: Callable[[Delivery], None]
@@ -37,7 +37,7 @@ class JobWatch:
         self._changed = changed
 
     async def run(self) -> None:
-        """Watches until it is cancelled."""
+        """Watch until it is cancelled."""
         try:
             pool = await create_pool(self._url, service="surelane-simulator", max_size=1)
         except ValueError:
@@ -73,6 +73,6 @@ class JobWatch:
 def _unsettled(delivery: Delivery) -> bool:
     if delivery.job is not None:
         return delivery.job["status"] in OPEN
-    # What ingest passed over never gets into the queue: after a while nobody asks any more.
+    # Events that ingest ignores never reach the queue: stop asking after a while.
     late = time.time() - LOOKED_FOR.total_seconds()
     return delivery.state == "delivered" and not delivery.own_message and delivery.attempts[-1].at > late

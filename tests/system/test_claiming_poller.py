@@ -1,4 +1,4 @@
-"""What polls bring along."""
+"""Figures of the queue that polls fetch."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,18 +8,17 @@ import pytest
 
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_worker.claiming import poller
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.poller import Poll
+from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.wakeup import Wakeup
 from tests.databases import as_role
 
 
 @pytest.fixture
-async def polling(database: str) -> AsyncIterator[Poll]:
+async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=2)
     wakeup = Wakeup()
-    yield Poll(
+    yield Poller(
         Engine(pool),
         ["echo"],
         Cursors(),
@@ -27,12 +26,13 @@ async def polling(database: str) -> AsyncIterator[Poll]:
         interval=timedelta(seconds=0.1),
         max_attempts=3,
         on_cron=lambda _: None,
+        patience=patience,
     )
     await close_pool(pool)
 
 
-async def test_figures_come_with_the_next_poll(polling: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "PATIENCE", 600)
+@pytest.mark.parametrize("patience", [600])
+async def test_figures_come_with_the_next_poll(polling: Poller) -> None:
     running = asyncio.create_task(polling.run())
     try:
         async with asyncio.timeout(60):
@@ -42,8 +42,6 @@ async def test_figures_come_with_the_next_poll(polling: Poll, monkeypatch: pytes
     assert (first.kinds, again.fresh) == ([], False)
 
 
-async def test_figures_that_no_poll_brings_are_asked_for(
-    polling: Poll, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(poller, "PATIENCE", 0.1)
+@pytest.mark.parametrize("patience", [0.1])
+async def test_figures_that_no_poll_brings_are_asked_for(polling: Poller) -> None:
     assert (await polling.figures()).kinds == []

@@ -1,7 +1,8 @@
-"""When settles are sent."""
+"""When outcomes are settled."""
 
 import asyncio
 import gc
+import json
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,14 +13,17 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane_service.engine import Completion, Engine, Failure
+from surelane_service.engine import MOST_MEMBERS, Completion, Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard
+from surelane_worker.leasing.capacity import Capacity
+from surelane_worker.leasing.claim import Claim
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.running.work import MOST_MEMBERS, Claim, Work
-from surelane_worker.settling import settler
-from surelane_worker.settling.settler import MANY, Settler
+from surelane_worker.observing.observer import Observer
+from surelane_worker.running.work import Work
+from surelane_worker.settling.settler import MANY, Pace, Settler
 
 
 async def nothing(event: object, ctx: object) -> None:
@@ -33,7 +37,6 @@ class Stand:
     engine: Engine
     settler: Settler
     leases: Leases
-    settled: asyncio.Event
 
     async def claims(self, count: int) -> list[Claim]:
         """Claims that many events, which are held from now on."""
@@ -46,15 +49,20 @@ class Stand:
 
 
 @pytest.fixture
-async def stand(database: str, connection: Connection) -> AsyncIterator[Stand]:
+def pace() -> Pace:
+    """How long the settler waits; a test that needs other pauses overrides it."""
+    return Pace()
+
+
+@pytest.fixture
+async def stand(database: str, connection: Connection, pace: Pace) -> AsyncIterator[Stand]:
     await connection.execute("select agent.enqueue('echo') from generate_series(1, $1)", MANY + 1)
     pool = await create_pool(database, service="test", max_size=3, lock_timeout=60)
     engine, metrics = Engine(pool), Metrics()
-    settled = asyncio.Event()
-    leases = Leases(engine, timedelta(minutes=10), metrics)
-    settler = Settler(engine, leases, metrics, None, max_attempts=3, on_settled=settled.set)
+    leases = Leases(engine, timedelta(minutes=10), metrics, Capacity())
+    settler = Settler(engine, leases, Observer(metrics), pace)
     sending = asyncio.create_task(settler.run())
-    yield Stand(engine, settler, leases, settled)
+    yield Stand(engine, settler, leases)
     assert not sending.done(), "nothing ends it"
     sending.cancel()
     await close_pool(pool)
@@ -86,19 +94,16 @@ async def ended(connection: Connection, claims: Sequence[Claim]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_busy_settle_delays_no_other(
-    database: str, connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is sent again by itself; an hour's pause would be waited for by all, if any of them waited for it."""
-    monkeypatch.setattr(settler, "FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr(settler, "LONGEST_PAUSE", 3600.0)
+@pytest.mark.parametrize("pace", [Pace(first_pause=3600.0, longest_pause=3600.0)])
+async def test_a_busy_settle_delays_no_other(database: str, connection: Connection, stand: Stand) -> None:
+    """It is sent again by itself; if the others waited for it, they would wait for an hour."""
     busy, *others = await stand.claims(4)
     async with locking(database, busy.event.id):
         for claim in (busy, *others[:2]):
-            stand.settler.put(claim, Completion(*claim.fence))
+            stand.settler.put(claim, COMPLETE)
         await ended(connection, others[:2])
-        await stand.settled.wait()
-        stand.settler.put(others[2], Completion(*others[2].fence))
+        await stand.leases.capacity.freed(within=30)
+        stand.settler.put(others[2], COMPLETE)
         await ended(connection, others)
     assert list(stand.leases.held) == [busy]
 
@@ -108,7 +113,7 @@ async def test_a_busy_settle_is_sent_again_until_it_is_done(
 ) -> None:
     (busy,) = await stand.claims(1)
     async with locking(database, busy.event.id):
-        stand.settler.put(busy, Completion(*busy.fence))
+        stand.settler.put(busy, COMPLETE)
         while not stand.settler._tries:  # noqa: ASYNC110 - it was answered busy
             await asyncio.sleep(0.005)
     async with asyncio.timeout(30):
@@ -119,28 +124,26 @@ async def test_a_busy_settle_is_sent_again_until_it_is_done(
 
 
 SLOW = """
-alter function agent.complete_events rename to quick_complete;
-create function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
+alter function agent.settle rename to quick_settle;
+create function agent.settle(_ids int8[], _claims int4[], _outcomes text[], _arguments jsonb[])
 returns table (ordinal int4, answer text) language plpgsql security definer as $$
 begin
     if {slow} = any(_ids) then
         perform pg_advisory_xact_lock(1);
     end if;
-    return query select * from agent.quick_complete(_ids, _claims, _results);
+    return query select * from agent.quick_settle(_ids, _claims, _outcomes, _arguments);
 end
 $$;
 """
 
 
-async def test_a_slow_settle_delays_no_other_of_its_batch(
-    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settler, "BATCH_LIMIT", 0.5)
+@pytest.mark.parametrize("pace", [Pace(batch_limit=0.5)])
+async def test_a_slow_settle_delays_no_other_of_its_batch(connection: Connection, stand: Stand) -> None:
     claims = await stand.claims(MANY + 1)
     await connection.execute(SLOW.format(slow=claims[3].event.id))
     await connection.execute("select pg_advisory_lock(1)")
     for claim in claims:
-        stand.settler.put(claim, Completion(*claim.fence))
+        stand.settler.put(claim, COMPLETE)
     others = [claim for claim in claims if claim is not claims[3]]
     await ended(connection, others)
     await connection.execute("select pg_advisory_unlock(1)")
@@ -149,15 +152,38 @@ async def test_a_slow_settle_delays_no_other_of_its_batch(
     await ended(connection, claims)
 
 
+@pytest.mark.parametrize("failing", ["lock_not_available", "query_canceled"])
+async def test_a_settle_that_waited_too_long_is_sent_again(
+    connection: Connection, stand: Stand, failing: str
+) -> None:
+    """The server may give up on the statement: that is neither a refusal nor an outage."""
+    (claim,) = await stand.claims(1)
+    await connection.execute(
+        "create sequence public.tries; grant usage on public.tries to public;"
+        "alter function agent.settle rename to quick_settle;"
+        "create function agent.settle(_ids int8[], _claims int4[], _outcomes text[], _arguments jsonb[])"
+        " returns table (ordinal int4, answer text) language plpgsql security definer as $$ begin"
+        f" if nextval('public.tries') = 1 then raise {failing}; end if;"
+        " return query select * from agent.quick_settle(_ids, _claims, _outcomes, _arguments); end $$"
+    )
+    stand.settler.put(claim, COMPLETE)
+    async with asyncio.timeout(30):
+        await stand.settler.flushed()
+    await ended(connection, [claim])
+    assert not stand.settler._outage.on
+
+
 async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
     connection: Connection, stand: Stand
 ) -> None:
     """The first cannot be sent at all; the result of the second, and the reason of the third, are refused."""
     claims = await stand.claims(4)
-    stand.settler.put(claims[0], Completion(claims[0].event.id, 2**40))
-    stand.settler.put(claims[1], Completion(*claims[1].fence, "not JSON"))
-    stand.settler.put(claims[2], Failure(*claims[2].fence, "{}", final=True, reason="a\0b\ud800"))
-    stand.settler.put(claims[3], Completion(*claims[3].fence))
+    claims[0].event.claim = 2**40
+    stand.settler.put(claims[0], COMPLETE)
+    stand.settler.put(claims[1], Complete("not JSON"), "not JSON")
+    refused = json.dumps({"error": {}, "final": True, "reason": "a\0b\ud800"})
+    stand.settler.put(claims[2], Discard("a\0b\ud800"), refused)
+    stand.settler.put(claims[3], COMPLETE)
     async with asyncio.timeout(30):
         await stand.settler.flushed()
     await ended(connection, claims[1:])
@@ -165,11 +191,9 @@ async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
     assert not stand.leases.held
 
 
-async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(
-    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(connection: Connection, stand: Stand) -> None:
     claims = await stand.claims(MANY + 1)
-    leases = Leases(stand.engine, timedelta(seconds=3), Metrics())
+    leases = Leases(stand.engine, timedelta(seconds=3), Metrics(), Capacity(), limit=0.5)
     for claim in claims:
         leases.add(Work(Handler("echo", ("echo",), nothing), [claim.event], claim.lease_ends, 0.0))
     await connection.execute(
@@ -182,23 +206,22 @@ async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(
         " return query select * from agent.quick_extend(_ids, _claims, _for); end $$"
     )
     await connection.execute("select pg_advisory_lock(1)")
-    monkeypatch.setattr(leases, "_limit", 0.5)
     before = {claim: claim.lease_ends for claim in leases.held}
     assert not await leases._extend_all()
     kept = [claim for claim, ends in before.items() if claim.lease_ends != ends]
     assert len(kept) == MANY
 
 
-async def test_what_somebody_waits_for_is_not_held_back_to_gather_more(
-    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pace", [Pace(gathering=600)])
+async def test_hurry_sends_what_is_waiting_without_gathering_more(
+    connection: Connection, stand: Stand
 ) -> None:
-    monkeypatch.setattr(settler, "GATHERING", 600)
     claims = await stand.claims(MANY + 1)
     for claim in claims[:MANY]:
-        stand.settler.put(claim, Completion(*claim.fence))
+        stand.settler.put(claim, COMPLETE)
     async with asyncio.timeout(60):
-        await stand.settled.wait()
-        stand.settler.put(claims[MANY], Completion(*claims[MANY].fence))
+        await stand.leases.capacity.freed(within=60)
+        stand.settler.put(claims[MANY], COMPLETE)
         stand.settler.hurry()
         await stand.settler.flushed()
     assert await connection.fetchval("select count(*) from agent.event_hist") == MANY + 1
@@ -206,7 +229,7 @@ async def test_what_somebody_waits_for_is_not_held_back_to_gather_more(
 
 async def test_what_is_settled_is_freed_without_the_garbage_collector(connection: Connection) -> None:
     await connection.execute("select agent.enqueue('echo')")
-    leases = Leases(Engine(connection), timedelta(minutes=10), Metrics())
+    leases = Leases(Engine(connection), timedelta(minutes=10), Metrics(), Capacity())
     (event,) = await Engine(connection).claim_events(["echo"], 1, worker="w")
     work = Work(Handler("echo", ("echo",), nothing), [event], 600.0, 0.0)
     leases.add(work)
@@ -220,7 +243,7 @@ async def test_what_is_settled_is_freed_without_the_garbage_collector(connection
         gc.enable()
 
 
-async def test_a_full_batch_of_an_entity_says_that_there_may_be_more(connection: Connection) -> None:
+async def test_a_full_batch_of_a_group_says_that_there_may_be_more(connection: Connection) -> None:
     await connection.execute("select agent.enqueue('echo', _group_key => 'g') from generate_series(1, 250)")
     sizes = []
     while events := await Engine(connection).claim_events(["echo"], 10, worker="w"):

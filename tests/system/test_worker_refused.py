@@ -12,7 +12,7 @@ REFUSED = {
     "no continuation": ("attempts_exhausted", "takes jobs, not NoneType"),
     "fan-out result": ("result_refused", "is not JSON"),
     "refused by the database": ("continuation_refused", "max_attempts"),
-    "not a number": ("continuation_refused", "json"),
+    "not a number": ("attempts_exhausted", "not JSON compliant"),
     "retry": ("attempts_exhausted", "longer than 3650 days"),
     "snooze": ("attempts_exhausted", "longer than 3650 days"),
     "naive await": ("attempts_exhausted", "has no time zone"),

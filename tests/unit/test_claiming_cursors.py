@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from surelane.events import Event
-from surelane_service.engine import Peek
-from surelane_worker.claiming.cursors import LANES, MARGIN, Cursors
+from surelane_service.engine import LANES, Peek
+from surelane_worker.claiming.cursors import MARGIN, Cursors
 
 T0 = datetime(2025, 1, 1, tzinfo=UTC)
 KINDS = ["a", "b"]

@@ -6,6 +6,7 @@ from unittest.mock import sentinel
 import pytest
 
 from surelane_service.engine import DEAD_FOR
+from surelane_worker.leasing.capacity import Capacity
 from surelane_worker.leasing.leases import LONGEST_PAUSE, Leases
 from surelane_worker.observing.metrics import Metrics
 
@@ -21,7 +22,7 @@ from surelane_worker.observing.metrics import Metrics
 def test_a_worker_believes_in_a_claim_until_its_lease_ends_or_a_rescue_may_end_it(
     lease: timedelta, believed: timedelta
 ) -> None:
-    leases = Leases(sentinel.queue, lease, Metrics())
+    leases = Leases(sentinel.queue, lease, Metrics(), Capacity())
     assert leases.ends(100.0) == 100.0 + believed.total_seconds()
 
 

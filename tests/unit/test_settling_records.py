@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.events import Event
-from surelane_worker.settling.records import LONGEST_MESSAGE, ResultError, error_text, result_text, storable
+from surelane_worker.settling.records import LONGEST_MESSAGE, ResultError, error_record, result_text, storable
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 EVENT = Event(7, "a", NOW, 2, 3, NOW, "{}")
@@ -63,7 +63,7 @@ def test_characters_beyond_the_basic_plane_are_kept() -> None:
 def test_error_record_says_what_when_who_and_where() -> None:
     with pytest.raises(ValueError, match="x") as raised:
         fail_at_length()
-    record = json.loads(error_text(EVENT, "worker-1", raised.value, traceparent="00-1-2-01"))
+    record = error_record(EVENT, "worker-1", raised.value, traceparent="00-1-2-01")
     assert (record["type"], record["worker"], record["attempt"], record["traceparent"]) == (
         "ValueError",
         "worker-1",

@@ -125,7 +125,7 @@ def test_content_that_a_handler_adds_is_exported_as_the_sdk_would(what: str) -> 
             SHAPE, REMOTE, links=[LOCAL], attributes={"surelane.attempt": 1}, started=10
         )
         SAYS_MORE[what](span)
-        span.set_attribute("surelane.outcome", "done")
+        span.set_attribute("surelane.outcome", "complete")
         span.end(20)
         (message,) = traced.messages()
         message.ClearField("span_id")
@@ -134,7 +134,7 @@ def test_content_that_a_handler_adds_is_exported_as_the_sdk_would(what: str) -> 
         requests.append(message)
     assert requests[0] == requests[1]
     assert (requests[0].start_time_unix_nano, requests[0].end_time_unix_nano) == (10, 20)
-    assert values(requests[0])["surelane.outcome"] == "done"
+    assert values(requests[0])["surelane.outcome"] == "complete"
 
 
 def test_a_span_that_cannot_be_encoded_costs_no_other(traced: Traced) -> None:

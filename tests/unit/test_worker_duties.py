@@ -1,15 +1,11 @@
-"""Duties that run beside the worker's loop."""
+"""Duties that run beside the claimer."""
 
 import asyncio
 
-import pytest
-
-from surelane_worker import wiring
 from surelane_worker.wiring import beside
 
 
-async def test_a_duty_that_crashes_begins_again_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "RESTART", 0.0)
+async def test_a_duty_that_crashes_begins_again_and_ends_no_other() -> None:
     begun, again = 0, asyncio.Event()
     other_ended = False
 
@@ -28,7 +24,7 @@ async def test_a_duty_that_crashes_begins_again_and_ends_no_other(monkeypatch: p
         finally:
             other_ended = True
 
-    async with beside(crashes, other):
+    async with beside(crashes, other, restart=0.0):
         async with asyncio.timeout(30):
             await again.wait()
         assert not other_ended

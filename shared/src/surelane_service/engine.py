@@ -20,6 +20,10 @@ from surelane_service.schedules import Schedules
 
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
+LANES = 16
+"""Parts of the queue; the database's number, too (``agent.lane``)."""
+MOST_MEMBERS = 100
+"""Members of a group that a claim brings along with its head, at most; the database's number, too."""
 DEAD_FOR = timedelta(minutes=5)
 """Longest time that a claim stands after its last heartbeat; then it is rescued, even within its lease.
 
@@ -34,6 +38,10 @@ _CLAIM = """
 select id, kind, event_ts, attempts, claim, vt, event, prior_vt, item_key, group_key
     , max_attempts, enqueued_at, errors, traceparent, lane, notes
 from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8)"""
+
+
+Item = tuple[int, int, str, str | None]
+"""An event's id, its claim, the outcome, and the outcome's argument as JSON text (see ``agent.settle``)."""
 
 
 class Settled(StrEnum):
@@ -202,6 +210,22 @@ class Engine(Schedules, Measured):
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
         return Peek(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures)
+
+    async def settle(self, items: Sequence[Item]) -> list[Settled]:
+        """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
+
+        A batch of completions alone takes the database's quickest way.
+        """
+        outcomes = [item[2] for item in items]
+        arguments = [item[3] for item in items]
+        rows = await self._database.fetch(
+            "select * from agent.settle($1, $2, $3, $4) where answer <> 'done'",
+            [item[0] for item in items],
+            [item[1] for item in items],
+            None if all(outcome == "complete" for outcome in outcomes) else outcomes,
+            arguments if any(argument is not None for argument in arguments) else None,
+        )
+        return _answers(len(items), rows)
 
     async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
         """Complete events, each fenced by its claim, and return the answers in the order given."""

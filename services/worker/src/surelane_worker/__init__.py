@@ -1,6 +1,6 @@
-"""The worker: claims events, runs a team's handlers and settles each event once.
+"""The worker: it claims events, runs a team's handlers and settles each event once.
 
-What a team imports is here; everything else is the worker's own.
+A team imports the names below. Everything else is internal to the worker.
 """
 
 from surelane import __version__
@@ -8,17 +8,17 @@ from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, Middleware
-from surelane_worker.handling.outcomes import Await, Discard, Done, FanOut, Outcome, Retry, Snooze
+from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers, HandlersError
 
 __all__ = [
     "Await",
     "Call",
     "Child",
+    "Complete",
     "Context",
     "Continuation",
     "Discard",
-    "Done",
     "Event",
     "FanOut",
     "Given",

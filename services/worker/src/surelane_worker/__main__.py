@@ -1,4 +1,4 @@
-"""``python -m surelane_worker``: claims events and runs handlers. Configured by the environment; see ``settings``."""
+"""``python -m surelane_worker``: claim events and run handlers, configured by the environment (see ``settings``)."""
 
 import sys
 

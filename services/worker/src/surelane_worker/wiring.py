@@ -1,4 +1,4 @@
-"""Builds the worker from its settings, and takes it down in the order that loses nothing."""
+"""Build the worker from its settings, and stop its parts in an order that loses no event."""
 
 import asyncio
 import gc
@@ -21,58 +21,59 @@ from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, privat
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.watch import Watch
-from surelane_worker.claiming.claimer import Loop
+from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.poller import Poll
-from surelane_worker.claiming.wakeup import Room, Wakeup
-from surelane_worker.duties.announce import Announcer
-from surelane_worker.duties.cron import CronDuty
-from surelane_worker.duties.rescue import rescue
-from surelane_worker.duties.sweep import Sweep
+from surelane_worker.claiming.poller import Poller
+from surelane_worker.claiming.wakeup import Wakeup
+from surelane_worker.duties.announcer import Announcer
+from surelane_worker.duties.rescuer import Rescuer
+from surelane_worker.duties.scheduler import Scheduler
+from surelane_worker.duties.sweeper import Sweeper
 from surelane_worker.handling.context import Services
 from surelane_worker.handling.handler import Handler
-from surelane_worker.handling.load import load_handlers
-from surelane_worker.handling.registry import Handlers
-from surelane_worker.handling.retry import Backoff
+from surelane_worker.handling.registry import Handlers, load_handlers
+from surelane_worker.leasing.capacity import Capacity
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.metrics import Metrics
+from surelane_worker.observing.observer import Observer
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Tracing
-from surelane_worker.running.runner import Executor
-from surelane_worker.running.slots import Dispatch
+from surelane_worker.running.runner import Runner
+from surelane_worker.running.slots import Slots
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling.settler import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
-from surelane_worker.slack.errors import final_reason
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
 
 RESTART = 1.0
-"""Seconds after which a duty that crashed begins again, and twice as many each time, up to a minute."""
+"""Seconds until a crashed duty starts again. They double each time, up to a minute."""
 LONGEST_RESTART = 60.0
+FLUSH = 10.0
+"""Seconds that a drain waits for the database to take the last outcomes."""
 
 _log = get_logger("surelane_worker")
 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Ten connections, shared out so that no statement that hangs keeps others from being sent.
+    """Ten connections, divided so that a hanging statement delays only statements of its own kind.
 
-    Handlers may wait for locks with all of theirs: heartbeats and settles go on.
+    If handlers wait for locks on all of theirs, heartbeats and settles still have connections.
     """
 
     leases: Pool
     settles: Pool
     looks: Pool
-    """Of polls, schedules and probes."""
+    """For polls, schedules and probes."""
     sweeps: Pool
-    """And rescues."""
+    """For sweeps and rescues."""
     handlers: Pool
 
 
 async def main(stop: asyncio.Event) -> None:
-    """Runs the worker until ``stop`` is set, then drains it."""
+    """Run the worker until ``stop`` is set, then drain it."""
     settings = load_settings(WorkerSettings)
     configure_logs(SERVICE, settings.log_level)
     handlers = _handlers(settings)
@@ -85,10 +86,10 @@ async def main(stop: asyncio.Event) -> None:
         stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
         pools = await _pools(settings, stack)
         slack = await stack.enter_async_context(slack_clients(settings, traced=tracing is not None))
-        # What was imported stays for ever: the garbage collector need not go through it with every event's garbage.
+        # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
-        await _serve(stop, settings, handlers, pools, slack, metrics, tracing)
+        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing))
 
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
@@ -114,14 +115,14 @@ async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
 
 
 def _handlers(settings: WorkerSettings) -> Handlers:
-    """What the worker runs.
+    """Load the handlers that the settings name.
 
     Raises:
         SettingsError: they cannot be used, or need a token that is not set.
     """
     loaded = load_handlers(settings.handlers)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
-        raise SettingsError("SLACK_BOT_TOKEN is not set: the built-in handlers answer in Slack and need it")
+        raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     return loaded
 
 
@@ -135,13 +136,12 @@ async def _serve(
     handlers: Handlers,
     pools: Pools,
     slack: SlackClients,
-    metrics: Metrics,
-    tracing: Tracing | None,
+    observer: Observer,
 ) -> None:
-    worker = assemble(settings, handlers, pools, slack, metrics, tracing)
-    engine = Engine(pools.looks)
+    worker = assemble(settings, handlers, pools, slack, observer)
+    queue = Engine(pools.looks)
     worker.watch.publish()
-    readiness = Readiness(engine, stop.is_set, lambda: worker.loop.claiming_for > 0)
+    readiness = Readiness(queue, stop.is_set, worker.claimer.is_claiming)
     app = private_app(readiness.unready)
     limit = ConnectionLimit(PRIVATE_CONNECTIONS)
     async with serving(
@@ -151,11 +151,12 @@ async def _serve(
         host=settings.private_address,
         limit=limit,
     ) as port:
-        await until_schema_fits(engine, stop)
+        await until_schema_fits(queue, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with beside(*worker.duties()):
-                await worker.loop.run(stop)
+                await worker.claimer.run(stop)
+                await worker.drain(settings.drain_timeout.total_seconds())
         finally:
             await worker.announcer.retire()
             await worker.listener.close()
@@ -166,56 +167,54 @@ async def _serve(
 class Worker:
     """The parts of a worker that run."""
 
-    loop: Loop
-    listener: Listener
+    claimer: Claimer
+    slots: Slots
     settler: Settler
     leases: Leases
-    poll: Poll
-    sweep: Sweep
-    cron: CronDuty
+    listener: Listener
+    poller: Poller
+    sweeper: Sweeper
+    scheduler: Scheduler
+    rescuer: Rescuer
     watch: Watch
     announcer: Announcer
-    sweeps: Engine
     kinds: list[str]
 
     def duties(self) -> "list[Duty]":
-        """What runs beside the loop, until it has drained."""
+        """Return the duties that run beside the claimer, until the worker has drained."""
         return [
             self.settler.run,
             self.leases.keep,
-            self.watch.run,  # before the first poll, which brings its figures
-            self.poll.run,
-            self.sweep.run,
-            self.cron.run,
-            self._rescue,
+            self.watch.run,  # before the first poll, which fetches its figures
+            self.poller.run,
+            self.sweeper.run,
+            self.scheduler.run,
+            self.rescuer.run,
             self.announcer.run,
         ]
 
-    async def _rescue(self) -> None:
-        await rescue(self.sweeps)
+    async def drain(self, within: float) -> None:
+        """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
+        _log.info("draining", held=len(self.leases.held))
+        await self.slots.drain(within)
+        try:
+            async with asyncio.timeout(FLUSH):
+                await self.settler.flushed()
+        except TimeoutError:
+            _log.warning(
+                "stopped with unsettled events; they are claimed again when their leases run out",
+                count=len(self.leases.held),
+            )
 
 
 def assemble(
-    settings: WorkerSettings,
-    registered: Handlers,
-    pools: Pools,
-    slack: SlackClients,
-    metrics: Metrics,
-    tracing: Tracing | None,
+    settings: WorkerSettings, registered: Handlers, pools: Pools, slack: SlackClients, observer: Observer
 ) -> Worker:
-    """Puts the parts together. Nothing runs yet."""
-    handlers = _kinds(registered)
+    """Put the parts together. Nothing runs yet."""
+    metrics, handlers = observer.metrics, _kinds(registered)
     cursors, wakeup = Cursors(), Wakeup()
-    room = Room(wakeup)
-    leases = Leases(Engine(pools.leases), settings.lease, metrics)
-    settler = Settler(
-        Engine(pools.settles, metrics.sent),
-        leases,
-        metrics,
-        tracing,
-        max_attempts=settings.max_attempts,
-        on_settled=room.free,
-    )
+    leases = Leases(Engine(pools.leases), settings.lease, metrics, Capacity(wakeup.wake))
+    settler = Settler(Engine(pools.settles), leases, observer)
     services = Services(
         Queue(pools.handlers, metrics.sent),
         Engine(pools.handlers),
@@ -225,9 +224,7 @@ def assemble(
         get_logger("surelane_worker.handling.handler"),
         asyncio.get_running_loop(),
     )
-    backoff = Backoff(settings.backoff_base, settings.backoff_cap)
-    executor = Executor(services, handlers, settler, backoff, metrics, tracing, final_reason)
-    dispatch = Dispatch(dict.fromkeys(handlers.values()), settings.concurrency, executor.run, room.free)
+    slots = Slots(settings, handlers, Runner(services, handlers, settler, observer), leases)
     listener = Listener(
         settings.database_url.get_secret_value(),
         service=SERVICE,
@@ -236,49 +233,40 @@ def assemble(
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
-    loop = Loop(
-        settings,
-        handlers,
-        listener,
-        cursors,
-        wakeup,
-        room,
-        dispatch,
-        executor,
-        settler,
-        leases,
-        metrics,
-        tracing,
-    )
+    claimer = Claimer(settings, listener, cursors, wakeup, slots, observer)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
-    sweep = Sweep(
-        sweeps,
-        list(handlers),
-        metrics,
-        max_vt_age=settings.max_vt_age,
-        interval=settings.sweep_interval,
-        claiming_for=lambda: loop.claiming_for,
-    )
-    cron = CronDuty(looks, registered.schedules(), metrics)
-    poll = Poll(
+    sweeper = Sweeper(sweeps, settings, list(handlers), metrics, claimer.claiming_for)
+    scheduler = Scheduler(looks, registered.schedules(), metrics)
+    poller = Poller(
         looks,
         list(handlers),
         cursors,
         wakeup,
         interval=settings.poll_interval,
         max_attempts=settings.max_attempts,
-        on_cron=cron.due_in,
+        on_cron=scheduler.due_in,
     )
-    watch = Watch(poll)
+    watch = Watch(poller)
     kinds = sorted(handlers)
-    announcer = Announcer(
-        listener, Engine(pools.leases), settings.name, kinds, watch.clock_offset, settings.max_attempts
+    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset)
+    return Worker(
+        claimer=claimer,
+        slots=slots,
+        settler=settler,
+        leases=leases,
+        listener=listener,
+        poller=poller,
+        sweeper=sweeper,
+        scheduler=scheduler,
+        rescuer=Rescuer(sweeps),
+        watch=watch,
+        announcer=announcer,
+        kinds=kinds,
     )
-    return Worker(loop, listener, settler, leases, poll, sweep, cron, watch, announcer, sweeps, kinds)
 
 
 def _begin_anew(cursors: Cursors, wakeup: Wakeup) -> None:
-    """A connection was opened: what was learned over an earlier one may not hold any more."""
+    """Forget the cursors when a connection is opened: on another server they may skip events."""
     cursors.forget()
     wakeup.look_ahead()
 
@@ -287,10 +275,15 @@ Duty = Callable[[], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
-async def beside(*duties: Duty) -> AsyncIterator[None]:
-    """Runs duties for the length of the block. One that crashes is logged and begins again: it ends nothing else."""
+async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
+    """Run duties for the length of the block. A duty that crashes is logged and starts again; the others go on.
+
+    Args:
+        duties: the functions to run.
+        restart: seconds until a crashed duty starts again, the first time.
+    """
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_kept(duty)) for duty in duties]
+        tasks = [group.create_task(_kept(duty, restart)) for duty in duties]
         try:
             yield
         finally:
@@ -298,12 +291,11 @@ async def beside(*duties: Duty) -> AsyncIterator[None]:
                 task.cancel()
 
 
-async def _kept(duty: Duty) -> None:
-    pause = RESTART
+async def _kept(duty: Duty, pause: float) -> None:
     while True:
         try:
             await duty()
-        except Exception:  # noqa: BLE001 - a worker without one of its duties loses leases, or never sweeps
-            _log.exception("duty crashed", duty=duty.__qualname__, again_in=pause)
+        except Exception:  # noqa: BLE001 - without its duties a worker loses leases, or never sweeps
+            _log.exception("duty crashed; it starts again", duty=duty.__qualname__, again_in=pause)
         await asyncio.sleep(pause)
         pause = min(pause * 2, LONGEST_RESTART)

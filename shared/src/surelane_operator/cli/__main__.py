@@ -1,4 +1,4 @@
-"""The ``surelane`` command, also as ``python -m surelane_operator.cli``."""
+"""Run the ``surelane`` command, also as ``python -m surelane_operator.cli``."""
 
 import sys
 

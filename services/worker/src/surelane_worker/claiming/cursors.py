@@ -1,8 +1,11 @@
-"""Where claims start scanning: a cursor a lane and kind steps over the dead rows that finished events leave behind.
+"""Cursors: where claims start to scan. A cursor per lane and kind skips the dead rows of finished events.
 
-The rules, and the faults each avoids, are in ``docs/adr``: a cursor stands a margin behind the newest visibility time
-that a claim found there; where nothing was found yet, behind the time at which a peek saw that there was nothing; it
-goes back to whatever a peek finds behind it (a late commit, a skipped lock); and none outlives its connection.
+The rules, and the faults each of them prevents, are in ``docs/adr``:
+
+- A cursor is a margin behind the newest visibility time that a claim found in its lane.
+- In a lane where no claim found anything yet, it is behind the time of the peek that found the lane empty.
+- It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
+- No cursor outlives its connection.
 """
 
 from collections.abc import Sequence
@@ -10,11 +13,9 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from surelane.events import Event
-from surelane_service.engine import Peek
+from surelane_service.engine import LANES, Peek
 
-LANES = 16
 MARGIN = timedelta(seconds=1)
-
 
 Place = tuple[int, str]
 """A lane and a kind."""
@@ -32,24 +33,24 @@ class Cursors:
         self._cursors: dict[Place, datetime] = {}
         self._corrections = 0
         self._corrected: dict[Place, int] = {}
-        """For each place, the number of its last correction."""
+        """The number of each place's last correction."""
         self._forgotten = 0
 
     @property
     def corrections(self) -> int:
-        """How often cursors were held back. A claim that was sent before the last time may not have seen why."""
+        """How often cursors moved back. A claim sent before the last time may not have seen the rows that caused it."""
         return self._corrections
 
     def starts(self, kinds: Sequence[str]) -> list[datetime | None]:
-        """Where a claim of ``kinds`` starts, for each lane and kind (lane-major); ``None``: from the beginning."""
+        """Return where a claim of ``kinds`` starts, per lane and kind (lane-major). ``None`` is the beginning."""
         return [self._cursors.get(place) for place in _places(tuple(kinds))]
 
     def advance(self, events: Sequence[Event], corrections: int) -> None:
-        """Moves cursors on to what a claim found, except those that were held back since it was sent.
+        """Move cursors forward to the events of a claim, except those that moved back since it was sent.
 
         Args:
-            events: what it found.
-            corrections: :attr:`corrections` when it was sent.
+            events: the claimed ones.
+            corrections: the value of :attr:`corrections` when the claim was sent.
         """
         if corrections < self._forgotten:
             return
@@ -65,22 +66,22 @@ class Cursors:
                 self._cursors[place] = event.prior_vt - MARGIN
 
     def correct(self, kinds: Sequence[str], before: Sequence[datetime | None], peek: Peek) -> None:
-        """Corrects cursors by what a peek found behind them.
+        """Move cursors back to the events that a peek found behind them.
 
-        They also go back to what a claim took during the peek: whether it did, or looked too early, cannot be told.
+        A claim during the peek may have taken such an event, or may have missed it. Both look the same here.
 
         Args:
-            kinds: what was peeked at.
+            kinds: those of the peek.
             before: the cursors when the peek was sent.
-            peek: what it found.
+            peek: its answer.
         """
         for place, was, vt in zip(_places(tuple(kinds)), before, peek.vts, strict=True):
             first = vt if vt is not None and vt <= peek.now else None
             stands = self._cursors.get(place)
             if place[1] in peek.paused:
-                self._hold_back(place, None)  # when it is resumed, nothing may be behind
+                self._hold_back(place, None)  # its events must not be behind the cursor when it is resumed
             elif first is not None and (stands is not None or was is None):
-                # Though the cursor is behind it: a claim that is on its way may have looked before it was there.
+                # Even if the cursor is behind the event: a claim under way may have looked before the event was there.
                 self._hold_back(place, first if stands is None else min(first, stands))
             elif stands is None and was is None:
                 self._cursors[place] = peek.now - MARGIN
@@ -94,7 +95,7 @@ class Cursors:
         self._corrected[place] = self._corrections
 
     def forget(self) -> None:
-        """Drops every cursor: the next claims scan in full."""
+        """Drop every cursor: the next claims scan in full."""
         self._cursors.clear()
         self._corrections += 1
         self._forgotten = self._corrections

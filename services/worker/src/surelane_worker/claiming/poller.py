@@ -1,7 +1,7 @@
-"""The poll: looks at the whole queue every poll interval, and ahead after activity, beside the claims.
+"""The poller: looks at the whole queue at every poll interval, and ahead of the cursors after activity.
 
-It claims nothing, and it has a connection of its own: while vacuum is held back, looking at everything means to walk
-over every dead row, and neither a claim nor a notification may wait for that.
+It claims nothing, and it has a connection of its own. While vacuum is held back, a look at everything reads every dead
+row; neither a claim nor a notification may wait for that.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.handling.retry import jittered
 
 JITTER = 0.5
-"""An idle worker's polls, announcements, sweeps and rescues together are at most one statement a poll interval."""
+"""Polls wait up to half an interval more: so all statements of an idle worker stay below one per poll interval."""
 LOOK_AHEAD_PAUSE = 0.25
-"""Seconds between peeks at least, however much is going on; and at least as long as a peek takes."""
+"""Seconds between two peeks, at least. The pause is also at least as long as a peek takes."""
 SHARE = 0.05
-"""Polls take at most this part of the time, up to a point."""
+"""Polls take at most this part of the time, within :data:`LONGEST`."""
 LONGEST = timedelta(minutes=1)
-"""However long a poll takes, the next one is not put off for longer than this, or than the poll interval."""
+"""The longest pause between two slow polls, where the poll interval is shorter."""
 
 PATIENCE = 10.0
-"""Seconds for which whoever wants figures waits for a poll."""
+"""Seconds that a call for figures waits for the next poll."""
 
 log = get_logger("surelane_worker.claiming.poller")
 
 
-class Poll:
-    """Tells cursors, wake-ups and schedules what there is to wait for, and brings the queue's figures along."""
+class Poller:
+    """Report to cursors, wake-ups and schedules what is in the queue, and fetch the queue's figures."""
 
     def __init__(
         self,
@@ -44,8 +44,9 @@ class Poll:
         interval: timedelta,
         max_attempts: int,
         on_cron: Callable[[float | None], None],
+        patience: float = PATIENCE,
     ) -> None:
-        """``on_cron`` is told in how many seconds the next named schedule is due."""
+        """``on_cron`` gets the seconds until the next named schedule is due, or ``None``."""
         self._engine = engine
         self._kinds = list(kinds)
         self._cursors = cursors
@@ -53,11 +54,12 @@ class Poll:
         self._interval = interval
         self._max_attempts = max_attempts
         self._on_cron = on_cron
+        self._patience = patience
         self._period = interval
         self._wanted: asyncio.Future[Figures] | None = None
 
     async def run(self) -> None:
-        """Polls until cancelled."""
+        """Poll until cancelled."""
         clock = asyncio.get_running_loop().time
         due, asked = 0.0, False
         while True:
@@ -70,27 +72,27 @@ class Poll:
             asked = await self._wakeup.asked(within=max(due - clock(), 0.0))
 
     async def figures(self) -> Figures:
-        """The queue's figures: the next poll brings them along, unless that is long in coming.
+        """Return the queue's figures, from the next poll or, if that takes too long, from a call of their own.
 
         Raises:
-            UNAVAILABLE: the database is not there.
+            UNAVAILABLE: the database cannot be reached.
             NotMeasured: there are none.
         """
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 return await asyncio.shield(self._wanted)
         except TimeoutError:
             return await self._engine.figures()
 
     async def _peek(self, *, full: bool) -> timedelta:
-        """Looks at everything, or from the cursors on; returns how long the database took."""
+        """Look at everything, or from the cursors on. Return how long the database took."""
         self._wakeup.peeks()
         try:
             return await self._look(full=full)
         except (*UNAVAILABLE, *RETRYABLE):
-            pass  # what claims says so
+            pass  # the claimer logs the outage
         except DatabaseError as error:
             log.error("poll failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         return timedelta()

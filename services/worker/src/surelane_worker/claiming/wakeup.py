@@ -1,4 +1,4 @@
-"""When an idle worker looks at the queue again: when notified, when the next event is due, or when a poll found one."""
+"""Wake-ups: an idle worker claims again when it is notified, when the next event is due, or when a poll found one."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from surelane_service.engine import Peek
 
 
 class Wakeup:
-    """Coalesces reasons to look at the queue: any number of notifications before a claim are answered by that claim."""
+    """Coalesce reasons to claim: one claim answers all notifications that came before it."""
 
     def __init__(self) -> None:
         self._reason = asyncio.Event()
@@ -15,20 +15,20 @@ class Wakeup:
         self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Something happened: there may be something to claim, or scheduled. Called from the event loop."""
+        """Say that there may be something to claim, now or later. Call it from the event loop."""
         self._active = True
         self._reason.set()
 
     def answered(self) -> None:
-        """A claim begins: what was notified until now will be seen by it."""
+        """Say that a claim begins: it answers all notifications until now."""
         self._reason.clear()
 
     def found_some(self) -> None:
-        """A claim brought events; more may be scheduled behind them."""
+        """Say that a claim found events: more may be scheduled behind them."""
         self._active = True
 
     async def sleep(self, within: float | None = None) -> None:
-        """Waits until there is a reason to claim, at most ``within`` seconds."""
+        """Wait until there is a reason to claim, at most ``within`` seconds."""
         if self._active:
             self.look_ahead()
         try:
@@ -38,12 +38,12 @@ class Wakeup:
             return
 
     def look_ahead(self) -> None:
-        """Asks for a peek: what is due next may be another event now."""
+        """Ask for a peek: the event that is due next may have changed."""
         self._active = False
         self._curious.set()
 
     async def asked(self, within: float) -> bool:
-        """Waits until somebody asks for a peek, at most ``within`` seconds; answers whether somebody did."""
+        """Wait until a peek is asked for, at most ``within`` seconds. Return whether it was."""
         try:
             async with asyncio.timeout(within):
                 await self._curious.wait()
@@ -52,11 +52,11 @@ class Wakeup:
         return True
 
     def peeks(self) -> None:
-        """A peek begins: whoever asked until now will be answered by it."""
+        """Say that a peek begins: it answers everything asked until now."""
         self._curious.clear()
 
     def peeked(self, peek: Peek) -> None:
-        """Wakes at once if there is something to claim, which is not asked about again, and when the next is due."""
+        """Wake at once if the peek found an event to claim, and again when the next one is due."""
         vts = [vt for vt in peek.vts if vt is not None]
         if any(vt <= peek.now for vt in vts):
             self._reason.set()
@@ -64,29 +64,3 @@ class Wakeup:
             self._timer.cancel()
         due_in = min(((vt - peek.now).total_seconds() for vt in vts if vt > peek.now), default=None)
         self._timer = None if due_in is None else asyncio.get_running_loop().call_later(due_in, self.wake)
-
-
-class Room:
-    """Says when work ended or was settled, so that more may be claimed."""
-
-    def __init__(self, wakeup: Wakeup) -> None:
-        self._wakeup = wakeup
-        self._freed = asyncio.Event()
-        self.left_out = False
-        """Whether the last claim left out kinds that had no room: a worker that sleeps wakes when they have."""
-
-    def free(self) -> None:
-        """There may be room for more. Called from the event loop."""
-        self._freed.set()
-        if self.left_out:
-            self._wakeup.wake()
-
-    async def freed(self, within: float) -> bool:
-        """Waits until there may be room, at most ``within`` seconds; answers whether there may be."""
-        self._freed.clear()
-        try:
-            async with asyncio.timeout(within):
-                await self._freed.wait()
-        except TimeoutError:
-            return False
-        return True

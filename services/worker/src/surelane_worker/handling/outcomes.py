@@ -1,12 +1,12 @@
-"""Outcomes as values: what a handler may return to say how its event goes on.
+"""Outcomes: how an attempt ended. A handler may return one, or it follows from what the handler returned or raised.
 
-Returning ``None`` or anything JSON can hold means :class:`Done`; raising an exception means a failed attempt.
+One value travels from the handler to ``agent.settle`` and, by its name, into the history row.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from surelane.jobs import Continuation, Job
 from surelane_service.durations import parse_duration
@@ -18,16 +18,26 @@ LONGEST = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The event is finished. ``result``, anything JSON can hold, is kept in history."""
+class Complete:
+    """Complete the event. ``result``, anything JSON can hold, is kept in history."""
 
+    name: ClassVar = "complete"
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """The attempt failed and counts; the next one comes after ``after`` if any remain. Its entity waits for it."""
+class Fail:
+    """Fail the attempt with the exception that the handler raised. Another attempt follows if any remain."""
 
+    name: ClassVar = "fail"
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Fail the attempt; the next one comes after ``after`` if any remain. The event's group waits for it."""
+
+    name: ClassVar = "retry"
     after: Pause
     reason: str = "retry requested"
 
@@ -36,16 +46,10 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
-    """The event ends now as failed, whatever attempts remain. ``reason`` is kept in history: a few words."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Snooze:
-    """The event is put off for ``pause``; the attempt does not count, and the entity's other events go on meanwhile."""
+    """Put the event off for ``pause``. The attempt does not count, and its group's other events go on meanwhile."""
 
+    name: ClassVar = "snooze"
     pause: Pause
 
     def __post_init__(self) -> None:
@@ -53,12 +57,28 @@ class Snooze:
 
 
 @dataclass(frozen=True, slots=True)
-class FanOut:
-    """The event is finished and goes on in jobs: its children, and ``then``, which runs once when all have ended.
+class Discard:
+    """End the event as failed, whatever attempts remain. ``reason``, a few words, is kept in history."""
 
-    One transaction completes the event and stores the jobs, so an attempt that is repeated starts none twice.
+    name: ClassVar = "discard"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Return the event to the queue at once. The attempt does not count."""
+
+    name: ClassVar = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """Complete the event and store its children, and ``then``, which runs once when all of them have ended.
+
+    One transaction completes the event and stores the jobs, so a repeated attempt starts no job twice.
     """
 
+    name: ClassVar = "fan_out"
     children: Sequence[Job]
     then: Continuation
     result: Any = None
@@ -72,28 +92,30 @@ class FanOut:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """The event is parked until its answer comes (:meth:`surelane.Queue.answer_event`); past ``until`` it expires."""
+    """Park the event until its answer comes (:meth:`surelane.Queue.answer_event`). It expires after ``until``."""
 
+    name: ClassVar = "await"
     until: datetime
 
     def __post_init__(self) -> None:
         moment(self.until)
 
 
-NOTHING_TO_KEEP = Done()
+COMPLETE = Complete()
+"""The outcome of an attempt without a result: nearly every one."""
 
-Outcome = Done | Retry | Discard | Snooze | FanOut | Await
+Outcome = Complete | Fail | Retry | Snooze | Discard | Release | FanOut | Await
 
 
 def outcome_of(returned: object) -> Outcome:
-    """The outcome that a handler's return value stands for."""
+    """Return the outcome that a handler's return value stands for: a value that is none is a result."""
     if returned is None:
-        return NOTHING_TO_KEEP
-    return returned if isinstance(returned, Outcome) else Done(returned)
+        return COMPLETE
+    return returned if isinstance(returned, Outcome) else Complete(returned)
 
 
 def duration(pause: Pause) -> timedelta:
-    """A pause as a timedelta.
+    """Return a pause as a timedelta.
 
     Raises:
         ValueError: it cannot be read, or is longer than 3,650 days.
@@ -105,7 +127,7 @@ def duration(pause: Pause) -> timedelta:
 
 
 def moment(until: object) -> datetime:
-    """A time in UTC.
+    """Return a time in UTC.
 
     Raises:
         TypeError: it is no datetime.

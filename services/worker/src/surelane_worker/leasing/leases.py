@@ -1,4 +1,4 @@
-"""Heartbeats: renews the leases of everything held, in batches, and stops work whose lease is lost."""
+"""Leases: the claims that this worker holds, and the heartbeats that renew them in batches."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,11 @@ from surelane_service.engine import DEAD_FOR, Engine, Settled
 from surelane_service.logs import get_logger
 from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.handling.context import Stoppable
+from surelane_worker.leasing.capacity import Capacity
+from surelane_worker.leasing.claim import LOST, Claim, Holder
+from surelane_worker.leasing.parts import is_slow, parts_of
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
-from surelane_worker.running.work import LOST, Claim, Work
-from surelane_worker.settling.parts import SLOW, parts_of
+from surelane_worker.observing.readiness import Outage
 
 LONGEST_PAUSE = DEAD_FOR / 3
 """A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""
@@ -19,51 +20,55 @@ BATCH = 500
 LIMIT = 5.0
 """Seconds that a heartbeat may take. Then it is cancelled and sent in parts, so that one event delays no other."""
 WATCH = 0.5
-"""Seconds between two looks at which leases have run out."""
+"""Seconds between two looks for leases that have run out."""
 
 log = get_logger("surelane_worker.leasing.leases")
 
 
 class Leases:
-    """The claims this worker holds."""
+    """The claims of this worker, and what they keep in memory."""
 
-    def __init__(self, engine: Engine, lease: timedelta, metrics: Metrics) -> None:
+    def __init__(
+        self, engine: Engine, lease: timedelta, metrics: Metrics, capacity: Capacity, limit: float = LIMIT
+    ) -> None:
+        """``capacity`` is freed when claims are dropped; a heartbeat may take ``limit`` seconds."""
         self._engine = engine
         self._lease = lease
         self._metrics = metrics
         self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
-        self._limit = min(LIMIT, self._pause)
+        self._limit = min(limit, self._pause)
         self._outage = Outage(log, "heartbeats")
+        self.capacity = capacity
         self.bytes = 0
-        """How much text the claims held keep in memory: their events' bodies, and results to be settled."""
-        self.held: dict[Claim, Work] = {}
-        """Each claim and its work. A claim does not know its work itself: as a cycle both would outlive the settle."""
+        """Characters that the claims keep in memory: their events' bodies, and arguments of outcomes."""
+        self.held: dict[Claim, Holder] = {}
+        """Each claim's holder. A claim has no reference to it: the cycle would keep both in memory after the settle."""
 
     def ends(self, claimed_at: float) -> float:
-        """When a claim stands no longer that was made or renewed by a request of ``claimed_at``, at the earliest.
+        """Return the earliest time at which a claim made or renewed at ``claimed_at`` may no longer stand.
 
-        Its lease runs out, or sooner: it is rescued from a worker whose heartbeats did not arrive for so long.
+        That is when its lease runs out, or when a rescue ends it because no heartbeat arrived.
         """
         return claimed_at + min(self._lease, DEAD_FOR).total_seconds()
 
     async def keep(self) -> None:
-        """Sends heartbeats until cancelled, and stops work as its lease runs out: also while a heartbeat hangs."""
+        """Renew leases until cancelled, and stop work whose lease runs out, even while a heartbeat hangs."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew())
             group.create_task(self._watch())
 
     async def hold(self, work: Stoppable) -> None:
-        """Returns while a claim stands. To be asked before anything that is not to happen twice.
+        """Return if the claim still stands. Call it before any effect that must not happen twice.
 
-        A worker that stood still for a while has had no other moment to learn that its lease ran out.
+        A process that was suspended may not have noticed yet that its lease ran out.
 
         Raises:
-            asyncio.CancelledError: it does not stand any more.
+            asyncio.CancelledError: the claim no longer stands.
         """
         self.stop_lapsed()
         if work.stopped == LOST:
             await asyncio.sleep(0)  # the handler's task is cancelled here
-            raise asyncio.CancelledError(LOST)  # a thread's or a child's is not
+            raise asyncio.CancelledError(LOST)  # a thread of the handler, or a task it started, is not
 
     async def _renew(self) -> None:
         pause = self._pause
@@ -77,8 +82,8 @@ class Leases:
             self.stop_lapsed()
 
     async def _extend_all(self) -> bool:
-        """Renews every lease; answers whether the database answered for each."""
-        claims = [claim for claim in self.held if not claim.settling]
+        """Renew every lease. Return whether the database answered for each."""
+        claims = [claim for claim in self.held if claim.outcome is None]
         batches: list[Sequence[Claim]] = [
             claims[start : start + BATCH] for start in range(0, len(claims), BATCH)
         ]
@@ -87,26 +92,26 @@ class Leases:
             batch = batches.pop(0)
             try:
                 await self._extend(batch)
-            except SLOW as error:
-                log.warning("heartbeats are slow", count=len(batch), error=type(error).__name__)
+            except (*UNAVAILABLE, DatabaseError) as error:
                 answered = False
-                if len(batch) > 1:
-                    batches += parts_of(batch)
-            except UNAVAILABLE as error:
-                self._outage.goes_on(error)
-                return False
-            except RETRYABLE:
-                answered = False
-            except DatabaseError as error:
-                log.error("heartbeats failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-                answered = False
+                if is_slow(error):
+                    log.warning("heartbeats are slow", count=len(batch), error=type(error).__name__)
+                    if len(batch) > 1:
+                        batches += parts_of(batch)
+                elif isinstance(error, UNAVAILABLE):
+                    self._outage.goes_on(error)
+                    return False
+                elif not isinstance(error, RETRYABLE):
+                    log.error("heartbeats failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         self._outage.is_over()
         return answered
 
     async def _extend(self, claims: Sequence[Claim]) -> None:
         ends = self.ends(asyncio.get_running_loop().time())
         async with asyncio.timeout(self._limit):
-            answers = await self._engine.extend_leases([claim.fence for claim in claims], self._lease)
+            answers = await self._engine.extend_leases(
+                [(claim.event.id, claim.event.claim) for claim in claims], self._lease
+            )
         for claim, answer in zip(claims, answers, strict=True):
             if answer is Settled.DONE:
                 claim.lease_ends = ends
@@ -114,15 +119,15 @@ class Leases:
                 self._lose(claim)
 
     def stop_lapsed(self) -> None:
-        """Stops the work whose lease has run out: somebody else may do it by now."""
+        """Stop the work whose lease has run out: another worker may have claimed it by now."""
         now = asyncio.get_running_loop().time()
         for claim in [claim for claim in self.held if claim.lease_ends < now]:
             self._lose(claim)
 
     def _lose(self, claim: Claim) -> None:
-        # A claim that is settled meanwhile answers stale to a heartbeat sent before: that is no loss.
+        # A claim settled meanwhile answers stale to a heartbeat that was sent before. Its lease was not lost.
         work = self.held.get(claim)
-        if work is None or claim.settling or work.stopped == LOST:
+        if work is None or claim.outcome is not None or work.stopped == LOST:
             return
         self._metrics.lease_lost(claim.event.kind)
         log.warning(
@@ -130,20 +135,21 @@ class Leases:
         )
         work.stop(LOST)
 
-    def add(self, work: Work) -> None:
-        """Holds the claims of a piece of work."""
+    def add(self, work: Holder) -> None:
+        """Hold the claims of a piece of work."""
         for claim in work.claims:
             self.held[claim] = work
             self.bytes += claim.size
 
     def weigh(self, claim: Claim, size: int) -> None:
-        """Adds to what a claim keeps in memory."""
+        """Add ``size`` characters to what a claim keeps in memory."""
         if claim in self.held:
             claim.size += size
             self.bytes += size
 
     def drop(self, claims: Iterable[Claim]) -> None:
-        """Forgets claims that are settled or lost."""
+        """Forget claims that are settled or lost."""
         for claim in claims:
             if self.held.pop(claim, None) is not None:
                 self.bytes -= claim.size
+        self.capacity.free()

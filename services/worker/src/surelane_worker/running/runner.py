@@ -1,28 +1,30 @@
-"""Runs handlers: one claim, one outcome."""
+"""Run handlers: each attempt ends with one outcome, which goes to the settler."""
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
 from surelane.events import Event
 from surelane.trace_context import traceparent_of
-from surelane_service.engine import Completion, Failure, FanOutText
+from surelane_service.engine import FanOutText
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import (
-    NOTHING_TO_KEEP,
+    COMPLETE,
     Await,
+    Complete,
     Discard,
-    Done,
+    Fail,
     FanOut,
     Outcome,
+    Release,
     Retry,
     Snooze,
     duration,
@@ -30,23 +32,20 @@ from surelane_worker.handling.outcomes import (
     outcome_of,
 )
 from surelane_worker.handling.retry import Backoff
-from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.tracing import Tracing
-from surelane_worker.running.work import LOST, Claim, Work
+from surelane_worker.leasing.claim import LOST, Claim
+from surelane_worker.observing.observer import Observer
+from surelane_worker.running.work import Work
 from surelane_worker.settling.records import (
     OutcomeError,
     ResultError,
-    error_text,
+    error_record,
     message_of,
-    plain,
     result_text,
+    storable,
     where,
 )
 from surelane_worker.settling.settler import Settler
-from surelane_worker.settling.settles import Awaiting, Continued, Released, Settle, Snoozed
-
-FinalReason = Callable[[BaseException], str | None]
-"""Says why no further attempt can mend an error; ``None`` where one may."""
+from surelane_worker.slack.errors import final_reason
 
 log = get_logger("surelane_worker.running.runner")
 
@@ -55,48 +54,26 @@ class HandlerTimeoutError(Exception):
     """The handler took longer than its timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """What an attempt came to whose handler raised an exception."""
-
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """What an attempt came to whose handler was cancelled: its lease was lost, or the worker ends."""
-
-
-Ending = Outcome | Raised | Stopped
-
-
-class Executor:
-    """Runs the handlers of claimed work and hands each claim's settle to the settler."""
+class Runner:
+    """Run the handlers of claimed work and hand each claim's outcome to the settler."""
 
     def __init__(
-        self,
-        services: Services,
-        handlers: Mapping[str, Handler],
-        settler: Settler,
-        backoff: Backoff,
-        metrics: Metrics,
-        tracing: Tracing | None,
-        final_reason: FinalReason,
+        self, services: Services, handlers: Mapping[str, Handler], settler: Settler, observer: Observer
     ) -> None:
+        settings = services.settings
         self._services = services
         self._handlers = handlers
         self._settler = settler
-        self._backoff = backoff
-        self._metrics = metrics
-        self._tracing = tracing
-        self._final_reason = final_reason
-        self._max_attempts = services.settings.max_attempts
-        self._worker = services.settings.name
+        self._metrics = observer.metrics
+        self._tracing = observer.tracing
+        self._backoff = Backoff(settings.backoff_base, settings.backoff_cap)
+        self._max_attempts = settings.max_attempts
+        self._worker = settings.name
 
     async def run(self, work: Work) -> bool:
-        """Works off the next run of a piece of work; returns whether another run follows, in its own handler's slot.
+        """Run the handler of the next claims. Return whether another handler's claims follow, in its own slot.
 
-        Every claim of it is settled, or forgotten where its lease is lost.
+        Every claim that it ran is settled, or forgotten if its lease is lost.
         """
         try:
             if not work.stopped and len(work.claims) == 1:
@@ -104,7 +81,7 @@ class Executor:
                 return False
             return await self._run_group(work)
         except Exception as error:
-            log.exception("attempt crashed", kind=work.handler.kinds[0])
+            log.exception("attempt crashed; its events are settled as failed", kind=work.handler.kinds[0])
             self._fail_unsettled(work, error)
             return False
 
@@ -112,10 +89,10 @@ class Executor:
         handler, claims = work.handler, work.next_run(self._handlers)
         for step in [claims] if handler.grouped else [[claim] for claim in claims]:
             if work.stopped or not await self._attempt(handler, work, step):
-                self.give_back(work)
+                self.release(work)
                 return False
         if work.stopped:
-            self.give_back(work)
+            self.release(work)
             return False
         if work.goes_on(self._handlers):
             return True
@@ -123,31 +100,31 @@ class Executor:
             self._settler.hurry()
         return False
 
-    def give_back(self, work: Work) -> None:
-        """Releases the claims of a piece of work that are not settled yet; forgets them where the lease is lost."""
-        claims = [claim for claim in work.claims if not claim.settling]
+    def release(self, work: Work) -> None:
+        """Release the claims that have no outcome yet; forget them if the lease is lost."""
+        claims = [claim for claim in work.claims if claim.outcome is None]
         if work.stopped == LOST:
             self._settler.forget(claims)
         else:
             for claim in claims:
-                self._settler.put(claim, Released())
+                self._settler.put(claim, Release())
 
     async def _attempt(self, handler: Handler, work: Work, claims: Sequence[Claim]) -> bool:
-        """Runs the handler once for ``claims``; returns whether the entity's next events may follow."""
+        """Run the handler once for ``claims``. Return whether the group's next events may follow."""
         events = [claim.event for claim in claims]
         context = Context(self._services, events, work)
         began = time.time()
         if self._tracing is None:
-            ending = await self._run(handler, work, context, events)
+            outcome = await self._run(handler, work, context, events)
         else:
             span = self._tracing.process(events)
             for claim in claims:
                 claim.span = span.get_span_context()
-            ending = await self._run_traced(span, handler, work, context, events)
+            outcome = await self._run_traced(span, handler, work, context, events)
         self._count(events, began)
-        return self._settle(work, claims, ending, context)
+        return self._settle(work, claims, outcome, context)
 
-    async def _run(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Ending:
+    async def _run(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         try:
             if handler.timeout is None:
@@ -155,28 +132,28 @@ class Executor:
             async with asyncio.timeout(handler.timeout) as limit:
                 return outcome_of(await handler.call(given, context))
         except asyncio.CancelledError as error:
-            if work.stopped is None:  # the handler's own doing
-                return Raised(error)
+            if work.stopped is None:  # the handler cancelled itself
+                return Fail(error)
             _uncancel()
-            return Stopped()
+            return Release()
         except TimeoutError as error:
             if handler.timeout is not None and limit.expired():
-                return Raised(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
-            return Raised(error)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its attempt, not the worker
-            return Raised(error)
+                return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
+            return Fail(error)
+        except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
+            return Fail(error)
 
     async def _run_traced(
         self, span: Span, handler: Handler, work: Work, context: Context, events: list[Event]
-    ) -> Ending:
+    ) -> Outcome:
         with running(span):
-            ending = await self._run(handler, work, context, events)
-            span.set_attribute("surelane.outcome", type(ending).__name__.lower())
-            if isinstance(ending, Raised):
-                failed(span, type(ending.error).__name__)
+            outcome = await self._run(handler, work, context, events)
+            span.set_attribute("surelane.outcome", outcome.name)
+            if isinstance(outcome, Fail):
+                failed(span, type(outcome.error).__name__)
             elif work.stopped == LOST:
                 failed(span, "lease_lost")
-        return ending
+        return outcome
 
     def _count(self, events: Sequence[Event], began: float) -> None:
         ended = time.time()
@@ -187,92 +164,109 @@ class Executor:
             metrics.until_started.add(event.kind, max(began - happened, 0.0))
             metrics.until_finished.add(event.kind, max(ended - happened, 0.0))
 
-    def _settle(self, work: Work, claims: Sequence[Claim], ending: Ending, context: Context) -> bool:
-        if ending is NOTHING_TO_KEEP:  # nearly every attempt
+    def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, context: Context) -> bool:
+        """Hand the outcome to the settler. Return whether the group's next events may follow."""
+        if outcome is COMPLETE:  # nearly every attempt
             for claim in claims:
-                self._settler.put(claim, Completion(claim.event.id, claim.event.claim))
+                self._settler.put(claim, outcome)
             return True
-        if isinstance(ending, Stopped):
-            self.give_back(work)
+        if isinstance(outcome, Release):
+            self.release(work)
             return False
-        if isinstance(ending, Discard | Retry | Raised):
-            return self._fail(claims, ending, context)
+        if isinstance(outcome, Fail | Retry | Discard):
+            return self._fail(claims, outcome, context)
         try:
-            settles = self._settles(claims, ending)
+            argument = self._argument(claims, outcome)
         except OutcomeError as error:
-            return self._fail(claims, Raised(error), context)
+            return self._fail(claims, Fail(error), context)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
-            refused = OutcomeError(f"{type(ending).__name__}: {type(error).__name__}: {message_of(error)}")
-            return self._fail(claims, Raised(refused), context)
-        for claim, settle in zip(claims, settles, strict=True):
-            self._settler.put(claim, settle)
+            refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
+            return self._fail(claims, Fail(refused), context)
+        for claim in claims:
+            self._settler.put(claim, outcome, argument)
         return True
 
-    def _settles(self, claims: Sequence[Claim], ending: Done | Snooze | Await | FanOut) -> list[Settle]:
-        """What is sent for a claim each: plain data, so that no outcome fails later than its attempt."""
-        match ending:
-            case Done(result):
-                text = None if result is None else result_text(result)
-                return [Completion(claim.event.id, claim.event.claim, text) for claim in claims]
+    @staticmethod
+    def _argument(claims: Sequence[Claim], outcome: Complete | Snooze | Await | FanOut) -> str | None:
+        """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt."""
+        match outcome:
+            case Complete(result):
+                return result_text(result)
             case Snooze(pause):
-                return [Snoozed(duration(pause))] * len(claims)
+                return json.dumps({"pause": duration(pause).total_seconds()})
             case Await(until):
-                return [Awaiting(moment(until))] * len(claims)
+                return json.dumps({"until": moment(until).isoformat()})
             case FanOut(children, then, result):
                 if len(claims) > 1:
-                    raise ResultError("FanOut goes on from one event, not from a group")
+                    raise ResultError("FanOut continues one event, not a group of events")
                 with _within(claims[0].span):
-                    return [Continued(FanOutText.of(children, then), result_text(result))]
+                    jobs = FanOutText.of(children, then)
+                kept = result_text(result) or "null"
+                return (
+                    f'{{"children": {jobs.children}, "continuation": {jobs.continuation}, "result": {kept}}}'
+                )
 
-    def _fail(self, claims: Sequence[Claim], ending: Discard | Retry | Raised, context: Context) -> bool:
+    def _fail(self, claims: Sequence[Claim], outcome: Fail | Retry | Discard, context: Context) -> bool:
         pause = self._backoff.pause(max(claim.event.attempts for claim in claims))
-        failures = [self._failure(claim, ending, pause) for claim in claims]
+        final, reason = self._verdict(outcome)
+        retry_in = duration(outcome.after).total_seconds() if isinstance(outcome, Retry) else pause
         ended = True
-        for claim, failure in zip(claims, failures, strict=True):
-            again = not failure.final and claim.event.attempts < (
-                claim.event.max_attempts or self._max_attempts
-            )
+        for claim in claims:
+            event = claim.event
+            again = not final and event.attempts < (event.max_attempts or self._max_attempts)
             ended = ended and not again
-            self._metrics.failed(claim.event.kind, retried=again)
-            self._settler.put(claim, failure)
-        self._log(context, ending, retried=not ended)
+            self._metrics.failed(event.kind, retried=again)
+            failure = {
+                "error": self._record(claim, outcome),
+                "retry_in": retry_in,
+                "final": final,
+                "reason": reason,
+                "max_attempts": self._max_attempts,
+            }
+            self._settler.put(claim, outcome, storable(json.dumps(failure)))
+        self._log(context, outcome, retried=not ended)
         return ended
 
     def _fail_unsettled(self, work: Work, error: Exception) -> None:
-        for claim in [claim for claim in work.claims if not claim.settling]:
-            record = error_text(claim.event, self._worker, error)
-            self._settler.put(claim, Failure(*claim.fence, record, self._backoff.pause(claim.event.attempts)))
+        for claim in [claim for claim in work.claims if claim.outcome is None]:
+            failure = {
+                "error": error_record(claim.event, self._worker, error),
+                "retry_in": self._backoff.pause(claim.event.attempts),
+                "max_attempts": self._max_attempts,
+            }
+            self._settler.put(claim, Fail(error), storable(json.dumps(failure)))
 
-    def _failure(self, claim: Claim, ending: Discard | Retry | Raised, pause: float) -> Failure:
-        event, span = claim.event, traceparent_of(claim.span)
-        match ending:
-            case Discard(given):
-                reason = plain(message_of(given))
-                error = error_text(
-                    event, self._worker, None, kind="Discard", message=reason, traceparent=span
-                )
-                return Failure(event.id, event.claim, error, final=True, reason=reason)
-            case Retry(after, given):
-                reason = message_of(given)
-                error = error_text(event, self._worker, None, kind="Retry", message=reason, traceparent=span)
-                return Failure(event.id, event.claim, error, retry_in=duration(after).total_seconds())
-            case Raised(raised):
-                final = self._final(raised)
-                error = error_text(event, self._worker, raised, traceparent=span)
-                return Failure(event.id, event.claim, error, pause, final=final is not None, reason=final)
-
-    def _final(self, raised: BaseException) -> str | None:
-        if isinstance(raised, ResultError):
-            # The handler did its work: repeating it would not change what it returns.
-            return "result_refused"
-        reason = self._final_reason(raised)
-        return None if reason is None else plain(reason)
+    def _record(self, claim: Claim, outcome: Fail | Retry | Discard) -> dict[str, object]:
+        span = traceparent_of(claim.span)
+        if isinstance(outcome, Fail):
+            return error_record(claim.event, self._worker, outcome.error, traceparent=span)
+        return error_record(
+            claim.event,
+            self._worker,
+            None,
+            kind=type(outcome).__name__,
+            message=message_of(outcome.reason),
+            traceparent=span,
+        )
 
     @staticmethod
-    def _log(context: Context, ending: Discard | Retry | Raised, *, retried: bool) -> None:
-        match ending:
-            case Raised(error):
-                # Without the message, which may quote what somebody wrote; it is in the event's error record.
+    def _verdict(outcome: Fail | Retry | Discard) -> tuple[bool, str | None]:
+        """Return whether the event ends now, and the reason for history."""
+        match outcome:
+            case Retry():
+                return False, None
+            case Discard(given):
+                return True, message_of(given)
+            case Fail(error):
+                # A refused result is final: the handler did its work, and would return the same again.
+                final = "result_refused" if isinstance(error, ResultError) else final_reason(error)
+                return final is not None, final
+
+    @staticmethod
+    def _log(context: Context, outcome: Fail | Retry | Discard, *, retried: bool) -> None:
+        match outcome:
+            case Fail(error):
+                # The message may quote a user's text. It is in the event's error record, not in the log.
                 context.log.error(
                     "handler failed", error=type(error).__name__, where=where(error), retried=retried
                 )
@@ -283,7 +277,7 @@ class Executor:
 
 
 def _uncancel() -> None:
-    """Takes back the cancellation that stopped a handler: its task still has to give the rest back."""
+    """Revoke the cancellation that stopped a handler: its task must still release the other claims."""
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
@@ -291,7 +285,7 @@ def _uncancel() -> None:
 
 @contextmanager
 def _within(span: SpanContext | None) -> Iterator[None]:
-    """What is serialised in the block belongs to the span of the attempt that asked for it."""
+    """Make an attempt's span the current one, so that the jobs serialised in the block belong to it."""
     current = get_current()
     token = attach(current if span is None else set_span_in_context(NonRecordingSpan(span), current))
     try:

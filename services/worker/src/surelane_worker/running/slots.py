@@ -1,138 +1,182 @@
-"""Slots: which work runs now, which waits for a slot, and how much more may be claimed."""
+"""Slots: which work runs, which waits for a slot, and how many more events may be claimed."""
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 
+from surelane.events import Event
 from surelane_worker.handling.handler import Handler
-from surelane_worker.running.work import DRAINED, Work
+from surelane_worker.leasing.leases import Leases
+from surelane_worker.running.runner import Runner
+from surelane_worker.running.work import DRAINED, Work, works_of
+from surelane_worker.settings import WorkerSettings
 
 MOST = 600
-"""Events claimed at a time, at most."""
+"""Events per claim, at most."""
 MOST_WAITING = 2 * MOST
-"""Events that wait for a slot, at most: slots stay busy while the next are claimed."""
+"""Events that wait for a slot, at most: slots stay busy while the next events are claimed."""
+MOST_UNSETTLED = 3000
+"""Events held at once, at most: waiting, running and being settled."""
 HORIZON = 0.05
-"""Work is claimed ahead of a free slot only if it will start within this many seconds, by how long work takes now."""
+"""Seconds within which work claimed ahead should start, judged by how long work takes now."""
 PATIENCE = 1.0
-"""Work that waited for a slot for this long, in seconds, is given back: another worker may be free."""
+"""Seconds that work waits for a slot before it is released: another worker may have a free one."""
+GRACE = 5.0
+"""Seconds that handlers have to end after a drain cancelled them."""
 WEIGHT = 0.1
 
 
-class Line:
-    """Handlers that share a bound, and their work that waits for a slot."""
+class Share:
+    """The slots of handlers with a common bound, and their work that waits for one."""
 
-    def __init__(self, kinds: Sequence[str], limit: int) -> None:
-        self.kinds = list(kinds)
+    def __init__(self, handlers: Sequence[Handler], limit: int) -> None:
+        self.kinds = [kind for handler in handlers for kind in handler.kinds]
         self.limit = limit
         self.running = 0
         self.waiting: deque[Work] = deque()
         self._mean: float | None = None
 
     def took(self, seconds: float) -> None:
-        """Learns how long work takes."""
+        """Add a duration to the moving average of how long work takes."""
         self._mean = seconds if self._mean is None else self._mean + WEIGHT * (seconds - self._mean)
 
     @property
     def ahead(self) -> int:
-        """How much may wait for a slot: what will start within the horizon. Nothing, before anything is known."""
+        """How many events may wait for a slot: those that will start within the horizon, none before work ended."""
         if self._mean is None:
             return 0
         return min(MOST_WAITING, int(self.limit * HORIZON / max(self._mean, 1e-6)))
 
 
-class Dispatch:
-    """Runs work in slots: ``concurrency`` in all, fewer for handlers with a bound of their own."""
+class Slots:
+    """Run work in ``concurrency`` slots, of which a handler with a bound of its own gets fewer."""
 
     def __init__(
-        self,
-        handlers: Iterable[Handler],
-        concurrency: int,
-        execute: Callable[[Work], Awaitable[bool]],
-        on_room: Callable[[], None],
+        self, settings: WorkerSettings, handlers: Mapping[str, Handler], runner: Runner, leases: Leases
     ) -> None:
-        """Nothing runs yet.
-
-        Args:
-            handlers: what work may be for.
-            concurrency: how many run at once, at most.
-            execute: runs work; answers whether it goes on, with another handler and so in another slot.
-            on_room: called when work ended, so that more may be claimed.
-        """
-        handlers = list(handlers)
         self._loop = asyncio.get_running_loop()
-        self._concurrency = concurrency
-        self._execute = execute
-        self._on_room = on_room
-        self._line_of: dict[Handler, Line] = {}
-        self.lines: list[Line] = []
-        unbounded = [handler for handler in handlers if handler.concurrency is None]
-        if unbounded:
-            self._add_line(unbounded, concurrency)
-        for handler in handlers:
+        self._concurrency = settings.concurrency
+        self._claim_bytes = settings.claim_bytes
+        self._handlers = handlers
+        self.kinds = list(handlers)
+        self._runner = runner
+        self._leases = leases
+        self._share_of: dict[Handler, Share] = {}
+        self._shares: list[Share] = []
+        distinct = list(dict.fromkeys(handlers.values()))
+        if unbounded := [handler for handler in distinct if handler.concurrency is None]:
+            self._add_share(unbounded, self._concurrency)
+        for handler in distinct:
             if handler.concurrency is not None:
-                self._add_line([handler], min(handler.concurrency, concurrency))
+                self._add_share([handler], min(handler.concurrency, self._concurrency))
         self._running: set[Work] = set()
+        self._closed = False
 
-    def _add_line(self, handlers: Sequence[Handler], limit: int) -> None:
-        line = Line([kind for handler in handlers for kind in handler.kinds], limit)
-        self.lines.append(line)
-        self._line_of.update(dict.fromkeys(handlers, line))
+    def _add_share(self, handlers: Sequence[Handler], limit: int) -> None:
+        share = Share(handlers, limit)
+        self._shares.append(share)
+        self._share_of.update(dict.fromkeys(handlers, share))
 
-    def room(self, line: Line) -> int:
-        """How many events may be claimed for a line now; 0 also while it is better to wait for a larger batch."""
-        ahead = line.ahead
-        free = min(line.limit - line.running, self._concurrency - len(self._running))
-        room = min(free + ahead - len(line.waiting), MOST)
-        return room if room > min(ahead, MOST) // 2 else 0
+    def free(self) -> list[tuple[list[str], int]]:
+        """Return what may be claimed now: kinds with a common bound, and how many events of them."""
+        if self.bytes_left <= 0:
+            return []
+        left = MOST_UNSETTLED - len(self._leases.held)
+        free = ((share.kinds, min(self._free(share), left)) for share in self._shares)
+        return [(kinds, count) for kinds, count in free if count > 0]
 
-    def add(self, works: Iterable[Work]) -> None:
-        """Takes work and starts what finds a slot."""
+    @property
+    def bytes_left(self) -> int:
+        """How many characters of events and outcomes the worker may still take into memory."""
+        return self._claim_bytes - self._leases.bytes
+
+    def left_out(self, free: Sequence[object]) -> None:
+        """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
+        self._leases.capacity.left_out = len(free) < len(self._shares)
+
+    def _free(self, share: Share) -> int:
+        """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
+        ahead = share.ahead
+        slots = min(share.limit - share.running, self._concurrency - len(self._running))
+        free = min(slots + ahead - len(share.waiting), MOST)
+        return free if free > min(ahead, MOST) // 2 else 0
+
+    def accept(self, events: Sequence[Event], claimed_at: float) -> None:
+        """Hold claimed events and start those that find a slot.
+
+        After :meth:`close`, or if the claim's answer took longer than the lease, the events are released.
+        """
+        lease_ends, now = self._leases.ends(claimed_at), self._loop.time()
+        works = works_of(events, self._handlers, lease_ends, now)
         for work in works:
-            self._line_of[work.handler].waiting.append(work)
+            self._leases.add(work)
+        if self._closed or lease_ends < now:
+            self._release(works)
+            return
+        for work in works:
+            self._share_of[work.handler].waiting.append(work)
         self._start()
 
     def _start(self) -> None:
         loop = self._loop
-        for line in self.lines:
-            while line.waiting and line.running < line.limit and len(self._running) < self._concurrency:
-                work = line.waiting.popleft()
-                line.running += 1
+        for share in self._shares:
+            while share.waiting and share.running < share.limit and len(self._running) < self._concurrency:
+                work = share.waiting.popleft()
+                share.running += 1
                 self._running.add(work)
-                work.task = loop.create_task(self._run(work, line))
-        if len(self.lines) > 1:
-            self.lines.append(self.lines.pop(0))  # the next slot goes to another line first
+                work.task = loop.create_task(self._run(work, share))
+        if len(self._shares) > 1:
+            self._shares.append(self._shares.pop(0))  # the next slot goes to another share first
 
-    async def _run(self, work: Work, line: Line) -> None:
+    async def _run(self, work: Work, share: Share) -> None:
         began, goes_on = perf_counter(), False
         try:
-            goes_on = await self._execute(work)
+            goes_on = await self._runner.run(work)
         finally:
-            line.took(perf_counter() - began)
-            line.running -= 1
+            share.took(perf_counter() - began)
+            share.running -= 1
             self._running.discard(work)
             if goes_on:
                 work.since = self._loop.time()
-                self._line_of[work.handler].waiting.appendleft(work)  # its entity waits for it already
+                self._share_of[work.handler].waiting.appendleft(work)  # its group waits for it already
             self._start()
-            self._on_room()
+            self._leases.capacity.free()
 
-    def take_waiting(self, since: float = float("inf")) -> list[Work]:
-        """Takes back the work that waits for a slot since before ``since``, by the event loop's clock."""
+    async def freed(self) -> None:
+        """Wait until more may be claimed. Release work that has waited for a slot for too long."""
+        if not await self._leases.capacity.freed(within=PATIENCE):
+            self._release(self._take_waiting(self._loop.time() - PATIENCE))
+
+    def _take_waiting(self, since: float = float("inf")) -> list[Work]:
+        """Take out the work that has waited for a slot since before ``since``, by the event loop's clock."""
         taken = []
-        for line in self.lines:
-            taken += [work for work in line.waiting if work.since < since]
-            line.waiting = deque(work for work in line.waiting if work.since >= since)
+        for share in self._shares:
+            taken += [work for work in share.waiting if work.since < since]
+            share.waiting = deque(work for work in share.waiting if work.since >= since)
         return taken
 
-    async def drain(self, within: float, grace: float = 5.0) -> None:
-        """Lets running work end within ``within`` seconds, an entity's after its current event; then cancels it."""
+    def _release(self, works: Iterable[Work]) -> None:
+        for work in works:
+            self._runner.release(work)
+
+    def close(self) -> None:
+        """Release events that are claimed from now on, and wake the claimer."""
+        self._closed = True
+        self._leases.capacity.free()
+
+    async def drain(self, within: float) -> None:
+        """Release waiting work, let running handlers end within ``within`` seconds, then cancel them.
+
+        A group ends after its current event.
+        """
+        self._release(self._take_waiting())
         for work in self._running:
             work.wind_up()
         await self._ended(within)
         for work in self._running:
             work.stop(DRAINED)
-        await self._ended(grace)
+        await self._ended(GRACE)
 
     async def _ended(self, within: float) -> None:
         tasks = [work.task for work in self._running if work.task is not None]

@@ -1,8 +1,9 @@
-"""What is written about an attempt: its result, or its error, as JSON that PostgreSQL can hold."""
+"""Records of attempts: a result or an error, as JSON that PostgreSQL can hold."""
 
 import json
 import traceback
 from datetime import UTC, datetime
+from typing import Any
 
 from surelane.events import Event
 
@@ -11,15 +12,15 @@ LONGEST_RESULT = 1_000_000
 
 
 class OutcomeError(Exception):
-    """What the handler returned cannot be settled: its attempt failed."""
+    """The handler returned an outcome that cannot be recorded, so its attempt failed."""
 
 
 class ResultError(OutcomeError):
-    """The handler's result cannot be kept."""
+    """The handler returned a result that cannot be kept."""
 
 
 def result_text(result: object) -> str | None:
-    """A handler's result as JSON text.
+    """Return a handler's result as JSON text.
 
     Raises:
         ResultError: JSON cannot hold it, or it is longer than a million characters.
@@ -35,7 +36,7 @@ def result_text(result: object) -> str | None:
     return text
 
 
-def error_text(
+def error_record(
     event: Event,
     worker: str,
     error: BaseException | None,
@@ -43,12 +44,12 @@ def error_text(
     kind: str | None = None,
     message: str | None = None,
     traceparent: str | None = None,
-) -> str:
-    """The record of a failed attempt, as JSON text of an object.
+) -> dict[str, Any]:
+    """Return the record of a failed attempt.
 
     Args:
-        event: what was tried.
-        worker: who tried it.
+        event: the event that was tried.
+        worker: the worker's name.
         error: the exception, where one was raised.
         kind: the record's ``type``; the exception's class where ``None``.
         message: the record's ``message``; the exception's text where ``None``.
@@ -65,11 +66,11 @@ def error_text(
         record["where"] = place
     if traceparent is not None:
         record["traceparent"] = traceparent
-    return storable(json.dumps(record))
+    return record
 
 
 def message_of(error: object) -> str:
-    """Text of an exception, or of a reason that a handler gave; one that cannot be turned into text is named."""
+    """Return the text of an exception or of a handler's reason, or the class's name where it has no text."""
     try:
         return str(error)[:LONGEST_MESSAGE]
     except Exception:  # noqa: BLE001 - __str__ is the handler's code
@@ -77,20 +78,20 @@ def message_of(error: object) -> str:
 
 
 def where(error: BaseException) -> str | None:
-    """The file and line that raised an exception, where known."""
+    """Return the file and line that raised an exception, where known."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
 
 
 def storable(text: str) -> str:
-    """JSON text without what jsonb refuses: NUL and lone surrogates become the replacement character."""
+    """Replace NUL and lone surrogates, which jsonb refuses, in JSON text."""
     if "\\u0000" not in text and "\\ud" not in text:
         return text
     return json.dumps(_replaced(json.loads(text)), ensure_ascii=False)
 
 
 def plain(text: str) -> str:
-    """Text without what PostgreSQL refuses: NUL and lone surrogates become the replacement character."""
+    """Replace NUL and lone surrogates, which PostgreSQL refuses, by the replacement character."""
     return text.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

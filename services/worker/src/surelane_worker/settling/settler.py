@@ -1,106 +1,116 @@
-"""Settles: tells the database how claims ended, everything that waits in one round trip of each sort.
+"""Report outcomes to the database: all that are waiting go in one round trip.
 
-Nothing is forgotten before the database has answered: a settle is sent again while the database is away or the event
-is locked, until its lease has run out. What is not settled counts against what may be claimed, which bounds memory.
+The settler forgets no outcome before the database has answered. It sends an outcome again while the database is away
+or the event is locked, until the lease has run out. Unsettled events count against what may be claimed, which bounds
+memory.
 
-No settle waits for another: one that is busy or slow is sent again on its own schedule, beside the others.
+No outcome waits for another: a busy or slow one is sent again on its own schedule, beside the others.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from surelane_service.engine import Completion, Engine, Settled
+from surelane_service.engine import Engine, Settled
 from surelane_service.logs import get_logger
 from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome
+from surelane_worker.leasing.claim import Claim
 from surelane_worker.leasing.leases import Leases
-from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
+from surelane_worker.leasing.parts import is_slow, parts_of
+from surelane_worker.observing.observer import Observer
+from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Tracing, now
-from surelane_worker.running.work import Claim
-from surelane_worker.settling.parts import SLOW, parts_of
-from surelane_worker.settling.settles import (
-    BATCHED,
-    Settle,
-    Settlement,
-    alike,
-    send,
-    without_what_was_refused,
-)
+from surelane_worker.settling.records import message_of, storable
 
-FIRST_PAUSE = 0.02
-LONGEST_PAUSE = 1.0
 MANY = 32
-GATHERING = 0.004
-"""Under load a batch is gathered for this many seconds: a round trip costs much the same for one and for many."""
-PATIENCE = 0.25
-"""Seconds after which the next batch is sent though the one before is not answered."""
-BATCH_LIMIT = 5.0
-"""Seconds that a batch may take. Then it is cancelled and sent in parts, to isolate the settle that is slow."""
+"""A batch of this size means load: the next one is gathered for a moment."""
 BESIDE = 2
-"""Round trips at once, each: of fresh batches; and of rare sorts and parts of slow batches."""
-CONNECTIONS = 2 * BESIDE
+"""Round trips at once, each: of fresh batches, and of parts of slow batches."""
+ALONE = 3
+"""Busy answers after which an outcome is sent alone: in a batch, a refused one also answers busy, to delay no other."""
+FAILURES = {"retry": "fail", "discard": "fail"}
+"""Outcomes that the database records as failed attempts; the argument tells them apart."""
 
 log = get_logger("surelane_worker.settling.settler")
 
 
-class Settler:
-    """Collects settles and sends them in batches."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the settler waits, in seconds."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        leases: Leases,
-        metrics: Metrics,
-        tracing: Tracing | None,
-        *,
-        max_attempts: int,
-        on_settled: Callable[[], None],
-    ) -> None:
-        """``on_settled`` is called when claims are settled or forgotten, so that more may be claimed."""
+    first_pause: float = 0.02
+    """Before a busy outcome is sent again. The pause doubles each time."""
+    longest_pause: float = 1.0
+    gathering: float = 0.004
+    """Under load, for more outcomes: a round trip costs about the same for one and for many."""
+    patience: float = 0.25
+    """For the answer to a batch before the next one is sent beside it."""
+    batch_limit: float = 5.0
+    """For the answer to a batch before it is cancelled and sent in parts, which isolates the slow outcome."""
+
+
+PACE = Pace()
+
+
+class Settler:
+    """Collect outcomes and report them in batches."""
+
+    def __init__(self, engine: Engine, leases: Leases, observer: Observer, pace: Pace = PACE) -> None:
         self._engine = engine
         self._leases = leases
-        self._metrics = metrics
-        self._tracing = tracing
+        self._metrics = observer.metrics
+        self._tracing = observer.tracing
         self._outage = Outage(log, "settles")
-        self._max_attempts = max_attempts
-        self._on_settled = on_settled
-        self._waiting: list[Settlement] = []
+        self._pace = pace
+        self._waiting: list[Claim] = []
         self._unsettled = 0
-        self._pause = FIRST_PAUSE
+        self._pause = pace.first_pause
         self._tries: dict[Claim, int] = {}
-        """How often a settle was answered busy, or took too long."""
+        """How often an outcome was answered busy, or took too long."""
         self._resent: set[Claim] = set()
+        self._replaced: set[Claim] = set()
+        """Claims whose first outcome the database refused."""
+        self._jobs: dict[Claim, list[str]] = {}
+        """The kinds of the jobs that a fan-out stores, to be counted once it has."""
         self._fresh: set[asyncio.Task[None]] = set()
         self._others: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(BESIDE)
+        self._connections = asyncio.Semaphore(BESIDE)
         self._some = asyncio.Event()
         self._hurried = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def put(self, claim: Claim, settle: Settle) -> None:
-        """Hands over how a claim ended."""
-        claim.settling = True
+    def put(self, claim: Claim, outcome: Outcome, argument: str | None = None) -> None:
+        """Take over a claim's outcome, with its argument as JSON text.
+
+        The settler keeps the outcome's name alone: a result, or an exception's frames, may be large.
+        """
+        claim.outcome = outcome.name
         if self._tracing is not None:
             claim.settling_since = now()
-        if type(settle) is Completion and settle.result is not None:
-            self._leases.weigh(claim, len(settle.result))
-        self._waiting.append((claim, settle))
+        if argument is not None:
+            claim.argument = argument
+            self._leases.weigh(claim, len(argument))
+            if isinstance(outcome, FanOut):
+                self._jobs[claim] = [job.kind for job in (*outcome.children, outcome.then)]
+        self._waiting.append(claim)
         self._unsettled += 1
         self._some.set()
         self._idle.clear()
 
     def hurry(self) -> None:
-        """Does not gather more before it sends what was handed over: somebody waits for it."""
+        """Send what is waiting without gathering more: the rest of a group waits for it."""
         self._hurried.set()
 
     async def flushed(self) -> None:
-        """Waits until everything handed over is settled or its lease has run out."""
+        """Wait until every outcome is settled or its lease has run out."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Sends settles until cancelled."""
+        """Report outcomes until cancelled."""
         many = False
         try:
             while True:
@@ -113,7 +123,7 @@ class Settler:
                 batch, self._waiting = self._waiting, []
                 many = len(batch) >= MANY
                 self._some.clear()
-                for part in alike(batch):
+                for part in _parted(batch):
                     await self._begin(part)
         finally:
             for task in self._fresh | self._others:
@@ -121,126 +131,141 @@ class Settler:
 
     async def _gather(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(GATHERING):
+            async with asyncio.timeout(self._pace.gathering):
                 await self._hurried.wait()
 
-    async def _begin(self, batch: Sequence[Settlement]) -> None:
-        """Sends a batch; returns when it is answered, or when others need not wait for it."""
-        if len(batch) == 1 and not isinstance(batch[0][1], BATCHED):
-            self._beside(batch)
-            return
+    async def _begin(self, batch: Sequence[Claim]) -> None:
+        """Send a batch. Return when it is answered, or after a moment, so that others need not wait for it."""
         task = asyncio.create_task(self._trip(batch))
         self._fresh.add(task)
         task.add_done_callback(self._fresh.discard)
-        await asyncio.wait((task,), timeout=PATIENCE)
+        await asyncio.wait((task,), timeout=self._pace.patience)
         while len(self._fresh) >= BESIDE:
             await asyncio.wait(self._fresh, return_when=asyncio.FIRST_COMPLETED)
 
-    def _beside(self, batch: Sequence[Settlement]) -> None:
-        """Sends a batch beside the others: one of a rare sort, or a part of one that was slow."""
+    def _beside(self, batch: Sequence[Claim]) -> None:
+        """Send a part of a slow or refused batch beside the fresh ones."""
 
         async def trip() -> None:
-            async with self._room:
+            async with self._connections:
                 await self._trip(batch)
 
         task = asyncio.create_task(trip())
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
-    async def _trip(self, batch: Sequence[Settlement]) -> None:
-        """Sends a batch and deals with every answer. Raises nothing: one that is refused holds back no other."""
+    async def _trip(self, batch: Sequence[Claim]) -> None:
+        """Send a batch and act on every answer. Raise nothing: a refused outcome must not delay the others."""
         try:
             answers = await self._call(batch)
-        except SLOW as error:
-            self._resent.update(claim for claim, _ in batch)
-            if len(batch) > 1:
-                log.warning("settles are slow", count=len(batch), error=type(error).__name__)
-                for part in parts_of(batch):
-                    self._beside(part)
-            else:
-                self._busy(batch)
-        except (*UNAVAILABLE, *RETRYABLE) as error:
-            self._outage.goes_on(error)
-            self._resent.update(claim for claim, _ in batch)
-            self._later(batch, self._pause)
-            self._pause = min(self._pause * 2, LONGEST_PAUSE)
         except Exception as error:  # noqa: BLE001 - nothing may end the settler
-            self._refused(batch, error)
+            if is_slow(error):
+                self._slow(batch, error)
+            elif isinstance(error, (*UNAVAILABLE, *RETRYABLE)):
+                self._outage.goes_on(error)
+                self._resent.update(batch)
+                self._later(batch, self._pause)
+                self._pause = min(self._pause * 2, self._pace.longest_pause)
+            else:
+                self._refused(batch, error)
         else:
             if self._outage.on:
                 self._outage.is_over()
-                self._pause = FIRST_PAUSE
+                self._pause = self._pace.first_pause
             self._sort(batch, answers)
 
-    def _refused(self, batch: Sequence[Settlement], error: Exception) -> None:
-        """One of a batch is refused: finds out which, so that it does not hold back the others."""
-        if len(batch) > 1:
-            for one in batch:
-                self._beside([one])
+    def _slow(self, batch: Sequence[Claim], error: Exception) -> None:
+        self._resent.update(batch)
+        if len(batch) == 1:
+            self._busy(batch)
             return
-        claim, settle = batch[0]
-        unexpected = None if isinstance(error, DatabaseError) else error
+        log.warning("settles are slow", count=len(batch), error=type(error).__name__)
+        for part in parts_of(batch):
+            self._beside(part)
+
+    def _refused(self, batch: Sequence[Claim], error: Exception) -> None:
+        """Find out which of a refused batch was refused, and replace its outcome by one that can be recorded."""
+        if len(batch) > 1:
+            self._resent.update(batch)
+            for claim in batch:
+                self._beside([claim])
+            return
+        (claim,) = batch
         log.error(
             "settle refused",
             event_id=claim.event.key,
             kind=claim.event.kind,
             error=type(error).__name__,
-            exc_info=unexpected,
+            exc_info=None if isinstance(error, DatabaseError) else error,
         )
-        instead = without_what_was_refused(claim, settle, error)
-        if instead is not None:
-            self._again([(claim, instead)])
+        if claim.argument is None or claim in self._replaced:
+            self._end(batch)
+            return
+        self._replaced.add(claim)
+        self._jobs.pop(claim, None)
+        if claim.outcome == COMPLETE.name:
+            claim.argument = None  # the handler finished, although its result cannot be kept
         else:
-            self._end([claim])
+            reason = "continuation_refused" if claim.outcome == FanOut.name else "outcome_refused"
+            record = {"type": type(error).__name__, "message": message_of(error)}
+            claim.outcome = "fail"
+            claim.argument = storable(json.dumps({"error": record, "final": True, "reason": reason}))
+        self._again(batch)
 
-    def _busy(self, batch: Sequence[Settlement]) -> None:
-        """Sends settles of locked events again, each after a pause that doubles."""
-        for claim, settle in batch:
+    def _busy(self, batch: Sequence[Claim]) -> None:
+        """Send the outcomes of locked events again, each after a pause that doubles."""
+        for claim in batch:
             tries = self._tries[claim] = self._tries.get(claim, -1) + 1
-            self._later([(claim, settle)], min(FIRST_PAUSE * 2 ** min(tries, 10), LONGEST_PAUSE))
+            pause = self._pace.first_pause * 2 ** min(tries, 10)
+            self._later([claim], min(pause, self._pace.longest_pause))
 
-    def _later(self, batch: Sequence[Settlement], pause: float) -> None:
+    def _later(self, batch: Sequence[Claim], pause: float) -> None:
         asyncio.get_running_loop().call_later(pause, self._again, batch)
 
-    def _again(self, batch: Sequence[Settlement]) -> None:
+    def _again(self, batch: Sequence[Claim]) -> None:
         now = asyncio.get_running_loop().time()
-        for claim, settle in batch:
+        for claim in batch:
             if claim.lease_ends < now:
                 log.warning(
                     "settle given up: its lease ran out", event_id=claim.event.key, kind=claim.event.kind
                 )
                 self._end([claim])
+            elif self._tries.get(claim, 0) >= ALONE:
+                self._beside([claim])
             else:
-                self._waiting.append((claim, settle))
+                self._waiting.append(claim)
         if self._waiting:
             self._some.set()
 
-    def _sort(self, batch: Sequence[Settlement], answers: Sequence[Settled]) -> None:
-        busy: list[Settlement] = []
+    def _sort(self, batch: Sequence[Claim], answers: Sequence[Settled]) -> None:
+        busy: list[Claim] = []
         settled: list[Claim] = []
-        for one, answer in zip(batch, answers, strict=True):
+        for claim, answer in zip(batch, answers, strict=True):
             if answer is Settled.BUSY:
-                busy.append(one)
+                busy.append(claim)
                 continue
-            settled.append(one[0])
+            settled.append(claim)
             if answer is Settled.STALE:
-                self._stale(one[0])
+                self._stale(claim)
+            elif claim in self._jobs:
+                self._metrics.sent(self._jobs[claim])
         if self._tracing is not None:
             self._trace(self._tracing, batch, answers)
         self._end(settled)
         self._busy(busy)
 
     @staticmethod
-    def _trace(tracing: Tracing, batch: Sequence[Settlement], answers: Sequence[Settled]) -> None:
-        sort = type(batch[0][1]).__name__.lower()
-        for answer in (Settled.DONE, Settled.STALE):
-            claims = [claim for (claim, _), given in zip(batch, answers, strict=True) if given is answer]
-            if claims:
-                since = min(claim.settling_since for claim in claims)
-                tracing.settled([(claim.event, claim.span) for claim in claims], since, sort, answer)
+    def _trace(tracing: Tracing, batch: Sequence[Claim], answers: Sequence[Settled]) -> None:
+        settled: dict[tuple[str, Settled], list[Claim]] = {}
+        for claim, answer in zip(batch, answers, strict=True):
+            if answer is not Settled.BUSY and claim.outcome is not None:
+                settled.setdefault((claim.outcome, answer), []).append(claim)
+        for (outcome, answer), claims in settled.items():
+            since = min(claim.settling_since for claim in claims)
+            tracing.settled([(claim.event, claim.span) for claim in claims], since, outcome, answer)
 
     def _stale(self, claim: Claim) -> None:
-        if claim in self._resent:  # not counted: the try whose answer was lost may have settled it
+        if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
             log.info("stale settle, sent twice", event_id=claim.event.key, kind=claim.event.kind)
             return
         self._metrics.stale(claim.event.kind)
@@ -250,23 +275,36 @@ class Settler:
 
     def _end(self, claims: Sequence[Claim]) -> None:
         self._unsettled -= len(claims)
-        if self._resent or self._tries:
+        if self._resent or self._tries or self._jobs or self._replaced:
             self._resent.difference_update(claims)
+            self._replaced.difference_update(claims)
             for claim in claims:
                 self._tries.pop(claim, None)
+                self._jobs.pop(claim, None)
         self.forget(claims)
         if not self._unsettled:
             self._idle.set()
 
     def forget(self, claims: Sequence[Claim]) -> None:
-        """Lets go of claims that are settled or lost."""
+        """Drop claims that are settled or lost."""
         self._leases.drop(claims)
-        self._on_settled()
 
-    async def _call(self, batch: Sequence[Settlement]) -> list[Settled]:
+    async def _call(self, batch: Sequence[Claim]) -> list[Settled]:
         began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(BATCH_LIMIT if len(batch) > 1 else None):
-                return await send(self._engine, batch, self._max_attempts)
+            async with asyncio.timeout(self._pace.batch_limit if len(batch) > 1 else None):
+                return await self._engine.settle([_item(claim) for claim in batch])
         finally:
             self._metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
+
+
+def _item(claim: Claim) -> tuple[int, int, str, str | None]:
+    outcome = claim.outcome or COMPLETE.name
+    return claim.event.id, claim.event.claim, FAILURES.get(outcome, outcome), claim.argument
+
+
+def _parted(batch: Sequence[Claim]) -> list[list[Claim]]:
+    """Split a batch into plain completions, which the database settles in one pass, and the others."""
+    completions = [claim for claim in batch if claim.outcome == COMPLETE.name]
+    others = [claim for claim in batch if claim.outcome != COMPLETE.name]
+    return [part for part in (completions, others) if part]

@@ -1,4 +1,4 @@
-"""Workers that fire schedules: once whatever their number, on time, and whatever somebody wrote into the table."""
+"""Schedulers fire each due time once and on time, for any number of workers and beside unreadable schedules."""
 
 import asyncio
 import json
@@ -13,9 +13,8 @@ import pytest
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_worker.duties import cron
-from surelane_worker.duties.cron import CronDuty
-from surelane_worker.handling.schedule import Schedule
+from surelane_worker.duties.scheduler import Scheduler
+from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
 from tests.databases import as_role
 
@@ -29,10 +28,16 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
 
 
 @asynccontextmanager
-async def firing(database: str, count: int = 1, declared: Sequence[Schedule] = ()) -> AsyncIterator[None]:
-    """So many workers' duty for the length of the block."""
+async def firing(
+    database: str,
+    count: int = 1,
+    declared: Sequence[Schedule] = (),
+    retry: timedelta = timedelta(seconds=1),
+) -> AsyncIterator[None]:
+    """Run the schedulers of ``count`` workers for the length of the block."""
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=count)
-    duties = [asyncio.create_task(CronDuty(Engine(pool), declared, Metrics()).run()) for _ in range(count)]
+    schedulers = [Scheduler(Engine(pool), declared, Metrics(), retry=retry) for _ in range(count)]
+    duties = [asyncio.create_task(scheduler.run()) for scheduler in schedulers]
     try:
         yield
         assert not any(duty.done() for duty in duties)
@@ -44,7 +49,7 @@ async def firing(database: str, count: int = 1, declared: Sequence[Schedule] = (
 
 
 async def fired(connection: Connection, count: int) -> list[dict[str, Any]]:
-    """The payloads of the jobs that were enqueued, once there are so many, by the times they are of."""
+    """Wait until ``count`` jobs are enqueued. Return their payloads in the order of their scheduled times."""
     async with asyncio.timeout(30):
         while await connection.fetchval("select count(*) from agent.event") < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -77,7 +82,7 @@ async def test_three_workers_fire_a_schedule_once_and_on_time(
 async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
     connection: Connection, shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In several steps, without sleeping between them."""
+    """One firing takes at most 20 missed times here; the scheduler does not sleep between firings."""
     monkeypatch.setattr("surelane_service.cron.MISSED_AT_MOST", 20)
     since = await set_cron(connection, "often", timedelta(minutes=-50), schedule="* * * * *", catch_up="all")
     async with firing(shared_database):
@@ -91,7 +96,7 @@ async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
 async def test_an_outage_over_a_change_of_the_clocks_is_caught_up_by_the_wall(
     connection: Connection, shared_database: str
 ) -> None:
-    """Half past two comes twice in Berlin that night, and fires once; the rule has it fired for every day missed."""
+    """Half past two comes twice in Berlin that night and fires once. Every missed day fires."""
     since = datetime(2025, 10, 24, 0, 30, tzinfo=UTC)
     await Engine(connection).set_cron(
         "night", kind="tick", schedule="30 2 * * *", next_at=since, time_zone="Europe/Berlin", catch_up="all"
@@ -125,12 +130,11 @@ async def test_a_schedule_that_cannot_be_read_holds_up_no_other(
 
 
 async def test_declared_schedules_are_there_when_the_database_comes(
-    connection: Connection, shared_database: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, shared_database: str
 ) -> None:
-    monkeypatch.setattr(cron, "RETRY", timedelta(milliseconds=50))
     declared = [Schedule("nightly", "0 3 * * *", "tick", {"n": 1}, "Europe/Berlin", "none")]
     await connection.execute("alter function agent.set_cron rename to set_cron_away")
-    async with firing(shared_database, declared=declared):
+    async with firing(shared_database, declared=declared, retry=timedelta(milliseconds=50)):
         await asyncio.sleep(0.2)
         await connection.execute("alter function agent.set_cron_away rename to set_cron")
         async with asyncio.timeout(30):
