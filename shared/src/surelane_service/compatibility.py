@@ -20,9 +20,7 @@ def unfit(version: str, min_compatible: str, ours: str = __version__) -> str | N
     A newer schema does, so that old replicas can restart during a rollout, until its ``min_compatible`` excludes them.
     """
     if _release(version) < _release(ours):
-        return (
-            f"the schema is of version {version}, older than {ours}: run python -m surelane_migrations apply"
-        )
+        return f"the schema is of version {version}, older than {ours}: run the migrations"
     if _release(min_compatible) > _release(ours):
         return f"the schema serves version {min_compatible} and newer, not {ours}"
     return None

@@ -1,6 +1,6 @@
 """HTTP requests to addresses that come from outside: guarded, without redirects, and with a bounded answer.
 
-The guard checks the addresses that the connection then uses. A name cannot lead elsewhere between check and use.
+The guard checks the very addresses that the connection uses, so a name cannot change between check and use.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ from surelane.errors import SurelaneError
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LARGEST = 1_000_000
-"""Bytes of an answer that are read at most."""
+"""The most bytes of an answer that are read."""
 TIMEOUT = aiohttp.ClientTimeout(total=30, connect=10)
 
 
@@ -42,10 +42,10 @@ class Reply:
 
 
 class Guard(AbstractResolver):
-    """Resolves names, and refuses those that lead to a private address."""
+    """Resolve names, and refuse those that lead to a private address."""
 
     def __init__(self, allowed: Sequence[Network] = (), trusted: Collection[str] = ()) -> None:
-        """Private addresses in ``allowed`` pass, and so does any address of the hosts in ``trusted``."""
+        """Let addresses in ``allowed`` pass, and every address of the hosts in ``trusted``."""
         self._allowed = allowed
         self._trusted = trusted
         self._resolver = aiohttp.ThreadedResolver()
@@ -53,7 +53,7 @@ class Guard(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """As the resolver beneath.
+        """Resolve a name and check each of its addresses.
 
         Raises:
             PrivateAddressError: one of the addresses is not allowed.
@@ -65,14 +65,14 @@ class Guard(AbstractResolver):
         return found
 
     async def close(self) -> None:
-        """Closes the resolver beneath."""
+        """Close the resolver."""
         await self._resolver.close()
 
 
 def guarded_session(
     guard: Guard, *, traces: Sequence[aiohttp.TraceConfig] = (), keep_alive: bool = True
 ) -> aiohttp.ClientSession:
-    """A session whose names ``guard`` resolves. It keeps no cookies and decompresses nothing."""
+    """Make a session whose names ``guard`` resolves. It keeps no cookies and decompresses nothing."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(resolver=guard, force_close=not keep_alive),
         timeout=TIMEOUT,
@@ -90,7 +90,7 @@ async def post(
     *,
     proxy: str | None = None,
 ) -> Reply:
-    """Posts JSON and reads the answer up to its bound. A redirect is returned as it is, and not followed.
+    """Post JSON and read the answer up to its bound. A redirect is returned, not followed.
 
     Raises:
         PrivateAddressError: the name leads to an address that the session's guard refuses.
@@ -116,11 +116,11 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes | None:
 
 
 def check(address: str, allowed: Sequence[Network]) -> None:
-    """Checks that an address is public, or in one of the networks ``allowed``.
+    """Check that an address is public, or in one of the networks ``allowed``.
 
     Raises:
         PrivateAddressError: it is neither.
-        ValueError: it is no address.
+        ValueError: it is not an address.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
@@ -133,9 +133,9 @@ def check(address: str, allowed: Sequence[Network]) -> None:
 
 
 def check_literal(url: str, allowed: Sequence[Network]) -> None:
-    """As :func:`check` for a URL whose host is an address, which is connected to without being resolved."""
+    """Check a URL whose host is an address: it is not resolved, so the guard does not see it."""
     host = URL(url).host or ""
     try:
         check(host, allowed)
     except ValueError:
-        return  # a name: the guard sees what it resolves to
+        return  # a name: the guard checks its addresses

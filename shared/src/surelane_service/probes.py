@@ -1,7 +1,7 @@
 """The private port of every service: ``/livez``, ``/readyz`` and ``/metrics``. Never published.
 
-A browser on the same network can reach it all the same, for any web page. So no request of another site is answered;
-and beyond the probes the request must name a host that no outsider's DNS can point here (DNS rebinding).
+A browser on the same network can reach it for any web page. So requests of another site are refused. Beyond the probes,
+a request must also name a host that no outsider's DNS can point here (DNS rebinding).
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from surelane.errors import SettingsError
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
-"""What Kubernetes and Prometheus ask for, under any name that leads to the service."""
+"""The paths that Kubernetes and Prometheus request, under any name that leads to the service."""
 
 PRIVATE_CONNECTIONS = 64
-"""Connections to a private port at most."""
+"""The most connections to a private port."""
 _PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
 
 LARGEST_BODY = 4 * 1024 * 1024
-"""Bytes of a request's body at most: ten thousand subtasks fit."""
+"""The most bytes of a request's body: ten thousand subtasks fit."""
 
 Unready = Callable[[], Awaitable[str | None]]
-"""Answers why the service cannot take work now, or ``None`` when it can."""
+"""Returns why the service cannot take work now, or ``None`` when it can."""
 
 
 class ConnectionLimit:
-    """Bounds the connections of a port, so that clients who only connect cannot take the memory or the places.
+    """Bound the connections of a port, so that clients that only connect cannot exhaust memory or connections.
 
-    At the bound the oldest connection gives way that has not carried a trusted request yet. Where all have, the new
-    one is closed. For the length of one round of the event loop the listen queue's 128 may come on top.
+    At the bound, the oldest connection without a trusted request is closed. Where all had one, the new connection is
+    closed. During one round of the event loop, up to 128 more may be accepted from the listen queue.
     """
 
     def __init__(self, most: int) -> None:
@@ -42,11 +42,11 @@ class ConnectionLimit:
         self._trusted: set[asyncio.BaseProtocol] = set()
 
     def trust(self, request: web.Request) -> None:
-        """Keeps the connection of a request whose signature was right."""
+        """Keep the connection of a request whose signature was right."""
         self._trusted.add(request.protocol)
 
     def protocols(self, server: web.Server) -> Callable[[], asyncio.BaseProtocol]:
-        """The factory of protocols with which ``server`` is to listen."""
+        """Return the protocol factory for ``server`` to listen with."""
 
         def protocol() -> asyncio.BaseProtocol:
             connections = [each for each in server.connections if each.transport is not None]
@@ -63,7 +63,7 @@ class ConnectionLimit:
 
 
 class _Closed(asyncio.Protocol):
-    """A connection that there is no place for."""
+    """A connection above the limit: it is closed at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -74,19 +74,19 @@ def _abort(connection: web.RequestHandler) -> None:
     transport = connection.transport
     connection.force_close()
     if transport is not None:
-        transport.abort()  # a client that reads nothing would keep what is still to be written
+        transport.abort()  # a client that reads nothing would keep the unwritten bytes in memory
 
 
 def private_app(
     unready: Unready, routes: Iterable[web.AbstractRouteDef] = (), hosts: Collection[str] = ()
 ) -> web.Application:
-    """The application behind the private port.
+    """Make the application of the private port.
 
-    ``/livez`` answers as long as the event loop turns and never touches the database; ``/readyz`` asks ``unready``.
+    ``/livez`` answers as long as the event loop runs and never calls the database.
 
     Args:
-        unready: see above.
-        routes: are served beside the probes.
+        unready: answers ``/readyz``.
+        routes: served beside the probes.
         hosts: names under which ``routes`` may be asked for, beside IP addresses and names of this machine or cluster.
     """
 
@@ -117,7 +117,7 @@ def private_app(
 
 
 def of_this_site(request: web.Request) -> bool:
-    """Whether no page of another site sent a request, as browsers tell. Programs send neither header."""
+    """Return whether a request comes from this site or from a program: browsers mark those of other sites."""
     origin = request.headers.get(hdrs.ORIGIN)
     if (
         origin is not None
@@ -126,14 +126,14 @@ def of_this_site(request: web.Request) -> bool:
         return False
     if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
         return True
-    # A link from another site: the page it comes from cannot read the answer.
+    # A link from another site. The page with the link cannot read the answer.
     return request.method == hdrs.METH_GET and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 
 def is_private_name(host: str, known: Collection[str] = ()) -> bool:
-    """Whether a ``Host`` header names an address, something on this machine or in this cluster, or a ``known`` name.
+    """Return whether a ``Host`` header names an address, a host of this machine or cluster, or a ``known`` name.
 
-    A web page can only be served under a public name, whose owner may point it here. No such name passes.
+    The owner of a public name may point it here and serve a page under it (DNS rebinding). So public names are refused.
     """
     name = host.lower()
     if name.startswith("["):
@@ -162,15 +162,15 @@ async def serving(
     limit: ConnectionLimit | None = None,
     **options: Any,  # noqa: ANN401 - passed on to aiohttp
 ) -> AsyncIterator[int]:
-    """Serves ``app`` on ``port`` (0: any free one) for the length of the block; yields the port.
+    """Serve ``app`` on ``port`` (0: any free one) for the length of the block; yield the port.
 
     Args:
-        app: what is served.
+        app: the application.
         port: see above.
-        setting: the variable that moves the port, for the error's message.
+        setting: the environment variable of the port, for the error's message.
         host: the address to listen on.
-        limit: bounds the connections; ``None``: nothing does.
-        options: aiohttp's ``AppRunner``'s. Requests may take ``shutdown_timeout`` (30 s) to finish at the end.
+        limit: bounds the connections; unbounded where ``None``.
+        options: of aiohttp's ``AppRunner``. Requests may take ``shutdown_timeout`` (30 s) to finish at the end.
 
     Raises:
         SettingsError: the port is taken.

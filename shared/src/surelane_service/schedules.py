@@ -79,7 +79,7 @@ class Schedules:
         return deleted
 
     async def next_cron(self) -> float | None:
-        """Return the seconds until the next schedule that is not due yet is due, or ``None``."""
+        """Return the seconds until the next schedule becomes due; ``None`` where there is none."""
         seconds: float | None = await self._database.fetchval("select agent.next_cron()")
         return seconds
 

@@ -26,10 +26,10 @@ DEMO_SECRETS = frozenset({DEMO_SIGNING_SECRET, DEMO_API_TOKEN, DEMO_BOT_TOKEN})
 
 
 def host_of(url: str) -> str:
-    """The host of a Web API's URL, in lower case, as a resolver will see it.
+    """Return the host of a Web API's URL, in lower case, as a resolver will see it.
 
     Raises:
-        ValueError: the URL is none of http or https with a plain host.
+        ValueError: the URL is not http or https with a plain host.
     """
     parsed = urlsplit(url.strip())
     try:
@@ -42,13 +42,13 @@ def host_of(url: str) -> str:
 
 
 def is_slack(url: str) -> bool:
-    """Whether a URL leads to Slack itself, however it is spelled."""
+    """Return whether a URL leads to Slack itself, in any spelling."""
     host = host_of(url)
     return any(host == domain or host.endswith(f".{domain}") for domain in SLACK_DOMAINS)
 
 
 class ServiceSettings(BaseSettings):
-    """What ingest and worker both read."""
+    """The settings of every service."""
 
     model_config = SettingsConfigDict(
         env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
@@ -86,7 +86,11 @@ class ServiceSettings(BaseSettings):
         return self
 
     def refuse_demo_secret(self, name: str, *secrets: str | None) -> None:
-        """Raises ValueError: a secret that everybody knows is set, and Slack's own Web API with it."""
+        """Refuse a public demo secret where the Web API is Slack's own.
+
+        Raises:
+            ValueError: it is one.
+        """
         if self.speaks_to_slack and any(secret in DEMO_SECRETS for secret in secrets):
             raise ValueError(
                 f"{name} is a public demo secret while SLACK_API_URL is Slack's own: set your own"
@@ -97,10 +101,10 @@ Loaded = TypeVar("Loaded", bound=BaseSettings)
 
 
 def load_settings(kind: type[Loaded], **overrides: Any) -> Loaded:  # noqa: ANN401 - passed on to pydantic, which checks
-    """Reads settings from the environment.
+    """Read settings from the environment.
 
     Raises:
-        SettingsError: naming each variable that is missing or wrong and why, never the value of a secret.
+        SettingsError: some are missing or wrong. It names each variable and the reason, never the value of a secret.
     """
     try:
         return kind(**overrides)

@@ -1,6 +1,6 @@
-"""Shows the queue's figures as gauges, and says when something holds back vacuum. Every service runs one.
+"""Publish the queue's figures as gauges, and warn when a session or slot holds back vacuum.
 
-The figures are measured in the database once for all replicas; reading them costs two pages.
+Every service runs one. The database measures the figures once for all replicas; reading them costs two pages.
 """
 
 import asyncio
@@ -22,9 +22,12 @@ from surelane_service.telemetry.setup import SCHEMA_URL
 
 EVERY = 15.0
 STALE_AFTER = 60.0
-"""Seconds after which figures are not shown any more."""
+"""Age in seconds at which figures are no longer published."""
 NAMED_AFTER = 60.0
-"""Seconds after which what holds back vacuum is shown by name: a name for every short transaction would be endless."""
+"""Age in seconds at which a holder of vacuum is published by name.
+
+A name for each short transaction would make time series without bound.
+"""
 PATIENCE = 1.0
 WARNED_AFTER = 300.0
 WARNED_EVERY = 600.0
@@ -36,14 +39,14 @@ log = get_logger("surelane_service.watch")
 
 
 class Source(Protocol):
-    """Where figures come from: the queue, or what brings them along with something else."""
+    """A source of figures: a client of the queue, or the poll, whose call returns them too."""
 
     async def figures(self) -> Figures:
-        """The figures."""
+        """Return the figures."""
 
 
 class Watch:
-    """Reads the figures every 15 seconds, for as long as it runs."""
+    """Read the figures every 15 seconds."""
 
     def __init__(self, source: Source, warned_every: float = WARNED_EVERY) -> None:
         """Read figures from ``source``. A warning that still holds is repeated after ``warned_every`` seconds."""
@@ -57,29 +60,29 @@ class Watch:
 
     @property
     def figures(self) -> Figures | None:
-        """The figures; ``None`` where they could not be read for a minute."""
+        """The figures; ``None`` when they could not be read for a minute."""
         return self._figures if time.monotonic() - self._read_at < STALE_AFTER else None
 
     async def clock_offset(self) -> timedelta | None:
-        """This process's clock less the database's, as last compared; waits a moment for the first time."""
+        """Return this process's clock less the database's, as last compared; wait a second for the first comparison."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._tried.wait()
         return self._figures.clock_offset if self._figures else None
 
     async def run(self) -> None:
-        """Reads until cancelled, with jitter so that replicas do not ask in step."""
+        """Read until cancelled, with jitter so that replicas do not read at the same moment."""
         while True:
             await self.read()
             self._tried.set()
             await asyncio.sleep(EVERY * random.uniform(0.8, 1.0))  # noqa: S311 - not a secret
 
     async def read(self) -> None:
-        """Reads once."""
+        """Read once."""
         try:
             self._figures = await self._source.figures()
         except (*UNAVAILABLE, NotMeasured):
-            return  # what works with the database says so
+            return  # the claimer and the writer log outages
         except DatabaseError as error:  # an older schema has no figures
             if not self._complained:
                 log.warning("the queue's figures cannot be read", error=type(error).__name__)
@@ -91,7 +94,7 @@ class Watch:
             self._warn(self._figures.holder)
 
     def _warn(self, holder: Holder) -> None:
-        """Once for each holder, and again every ten minutes."""
+        """Warn once per holder, and again every ten minutes."""
         if holder.age < WARNED_AFTER:
             return
         now = time.monotonic()
@@ -110,7 +113,7 @@ class Watch:
         )
 
     def publish(self) -> None:
-        """Makes the figures metrics of this process."""
+        """Register the figures as metrics of this process."""
         meter = metrics.get_meter("surelane", schema_url=SCHEMA_URL)
         for name, unit, description, observe in (
             ("queue.depth", "{event}", "Events in the queue.", self._each_kind(_depths)),

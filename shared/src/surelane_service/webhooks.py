@@ -4,8 +4,9 @@ A request carries ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature`
 ``id.timestamp.body``, in base64, after ``v1,``; several signatures are separated by spaces. Secrets are ``whsec_`` and
 the key in base64.
 
-A remote agent and we share one secret. The id therefore says which way a request goes and which task it is about:
-see :func:`task_id` and :func:`answer_id`.
+A remote agent and we share one secret. The id therefore holds the direction of a request and its task, and a
+request cannot be sent back as an answer: see :func:`task_id` and :func:`answer_id`. ADR 0031 says
+why this module uses no library for it.
 """
 
 import base64
@@ -22,7 +23,7 @@ from pydantic_settings import NoDecode
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 TOLERANCE = 300
-"""Seconds a request's timestamp may be off, in either direction."""
+"""Seconds by which a request's timestamp may differ from the clock, in either direction."""
 SHORTEST_KEY, LONGEST_KEY = 24, 64
 MOST_SIGNATURES = 10
 _LENGTH = len("v1,") + 44
@@ -33,10 +34,10 @@ _TIMESTAMP = re.compile(r"\d{1,12}", re.ASCII)
 
 
 def sign(identity: str, body: bytes, keys: Sequence[bytes], now: float | None = None) -> dict[str, str]:
-    """The headers that sign ``body`` with each key: two during a rotation.
+    """Return the headers that sign ``body`` with each key: two during a rotation.
 
     Args:
-        identity: the request's id, the same whenever it is sent again.
+        identity: the request's id, the same each time it is sent.
         body: the raw body.
         keys: the receiver's keys.
         now: seconds since the epoch; the clock's where ``None``.
@@ -47,19 +48,19 @@ def sign(identity: str, body: bytes, keys: Sequence[bytes], now: float | None = 
 
 
 def task_id(identity: int | str) -> str:
-    """The ``webhook-id`` of a task on its way to a remote agent."""
+    """Return the ``webhook-id`` of a task for a remote agent."""
     return f"dispatch-{identity}"
 
 
 def answer_id(identity: int | str) -> str:
-    """The ``webhook-id`` of a remote agent's answer to a task."""
+    """Return the ``webhook-id`` of a remote agent's answer to a task."""
     return f"answer-{identity}"
 
 
 def plausible(headers: Mapping[str, str], now: float | None = None) -> str | None:
-    """The id that a request claims, if its headers can be those of a signed request; ``None``: they cannot.
+    """Return the id in a request's headers, or ``None`` where they cannot belong to a signed request.
 
-    Asked before the body is read, so that a request that cannot be signed costs no memory.
+    Call it before reading the body, so that a request that cannot be signed costs no memory.
     """
     identity, timestamp = headers.get(ID, ""), headers.get(TIMESTAMP, "")
     if not _ID.fullmatch(identity) or not _TIMESTAMP.fullmatch(timestamp):
@@ -75,10 +76,10 @@ def plausible(headers: Mapping[str, str], now: float | None = None) -> str | Non
 def verified(
     headers: Mapping[str, str], body: bytes, keys: Sequence[bytes], now: float | None = None
 ) -> str | None:
-    """The id of a request that was signed with one of ``keys`` in the last five minutes; ``None``: it was not.
+    """Return the id of a request that was signed with one of ``keys`` in the last five minutes, else ``None``.
 
     Args:
-        headers: of the request, found by their names in lower case.
+        headers: the request's, by their names in lower case.
         body: the raw body.
         keys: the sender's keys; several during a rotation.
         now: seconds since the epoch; the clock's where ``None``.
@@ -88,7 +89,7 @@ def verified(
         return None
     given = [text.encode("utf-8", "replace") for text in headers[SIGNATURE].split(" ")[:MOST_SIGNATURES]]
     wanted = [_signature(identity, timestamp, body, key).encode() for key in keys]
-    # All are compared, so that the time taken tells nothing.
+    # Compare all, so that the duration does not depend on which one matches.
     matches = [hmac.compare_digest(mine, theirs) for mine in wanted for theirs in given]
     return identity if any(matches) else None
 
@@ -99,7 +100,7 @@ def _signature(identity: str, timestamp: str, body: bytes, key: bytes) -> str:
 
 
 def read_secrets(text: str) -> dict[str, list[bytes]]:
-    """Reads ``name=whsec_…|whsec_…,name2=whsec_…``: for each name its keys.
+    """Read ``name=whsec_…|whsec_…,name2=whsec_…``: return the keys of each name.
 
     Raises:
         ValueError: it has another form, or a key is not base64 of 24 to 64 bytes. Never quotes a secret.
@@ -136,5 +137,5 @@ Secrets = Annotated[dict[str, list[SecretBytes]], NoDecode, BeforeValidator(_rea
 
 
 def keys_of(secrets: Mapping[str, Sequence[SecretBytes]], name: str) -> list[bytes]:
-    """The keys shared under a name; none where there is no such name."""
+    """Return the keys of a name; none where there is no such name."""
     return [secret.get_secret_value() for secret in secrets.get(name, ())]
