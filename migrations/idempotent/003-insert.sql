@@ -416,10 +416,11 @@ declare
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
-            , enqueued_at, enqueued_by, traceparent)
+            , enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
         , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt), agent.lane((job).group_key)
-        , (job).max_attempts, (job).deadline, agent.clock(), coalesce((job).enqueued_by, session_user), (job).traceparent
+        , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
+        , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given
         order by nth
         on conflict do nothing returning id

@@ -97,40 +97,68 @@ begin
 end
 $$;
 
--- Moves events from history back into the queue, with their ids, claims and errors, and all their attempts before them.
--- Returns the ids that were moved; one whose item key is live again stays in history. Nothing waits for a requeued child any more.
+-- The row with which an ended event returns to the queue: its id, claims and errors, and all its attempts before it.
+create or replace function agent.requeued(_old agent.event_hist) returns agent.event
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _new agent.event;
+begin
+    _new.id := _old.id;
+    _new.event_ts := _old.event_ts;
+    _new.vt := agent.clock();
+    _new.claimed := _old.claimed;
+    _new.event := _old.event;
+    _new.kind := _old.kind;
+    _new.item_key := _old.item_key;
+    _new.group_key := _old.group_key;
+    _new.max_attempts := _old.max_attempts;
+    _new.enqueued_at := _old.enqueued_at;
+    _new.enqueued_by := _old.enqueued_by;
+    _new.errors := _old.errors;
+    _new.traceparent := _old.traceparent;
+    _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
+        , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
+    return _new;
+end
+$$;
+
+-- Moves events from history back into the queue, 500 in one statement. Returns the ids that were moved. An event
+-- whose item key is live again stays in history. No continuation waits for a requeued child.
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    _old agent.event_hist;
-    _new agent.event;
+    _found int8[];
+    _rows agent.event[];
+    _row agent.event;
+    _moved int8[];
     _duplicate boolean;
 begin
-    for _old in select * from agent.event_hist where id = any(_ids) order by group_key, item_key, id for update skip locked loop
-        _new := null;
-        _new.id := _old.id;
-        _new.event_ts := _old.event_ts;
-        _new.vt := agent.clock();
-        _new.claimed := _old.claimed;
-        _new.event := _old.event;
-        _new.kind := _old.kind;
-        _new.item_key := _old.item_key;
-        _new.group_key := _old.group_key;
-        _new.max_attempts := _old.max_attempts;
-        _new.enqueued_at := _old.enqueued_at;
-        _new.enqueued_by := _old.enqueued_by;
-        _new.errors := _old.errors;
-        _new.traceparent := _old.traceparent;
-        _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
-            , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
-        select duplicate into _duplicate from agent.add_event(_new, true, false);
-        if not _duplicate then
-            delete from agent.event_hist where id = _old.id and event_ts = _old.event_ts;
-            return next _old.id;
-        end if;
+    perform agent.require_read_committed();
+    for _first in 1..coalesce(cardinality(_ids), 0) by 500 loop
+        select array_agg(old.id), array_agg(old.event) into _found, _rows
+        from (
+            select h.id, agent.requeued(h) as event from agent.event_hist as h where h.id = any(_ids[_first : _first + 499])
+            order by h.group_key, h.item_key, h.id for update skip locked
+        ) as old;
+        continue when _found is null;
+        perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
+        _moved := agent.add_new_jobs(_found, _rows);
+        -- Few are left out: their keys are live, or they lost the race to be the first of their group.
+        foreach _row in array _rows loop
+            if _row.id <> all(_moved) then
+                select duplicate into _duplicate from agent.add_event(_row, true, false);
+                if not _duplicate then
+                    _moved := _moved || _row.id;
+                end if;
+            end if;
+        end loop;
+        delete from agent.event_hist as h using agent.event as e where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts;
+        return query select unnest(_moved);
     end loop;
 end
 $$;
