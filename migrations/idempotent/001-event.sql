@@ -9,7 +9,8 @@ language sql immutable parallel safe
 return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event -> 'event') = 'object'
     then _event -> 'event' else _event end;
 
--- What an event is: slack.app_mention; messages by Slack's subscription names, slack.message.im; slack.command.deploy.
+-- What an event is: slack.app_mention; messages by Slack's subscription names, slack.message.im;
+-- slack.command.deploy.
 create or replace function agent.event_kind(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -28,7 +29,8 @@ begin
 end
 $$;
 
--- The natural key: Slack's event_id; of a command or an interaction, a hash of its trigger_id; else one of the content.
+-- The natural key: Slack's event_id; of a command or an interaction, a hash of its trigger_id; else
+-- one of the content.
 create or replace function agent.event_item_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -41,8 +43,9 @@ begin
 end
 $$;
 
--- The entity of a Slack event: team, channel and thread; of a top-level direct message, team and channel.
--- A message that starts no thread yet is the thread its replies will be in. No channel: no entity.
+-- The group key of a Slack event: team, channel and thread. For a top-level direct message: team
+-- and channel. A message that starts no thread yet has the key of the thread that its replies will
+-- be in. An event without a channel has no group.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -65,8 +68,9 @@ begin
 end
 $$;
 
--- When an event happened: its event_ts, else the envelope's event_time, else now; exact says which. A timestamp counts
--- if it is well-formed, not before 2013 and not more than a day ahead: each stray one would open a chunk of history.
+-- When an event happened: its event_ts, else the envelope's event_time, else now; exact says which.
+-- A timestamp counts if it is well-formed, not before 2013 and not more than a day ahead: each
+-- stray one would open a chunk of history.
 create or replace function agent.event_time(_event jsonb, _now timestamptz, out event_ts timestamptz, out exact boolean)
 language plpgsql stable parallel safe
 set search_path = pg_catalog, pg_temp

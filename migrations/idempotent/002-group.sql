@@ -1,13 +1,14 @@
--- How long a worker counts as alive after its last announcement. Workers announce themselves every 20 seconds,
--- those of the previous release once a minute.
+-- How long a worker counts as alive after its last announcement. Workers announce themselves every
+-- 20 seconds, those of the previous release once a minute.
 create or replace function agent.alive_for() returns interval
 language sql immutable parallel safe
 return interval '90 seconds';
 
--- The kinds whose events workers claim: not paused and, once workers have announced themselves, handled by one
--- that is alive or has just retired. As workers are replaced, a kind may have none for some seconds.
--- Measured from the last announcement or retirement, not from now: while no worker runs, the last ones are what
--- is known. A retirement is forgotten after a day, as a silent worker is.
+-- The kinds whose events workers claim: not paused and, once workers have announced themselves,
+-- handled by one that is alive or has just retired. As workers are replaced, a kind may have none
+-- for some seconds. Measured from the last announcement or retirement, not from now: while no
+-- worker runs, the last ones are what is known. A retirement is forgotten after a day, as a silent
+-- worker is.
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -24,8 +25,9 @@ begin
 end
 $$;
 
--- Locks the head of a group, waiting for whoever holds it, so that the group changes in this transaction alone. For update from
--- the start: a weaker lock, raised when the head is deleted, would deadlock with an insert that is raising its own.
+-- Locks the head of a group, so that only this transaction changes the group. Waits while another
+-- transaction has it locked. For update from the start: a weaker lock, raised when the head is
+-- deleted, would deadlock with an insert that raises its own.
 create or replace function agent.hold_group(_group_key text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -35,17 +37,20 @@ as $$
 begin
     while _group_key is not null loop
         perform from agent.event where group_key = _group_key and head for update;
-        -- Not found, though there is one: another row became the head while we waited; the next statement sees it.
+        -- Not found, though there is one: another row became the head while we waited; the next
+        -- statement sees it.
         exit when found or not exists (select from agent.event where group_key = _group_key and head);
     end loop;
 end
 $$;
 
--- Gives a group without a head its next one. A member still held, if there is one. Else, among kinds that workers claim before
--- all others: one waiting for a retry (a retry blocks its group), else the first visible one by (event_ts, id), else the one
--- that will be visible first. Each by index. Whatever becomes visible gets a vt that is not behind any claim cursor.
--- Steps over waiting members that another transaction has locked. Waits only where it must: for a member that is held, as its
--- group may not go to another worker meanwhile, and where all are locked. Settles bound that by their lock_timeout.
+-- Gives a group without a head its next one. A member still held, if there is one. Else, among
+-- kinds that workers claim before all others: one waiting for a retry (a retry blocks its group),
+-- else the first visible one by (event_ts, id), else the one that will be visible first. Each by
+-- index. An event that becomes visible gets a vt ahead of every claim cursor. Steps over waiting
+-- members that another transaction has locked. Waits only where it must: for a member that is held,
+-- as its group may not go to another worker meanwhile, and where all are locked. Settles bound that
+-- by their lock_timeout.
 create or replace function agent.promote(_group_key text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -90,7 +95,8 @@ begin
             ) as waiting limit 1;
             if not found then
                 perform from agent.event where group_key = _group_key and not head order by vt limit 1 for update;
-                -- Not found: there is none, or it has just been deleted by hand. The next statement sees which.
+                -- Not found: there is none, or it has just been deleted by hand. The next statement
+                -- sees which.
                 exit when not found and not exists (select from agent.event where group_key = _group_key and not head);
                 continue;
             end if;
@@ -104,7 +110,8 @@ begin
 end
 $$;
 
--- Chooses the heads of groups anew: each head steps down and stands again with the other members. The caller has locked the heads.
+-- Chooses the heads of groups anew: each head steps down and stands again with the other members.
+-- The caller has locked the heads.
 create or replace function agent.reelect(_group_keys text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -119,8 +126,9 @@ begin
 end
 $$;
 
--- However a head leaves the queue, its group gets the next one in the same transaction. One that lapsed and is deleted by hand,
--- which history does not know, may have killed its worker: its members go back unspent, as in every other way it may leave.
+-- However a head leaves the queue, its group gets the next one in the same transaction. One that
+-- lapsed and is deleted by hand, which history does not know, may have killed its worker: its
+-- members go back unspent, as in every other way it may leave.
 create or replace function agent.event_deleted() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -156,9 +164,10 @@ begin
 end
 $$;
 
--- A new member joins its group as its transaction commits. It makes sure that there is a head, which cannot leave before the
--- member is committed and seen by the election. It becomes the head itself where there is none, or where the head yields to it.
--- Until then it holds no lock, so a transaction that stays open delays neither the group's claims nor its settles.
+-- A new member joins its group as its transaction commits. It makes sure that there is a head,
+-- which cannot leave before the member is committed and seen by the election. It becomes the head
+-- itself where there is none, or where the head yields to it. Until then it holds no lock, so a
+-- transaction that stays open delays neither the group's claims nor its settles.
 create or replace function agent.member_joins() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -192,7 +201,8 @@ $$;
 -- Created once: doing it again would keep inserts waiting until the migration ends.
 do $$
 begin
-    -- Its predecessor locked the head at once, until the transaction ended. First, as this takes the stronger lock.
+    -- Its predecessor locked the head at once, until the transaction ended. First, as this takes
+    -- the stronger lock.
     if exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_inserted') then
         drop trigger member_inserted on agent.event;
         drop function agent.member_inserted();
@@ -207,7 +217,8 @@ begin
 end
 $$;
 
--- Makes a plain insert into agent.event (event_ts, event) a sound row: this is how people move events back by hand.
+-- Makes a plain insert into agent.event (event_ts, event) a sound row: this is how people move
+-- events back by hand.
 create or replace function agent.event_defaults() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -224,7 +235,7 @@ begin
     else
         new.head := true;
     end if;
-    -- Whoever copies an event back out of history under its old id means to move it.
+    -- An owner who copies an event out of history under its old id means to move it.
     delete from agent.event_hist where id = new.id and event_ts = new.event_ts;
     perform agent.register_kinds(array[new.kind]);
     return new;
@@ -241,8 +252,9 @@ begin
 end
 $$;
 
--- Whether the present head of a group yields to a waiting member: never while it is held; to one of a kind that workers claim
--- where its own is not; else, unless it waits for a retry, to one that is visible earlier.
+-- Whether the present head of a group yields to a waiting member: never while it is held; to one of
+-- a kind that workers claim where its own is not; else, unless it waits for a retry, to one that is
+-- visible earlier.
 create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -263,14 +275,15 @@ begin
             return _kind = any(_kinds);
         end if;
     end if;
-    -- A head that is visible stays: one that has just taken over got its vt a moment after the next newcomer got its own.
+    -- A head that is visible stays: one that has just taken over got its vt a moment after the next
+    -- newcomer got its own.
     return not _head.retrying and _head.vt > greatest(_vt, agent.clock());
 end
 $$;
 
--- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: the trigger
--- member_joins locks the head as the transaction commits. Where two transactions enter an empty group,
--- the second waits for the first at the unique index of heads.
+-- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: the
+-- trigger member_joins locks the head as the transaction commits. Where two transactions enter an
+-- empty group, the second waits for the first at the unique index of heads.
 create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -282,12 +295,13 @@ begin
 end
 $$;
 
--- Locks the head of a group for a new member until the transaction ends. The head cannot leave before the
--- election sees the member. Returns false if the group has no head.
--- The lock is `for key share`, so any number of members join at once. It is `for update` where the head steps
--- down for this member, or where the caller asks for it (_alone): raising a lock later could deadlock with
--- another newcomer. Everything that changes a head locks it `for update`. With a weaker lock, an update that
--- moves the row to another page forgets the key share locks taken meanwhile (PostgreSQL 17 and 18 at least).
+-- Locks the head of a group for a new member until the transaction ends. The head cannot leave
+-- before the election sees the member. Returns false if the group has no head. The lock is `for key
+-- share`, so any number of members join at once. It is `for update` where the head steps down for
+-- this member, or where the caller asks for it (_alone): raising a lock later could deadlock with
+-- another newcomer. Everything that changes a head locks it `for update`. With a weaker lock, an
+-- update that moves the row to another page forgets the key share locks taken meanwhile (PostgreSQL
+-- 17 and 18 at least).
 create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -304,7 +318,8 @@ begin
         if found then
             return true;
         end if;
-        -- It left, or stepped down, while we waited for it: the next statement sees who came after it.
+        -- It left, or stepped down, while we waited for it: the next statement sees who came after
+        -- it.
     end loop;
     return false;
 end

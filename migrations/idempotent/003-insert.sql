@@ -1,4 +1,6 @@
--- Refuses to insert where statements do not see what was committed before them: the second look for twins is sound only where they do.
+-- Raises an error outside of READ COMMITTED. After an insert we look again for a duplicate that has
+-- just moved to history; at a higher isolation level that look would not see what was committed
+-- meanwhile.
 create or replace function agent.require_read_committed() returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -11,8 +13,9 @@ begin
 end
 $$;
 
--- Adds kinds that are new to agent.kind. One that another transaction is just adding is left to it: an insert would wait until
--- that transaction ends. Should it roll back, the next insert of the kind or the next sweep adds it.
+-- Adds kinds that are new to agent.kind. One that another transaction is just adding is left to it:
+-- an insert would wait until that transaction ends. Should it roll back, the next insert of the
+-- kind or the next sweep adds it.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -30,8 +33,8 @@ begin
 end
 $$;
 
--- How many attempts an event of each of these kinds may have, where it has no maximum of its own: what the workers of the kind
--- announced, else what is given, else 3.
+-- How many attempts an event of each of these kinds may have, where it has no maximum of its own:
+-- what the workers of the kind announced, else what is given, else 3.
 create or replace function agent.attempts_of(_kinds text[], _given int4) returns int4[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -43,8 +46,10 @@ begin
 end
 $$;
 
--- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or was) or dedupe key.
--- Every insert of ours ends here, but what store_new_events takes of a batch. Where the head of the row's group should yield to it, the insert trigger sees to that.
+-- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or
+-- was) or dedupe key. All our inserts end here, except those that store_new_events and add_new_jobs
+-- make for a batch. The trigger member_joins lets the row take over as head of its group where it
+-- should.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -85,16 +90,18 @@ begin
         if duplicate then
             return;
         end if;
-        -- The twin has just moved to history, or another row has just become the group's head: look again.
+        -- The duplicate has just moved to history, or another row has just become the group's head:
+        -- look again.
     end loop;
     if _in_history then
         declare
-            -- In a new statement, after the insert: a twin that was moving to history meanwhile is seen here.
-            _twin int8 := agent.find_in_history(_new.item_key, _new.event_ts, _exact);
+            -- In a new statement, after the insert: it sees a duplicate that was moving to history
+            -- meanwhile.
+            _known int8 := agent.find_in_history(_new.item_key, _new.event_ts, _exact);
         begin
-            if _twin is not null then
+            if _known is not null then
                 delete from agent.event as e where e.id = add_event.id;
-                id := _twin;
+                id := _known;
                 duplicate := true;
             end if;
         end;
@@ -102,8 +109,9 @@ begin
 end
 $$;
 
--- The natural key of an event that comes from outside: the one given, else its own. Keys of named schedules and of webhooks are
--- theirs alone: an event under such a key would be found in place of a firing, which would then be skipped.
+-- The natural key of an event that comes from outside: the one given, else its own. Keys of named
+-- schedules and of webhooks are theirs alone: an event under such a key would be found in place of
+-- a firing, which would then be skipped.
 create or replace function agent.stored_item_key(_given text, _event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -139,8 +147,8 @@ begin
 end
 $$;
 
--- The id of an event that is in the queue or in history under the natural key of this one. The queue first:
--- an event moves from there to history.
+-- The id of an event that is in the queue or in history under the natural key of this one. The
+-- queue first: an event moves from there to history.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -156,17 +164,17 @@ begin
 end
 $$;
 
--- Inserts a Slack event: the whole envelope or a bare event. Returns its id; of a duplicate, the id of the event that is
--- there already, whether it is queued, running or in history.
+-- Inserts a Slack event: the whole envelope or a bare event. Returns its id; of a duplicate, the id
+-- of the event that is there already, whether it is queued, running or in history.
 create or replace function agent.insert_event(_event jsonb) returns int8
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$ select id from agent.store_event(_event, null, null) $$;
 
--- Stores the new events of a batch in one statement and returns their ids (of _ids). Rows go in one by one, in
--- the order of their groups and keys. Each locks the head of its group first, so batches wait in one order.
--- Left out: an event with a duplicate in the queue, in history or earlier in the batch, and the first event of
--- a group to which another transaction has just given a head.
+-- Stores the new events of a batch in one statement and returns their ids (of _ids). Rows go in one
+-- by one, in the order of their groups and keys. Each locks the head of its group first, so batches
+-- wait in one order. Left out: an event with a duplicate in the queue, in history or earlier in the
+-- batch, and the first event of a group to which another transaction has just given a head.
 create or replace function agent.store_new_events(_ids int8[], _events jsonb[], _traceparents text[], _item_keys text[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -200,7 +208,8 @@ begin
         on conflict do nothing returning id, item_key, event_ts
     )
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
-    -- In a new statement, after the insert: a twin that was moving to history meanwhile is seen here. First whether there may be any.
+    -- In a new statement, after the insert: it sees a duplicate that was moving to history
+    -- meanwhile. First whether there may be any.
     _known_keys := array(
         select item_key from agent.event_hist where item_key = any(_stored_keys)
         and event_ts between _first - interval '3 days' and _last + interval '1 hour');
@@ -216,10 +225,11 @@ begin
 end
 $$;
 
--- Inserts a batch in one transaction; answers each event by its place. Gives up after waiting 500 ms for a lock
--- (55P03): the caller then inserts singly, so that one blocked event does not delay the others.
--- Batches lock groups and keys in one order, so they cannot deadlock. An event that lost the race to be the
--- first of its group cannot go in out of order: the batch is rolled back to its start and stored again.
+-- Inserts a batch in one transaction; answers each event by its place. Gives up after waiting 500
+-- ms for a lock (55P03): the caller then inserts singly, so that one blocked event does not delay
+-- the others. Batches lock groups and keys in one order, so they cannot deadlock. An event that
+-- lost the race to be the first of its group cannot go in out of order: the batch is rolled back to
+-- its start and stored again.
 create or replace function agent.insert_events(_events jsonb[], _traceparents text[] default null, _item_keys text[] default null)
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
@@ -274,7 +284,8 @@ begin
 end
 $$;
 
--- A job as JSON, the same names as enqueue's parameters, as a row to add: {"kind": …, "payload": …, "run_at": …, …}.
+-- A job as JSON, the same names as enqueue's parameters, as a row to add: {"kind": …, "payload": …,
+-- "run_at": …, …}.
 create or replace function agent.job_from_json(_job jsonb) returns agent.event
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -307,33 +318,35 @@ begin
 end
 $$;
 
--- Adds a job, or finds the one that is pending under its dedupe key (or live under its item key). What becomes of that one:
--- skip leaves it as it is, replace gives it the new payload and time, earliest the earlier of both times.
+-- Adds a job, or finds the one that is pending under its dedupe key (or live under its item key).
+-- What becomes of that one: skip leaves it as it is, replace gives it the new payload and time,
+-- earliest the earlier of both times.
 create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _twin agent.event;
+    _found agent.event;
 begin
     if _on_duplicate not in ('skip', 'replace', 'earliest') then
         raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
     end if;
     loop
-        -- For update from the start: adding locks the group's head for key share, and two that raise that lock deadlock.
+        -- For update from the start: adding locks the group's head for key share, and two that
+        -- raise that lock deadlock.
         if _on_duplicate <> 'skip' then
             perform agent.hold_group(_new.group_key);
         end if;
         select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
         exit when not duplicate or _on_duplicate = 'skip';
         perform agent.hold_group((select t.group_key from agent.event as t where t.id = enqueue_job.id));
-        select e.* into _twin from agent.event as e where e.id = enqueue_job.id for update;
+        select e.* into _found from agent.event as e where e.id = enqueue_job.id for update;
         -- Gone, or claimed meanwhile, which frees its dedupe key: look again.
-        continue when not found or (_twin.claimed <> '{}' and (_twin.item_key = _new.item_key) is not true);
+        continue when not found or (_found.claimed <> '{}' and (_found.item_key = _new.item_key) is not true);
         -- One that is running, or waits for its children or an answer, stays as it is.
-        if isfinite(_twin.vt) and (_twin.claimed_by is null or _twin.vt <= agent.clock()) then
-            perform agent.move_event(_twin, case when _on_duplicate = 'earliest' then least(_new.vt, _twin.vt) else _new.vt end
-                , case when _on_duplicate = 'replace' then _new.event else _twin.event end
+        if isfinite(_found.vt) and (_found.claimed_by is null or _found.vt <= agent.clock()) then
+            perform agent.move_event(_found, case when _on_duplicate = 'earliest' then least(_new.vt, _found.vt) else _new.vt end
+                , case when _on_duplicate = 'replace' then _new.event else _found.event end
                 , case when _on_duplicate = 'replace' then 'replaced' else 'rescheduled' end, coalesce(_new.enqueued_by, session_user));
         end if;
         exit;
@@ -341,8 +354,9 @@ begin
 end
 $$;
 
--- Adds a change to the changes of an event. At most 51 entries are kept: the first ten, the last 40 and, between them, one
--- that counts those dropped. An event that is moved thousands of times would else be rewritten with all of them each time.
+-- Adds a change to the changes of an event. At most 51 entries are kept: the first ten, the last 40
+-- and, between them, one that counts those dropped. An event that is moved thousands of times would
+-- else be rewritten with all of them each time.
 create or replace function agent.add_change(_changes jsonb, _change jsonb) returns jsonb
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -355,15 +369,16 @@ return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_
     || jsonb_build_array(_change)
 end;
 
--- The changes of an event whose claim is replaced: one that lapsed, as its worker died or was cut off, is recorded.
+-- The changes of an event whose claim is replaced: one that lapsed, as its worker died or was cut
+-- off, is recorded.
 create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
 language sql stable parallel safe
 set search_path = pg_catalog, pg_temp
 return case when _claimed_by is null then _changes
     else agent.add_change(_changes, jsonb_build_object('action', 'lapsed', 'at', _vt, 'by', _claimed_by)) end;
 
--- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps another payload, and records
--- the change. The caller holds its lock and its head's.
+-- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps
+-- another payload, and records the change. The caller holds its lock and its head's.
 create or replace function agent.move_event(_old agent.event, _vt timestamptz, _event jsonb, _action text, _by text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -374,7 +389,8 @@ begin
     perform agent.fence_behind(_old.id);
     update agent.event
     set vt = _new_vt, event = _event, retrying = false, claimed_by = null, heartbeat_at = null
-    -- What history is searched for by its event_ts keeps it: Slack's and bare events, and webhooks' calls.
+    -- What history is searched for by its event_ts keeps it: Slack's and bare events, and webhooks'
+    -- calls.
     , event_ts = case when _old.kind like 'slack.%' or _old.kind = 'event' or _old.item_key like 'webhook:%' then event_ts else _new_vt end
     , changes = agent.add_change(agent.after_lapse(changes, claimed_by, vt), jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by
         , 'from', jsonb_build_object('run_at', _old.vt), 'to', jsonb_build_object('run_at', _new_vt)))
@@ -384,8 +400,8 @@ begin
 end
 $$;
 
--- Enqueues a job; returns its id, or the id of the one that is pending under its dedupe key or live under its item key, which
--- _on_duplicate says what to do with: skip, replace or earliest.
+-- Enqueues a job; returns its id, or the id of the one that is pending under its dedupe key or live
+-- under its item key, which _on_duplicate says what to do with: skip, replace or earliest.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
 , _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
@@ -401,9 +417,10 @@ begin
 end
 $$;
 
--- Adds jobs in one statement, in the order given, each under its id, once its group has been entered. Returns the ids of those
--- that it added. Left out: a job whose item key or dedupe key is taken, in the queue or earlier in the batch, and the first
--- job of a group that another transaction is just giving a head.
+-- Adds jobs in one statement, in the order given, each under its id, once its group has been
+-- entered. Returns the ids of those that it added. Left out: a job whose item key or dedupe key is
+-- taken, in the queue or earlier in the batch, and the first job of a group that another
+-- transaction is just giving a head.
 create or replace function agent.add_new_jobs(_ids int8[], _jobs agent.event[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -416,10 +433,11 @@ declare
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
-            , enqueued_at, enqueued_by, traceparent)
+            , enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
         , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt), agent.lane((job).group_key)
-        , (job).max_attempts, (job).deadline, agent.clock(), coalesce((job).enqueued_by, session_user), (job).traceparent
+        , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
+        , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given
         order by nth
         on conflict do nothing returning id
@@ -429,9 +447,10 @@ begin
 end
 $$;
 
--- Enqueues a batch of jobs, a JSON array of what enqueue takes, in one transaction; answers each by its place. Locks are
--- taken in one order: new kinds, then jobs by the keys that are stored, so batches that overlap wait for each other and do
--- not deadlock. Two batches that pair the same keys differently (item key 1 with dedupe key 2, and 2 with 1) still can.
+-- Enqueues a batch of jobs, a JSON array of what enqueue takes, in one transaction; answers each by
+-- its place. Locks are taken in one order: new kinds, then jobs by the keys that are stored, so
+-- batches that overlap wait for each other and do not deadlock. Two batches that pair the same keys
+-- differently (item key 1 with dedupe key 2, and 2 with 1) still can.
 create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text default 'skip')
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
@@ -450,7 +469,8 @@ begin
         raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
     end if;
     perform agent.require_read_committed();
-    -- Times and ids are given in the order of the batch, so that jobs of one group are handed over in it.
+    -- Times and ids are given in the order of the batch, so that jobs of one group are handed over
+    -- in it.
     select array_agg(read.job order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
     , array_agg(read.new_id order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
     , array_agg(nth order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
@@ -463,13 +483,15 @@ begin
     select kind from (select distinct j.kind from unnest(_new) as j) as given
     where not exists (select from agent.kind where kind = given.kind) order by kind on conflict do nothing;
 
-    -- Batches that move duplicates take turns in a group: one that lost the race to be its first holds the head for key share,
-    -- and two that raise that lock deadlock. 1,024 turns, as each is a lock of the server's table of locks.
+    -- Batches that move duplicates take turns in a group: one that lost the race to be its first
+    -- holds the head for key share, and two that raise that lock deadlock. 1,024 turns, as each is
+    -- a lock of the server's table of locks.
     if _on_duplicate <> 'skip' then
         perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
         from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
     end if;
-    -- A duplicate that is to be moved is locked in its place in the order: jobs that may meet one go one by one.
+    -- A duplicate that is to be moved is locked in its place in the order: jobs that may meet one
+    -- go one by one.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then
         _added := agent.add_new_jobs(_ids, _new);
     end if;
@@ -498,7 +520,8 @@ begin
 end
 $$;
 
--- Stores a webhook's call as an event of kind trigger-fire; the webhook's id makes a repeated delivery find the first.
+-- Stores a webhook's call as an event of kind trigger-fire; the webhook's id makes a repeated
+-- delivery find the first.
 create or replace function agent.fire_trigger(_name text, _webhook_id text, _payload jsonb, _traceparent text default null, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

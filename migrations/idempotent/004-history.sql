@@ -1,13 +1,14 @@
--- The id of an event in history by its item key. An exact event_ts prunes the search to one chunk. Where it had to be replaced, now
--- or perhaps at the first delivery, the last 25 hours are searched: Slack retries for 24; those who send webhooks may for longer.
+-- The id of an event in history by its item key. An exact event_ts prunes the search to one chunk.
+-- Where it had to be replaced, now or perhaps at the first delivery, the last 25 hours are
+-- searched: Slack retries for 24; those who send webhooks may for longer.
 create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz, _exact boolean) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     if _exact then
-        -- A timestamp more than a day ahead is replaced, and the same one is not a little later: as it then lies ahead still, or only
-        -- just behind, older ones need not be searched for.
+        -- A timestamp more than a day ahead is replaced, and the same one is not a little later: as
+        -- it then lies ahead still, or only just behind, older ones need not be searched for.
         return coalesce((select id from agent.event_hist where item_key = _item_key and event_ts = _event_ts limit 1)
             , case when _event_ts > agent.clock() - interval '1 hour' then agent.find_in_history(_item_key, agent.clock(), false) end);
     end if;
@@ -16,11 +17,12 @@ begin
 end
 $$;
 
--- Moves events to history with how they ended; returns the ids of those that moved, and the continuations that waited for them.
--- Each is locked, copied and deleted in one pass. Without claims the caller holds the locks. With them this is the fence: only
--- what is still claimed so moves, and what another transaction has locked is skipped. Of groups, only those given: their heads
--- are locked; of what a continuation waits for, only where that is one of those given, and locked. Without both (the plain case,
--- and the frequent one) neither members nor children.
+-- Moves events to history with how they ended; returns the ids of those that moved, and the
+-- continuations that waited for them. Each is locked, copied and deleted in one pass. Without
+-- claims the caller holds the locks. With them this is the fence: only what is still claimed so
+-- moves, and what another transaction has locked is skipped. Of groups, only those given: their
+-- heads are locked; of what a continuation waits for, only where that is one of those given, and
+-- locked. Without both (the plain case, and the frequent one) neither members nor children.
 create or replace function agent.end_events
 ( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[] default null
 , out ended int8[], out continuations int8[])
@@ -47,7 +49,8 @@ begin
             select distinct on (id) id, claim, reason, result
             from unnest(_ids, _claims, _reasons, _results) with ordinality as given (id, claim, reason, result, nth) order by id, claim desc, nth
         ) as item
-        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the table was last seen empty.
+        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the
+        -- table was last seen empty.
         cross join lateral (
             select * from agent.event
             where id = item.id and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = item.claim
@@ -61,8 +64,8 @@ begin
 end
 $$;
 
--- Moves events whose locks the caller holds to history: one reason for all, or reasons and results by position in _of. The
--- delete trigger gives their groups the next heads.
+-- Moves events whose locks the caller holds to history: one reason for all, or reasons and results
+-- by position in _of. The delete trigger gives their groups the next heads.
 create or replace function agent.archive_events
 ( _ids int8[], _outcome text, _reason text default null, _of int8[] default null, _reasons text[] default null, _results jsonb[] default null
 ) returns void
@@ -85,8 +88,8 @@ begin
 end
 $$;
 
--- Retention: drops history older than _older_than by event_ts; chunk by chunk where it is a hypertable (whole chunks only),
--- else row by row. Returns how many chunks or rows went.
+-- Retention: drops history older than _older_than by event_ts; chunk by chunk where it is a
+-- hypertable (whole chunks only), else row by row. Returns how many chunks or rows went.
 create or replace function agent.drop_history(_older_than interval) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -124,15 +127,17 @@ begin
 end
 $$;
 
--- Makes history a hypertable once TimescaleDB can be had, with the rows it has by then. Without it history stays a plain
--- table with the same indexes.
+-- Makes history a hypertable once TimescaleDB can be had, with the rows it has by then. Without it
+-- history stays a plain table with the same indexes.
 do $$
 begin
     if exists (select from pg_available_extensions where name = 'timescaledb' and installed_version is null)
-    -- Whether it is preloaded shows in a setting of its loader: an ordinary role may not read shared_preload_libraries.
+    -- Whether it is preloaded shows in a setting of its loader: an ordinary role may not read
+    -- shared_preload_libraries.
     and current_setting('timescaledb.max_background_workers', true) is not null then
         begin
-            -- Not into agent, the first schema of a migration's search path: its functions are everybody's.
+            -- Not into agent, the first schema of a migration's search path: its functions are
+            -- everybody's.
             create extension if not exists timescaledb schema public;
         exception when insufficient_privilege or invalid_schema_name then
             raise notice 'TimescaleDB is available, but this role may not create the extension in schema public; history stays a plain table';
@@ -147,8 +152,8 @@ begin
 end
 $$;
 
--- Every event, live or in history, under one status: pending, scheduled, running, or its outcome. run_at is when it is due or,
--- of one that runs or ended in an attempt, when that attempt began.
+-- Every event, live or in history, under one status: pending, scheduled, running, or its outcome.
+-- run_at is when it is due or, of one that runs or ended in an attempt, when that attempt began.
 create or replace view agent.job with (security_barrier) as
 select id, kind, case when vt <= now() then 'pending' when claimed_by is null then 'scheduled' else 'running' end as status
 , event as payload, attempts, max_attempts, claimed_by as locked_by, case when claimed_by is not null and vt > now() then claimed[array_upper(claimed, 1)] else vt end as run_at, errors -> -1 ->> 'message' as error, errors
@@ -163,7 +168,8 @@ select id, kind, outcome, event, attempts, max_attempts, claimed_by
 , null::timestamptz
 from agent.event_hist;
 
--- The schedule under the names of a classic schedule queue: what is in the queue and what has left it.
+-- The schedule under the names of a classic schedule queue: what is in the queue and what has left
+-- it.
 create or replace view agent.schedule_queue with (security_barrier) as
 select id as schedule_queue_item_id, enqueued_at as enqueued_on, enqueued_by, finished_at as dequeued_on, finished_by as dequeued_by
 , case when claimed = '{}' then run_at else event_ts end as schedule_on, payload as data, item_key, greatest(attempts - 1, 0) as redeliver_count, claimed[array_upper(claimed, 1)] as claimed_on

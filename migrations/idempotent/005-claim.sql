@@ -1,8 +1,10 @@
--- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, the lanes in turn from a random one, the
--- kinds of a lane in random order; one index probe a (lane, kind), from its cursor on where one is given.
--- Their places (ctid) stay theirs while they are locked: whoever goes on to them by place spares another look at the index.
--- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A claim that meets only those looks at 100 more; then it
--- has 1,000 of them swept and passes over the others, each a row read: however many there are, it finds what lies behind them.
+-- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, the lanes in
+-- turn from a random one, the kinds of a lane in random order; one index probe a (lane, kind), from
+-- its cursor on where one is given. Their places (ctid) cannot change while they are locked, so the
+-- caller updates them by place, without the index. Exhausted heads are last attempts that lapsed,
+-- or lapsed ones that were asked to be cancelled. A claim that meets only those looks at 100 more;
+-- then it has 1,000 of them swept and passes over the others, each a row read: however many there
+-- are, it finds what lies behind them.
 create or replace function agent.hold_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
@@ -53,9 +55,10 @@ begin
 end
 $$;
 
--- After a group's lease lapsed: its other held members go back unspent and their claims no longer stand, so that the head
--- is tried alone and an event that kills its worker exhausts alone. The caller has locked the heads. Steps over members that
--- another transaction has locked, and returns their groups.
+-- After a group's lease lapsed: its other held members go back unspent and their claims no longer
+-- stand, so that the head is tried alone and an event that kills its worker exhausts alone. The
+-- caller has locked the heads. Steps over members that another transaction has locked, and returns
+-- their groups.
 create or replace function agent.fence_members(_group_keys text[], _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -79,8 +82,8 @@ begin
 end
 $$;
 
--- Where an event is a head whose lease lapsed, and leaves or moves: the members that were held with it go back unspent. The
--- caller holds its lock.
+-- Where an event is a head whose lease lapsed, and leaves or moves: the members that were held with
+-- it go back unspent. The caller holds its lock.
 create or replace function agent.fence_behind(_id int8) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -93,9 +96,10 @@ begin
 end
 $$;
 
--- What to claim with heads that are held: each head, then the visible members of its group, up to _limit and to the end of
--- the group that reaches it. A group whose lease lapsed is fenced, and its head comes alone. Members have no prior vt. Steps over
--- members that another transaction has locked; a lapsed group that cannot be fenced for one is left alone.
+-- What to claim with heads that are held: each head, then the visible members of its group, up to
+-- _limit and to the end of the group that reaches it. A group whose lease lapsed is fenced, and its
+-- head comes alone. Members have no prior vt. Steps over members that another transaction has
+-- locked; a lapsed group that cannot be fenced for one is left alone.
 create or replace function agent.hold_members
 ( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz
 , out places tid[], out vts timestamptz[]
@@ -145,8 +149,9 @@ begin
 end
 $$;
 
--- The moments of an event's claims with one more: of the last 100 alone. They keep their subscripts, so that the upper bound is
--- the number of the claim, by which settles are fenced, whatever was dropped.
+-- The moments of an event's claims with one more: of the last 100 alone. They keep their
+-- subscripts, so that the upper bound is the number of the claim, by which settles are fenced,
+-- however many were dropped.
 create or replace function agent.last_claims(_claimed timestamptz[], _now timestamptz) returns timestamptz[]
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -160,10 +165,11 @@ begin
 end
 $$;
 
--- Claims one visible event, chosen at random among the lanes, of any kind that is not paused: one row as it is after the
--- claim, or none. Of a group it is the head, alone. Sends no heartbeats: the claim stands until its vt.
--- Here as elsewhere, plans made while the queue is short must be right when it is long (enable_seqscan), and what must be
--- scanned nevertheless looks so dear on paper that it would be compiled at each call (jit).
+-- Claims one visible event, chosen at random among the lanes, of any kind that is not paused: one
+-- row as it is after the claim, or none. Of a group it is the head, alone. Sends no heartbeats: the
+-- claim stands until its vt. Sequential scans are off here as elsewhere: plans made while the queue
+-- is short must be right when it is long. JIT is off: with scans disabled the planner's cost
+-- estimate is inflated and would trigger JIT on every call.
 create or replace function agent.claim_event(_max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -190,16 +196,17 @@ begin
 end
 $$;
 
--- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to 100 visible members in
--- order, the last one also beyond _limit; one whose lease lapsed comes as its head alone. prior_vt is a head's vt
--- before the claim: the highest one seen in a (lane, kind) is where the claimant's cursor there may start next time.
--- Steps over locked rows. Where PostgreSQL waits all the same, as a row is being updated at that moment, it gives up after 100 ms
--- (40001: claim again).
--- _cursors: one for each lane and kind, at lane * cardinality(_kinds) + position.
--- _member_kinds: the kinds of which a group brings members along, by default _kinds. A worker whose slots for some kinds are taken
--- claims heads of the others alone, and their groups still come in order.
--- _most_bytes: stops before the event whose text would exceed this many bytes, but never before the first. A small event is taken for
--- as large as its row says, so that only large ones are turned into text twice; _limit bounds what small ones come to.
+-- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to
+-- 100 visible members in order, the last one also beyond _limit; one whose lease lapsed comes as
+-- its head alone. prior_vt is a head's vt before the claim: the highest one seen in a (lane, kind)
+-- is where the claimant's cursor there may start next time. Steps over locked rows. Where
+-- PostgreSQL waits all the same, as a row is being updated at that moment, it gives up after 100 ms
+-- (40001: claim again). _cursors: one for each lane and kind, at lane * cardinality(_kinds) +
+-- position. _member_kinds: the kinds of which a group brings members along, by default _kinds. A
+-- worker whose slots for some kinds are taken claims heads of the others alone, and their groups
+-- still come in order. _most_bytes: stops before the event whose text would exceed this many bytes,
+-- but never before the first. A small event is taken for as large as its row says, so that only
+-- large ones are turned into text twice; _limit bounds what small ones come to.
 drop function if exists agent.claim_events(text[], int4, int4, interval, text, timestamptz[]);
 create or replace function agent.claim_events
 ( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
@@ -257,10 +264,11 @@ begin
 end
 $$;
 
--- What a worker waits for: the vt of the first event of each lane and kind, at lane * cardinality(_kinds) + position, that can
--- be claimed now or will be _within that time; null where there is none, and where the kind is paused. Looking no further
--- than needed spares the dead entries of leases, which end far ahead. Claims and locks nothing, so it delays nobody however
--- many dead entries it walks over; _cursors as in claim_events.
+-- What a worker waits for: the vt of the first event of each lane and kind, at lane *
+-- cardinality(_kinds) + position, that can be claimed now or will be _within that time; null where
+-- there is none, and where the kind is paused. Looking no further than needed spares the dead
+-- entries of leases, which end far ahead. It claims and locks nothing, so it delays no other
+-- session, even where it walks over many dead entries; _cursors as in claim_events.
 create or replace function agent.peek_events
 ( _kinds text[], _within interval, _max_attempts int4 default null, _cursors timestamptz[] default null
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval

@@ -1,4 +1,5 @@
--- The groups of some events whose heads could be locked: a group changes in one transaction at a time. Skips the others.
+-- The groups of some events whose heads could be locked: a group changes in one transaction at a
+-- time. Skips the others.
 create or replace function agent.hold_groups(_ids int8[]) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -16,8 +17,9 @@ begin
 end
 $$;
 
--- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands; skips what another transaction
--- has locked. Where an id is given with several claims, only the latest can stand. A member of a group is held through its head.
+-- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands; skips what
+-- another transaction has locked. Where an id is given with several claims, only the latest can
+-- stand. A member of a group is held through its head.
 create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -29,7 +31,8 @@ declare
     _groups text[] := agent.hold_groups(_ids);
 begin
     return array(
-        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the table was last seen empty.
+        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the
+        -- table was last seen empty.
         select e.id from (select id, max(claim) as claim from unnest(_ids, _claims) as given (id, claim) group by id order by id) as item
         cross join lateral (
             select id from agent.event where id = item.id and claimed_by is not null and array_upper(claimed, 1) = item.claim
@@ -39,8 +42,9 @@ begin
 end
 $$;
 
--- Of some events that are about to end, the continuations that wait for them: those that could be locked with the heads of their
--- groups, and with what would end along with them. Also those that are gone. Never waits: several batches may count off one continuation.
+-- Of some events that are about to end, the continuations that wait for them: those that could be
+-- locked with the heads of their groups, and with what would end along with them. Also those that
+-- are gone. Never waits: several batches may count off one continuation.
 create or replace function agent.hold_continuations(_ids int8[], _outcome text) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -93,8 +97,9 @@ begin
 end
 $$;
 
--- The ids as given, with null in place of all but one where an id is given with several claims: only the latest can stand, so
--- that what comes along with the others (a result, an error) is not its own.
+-- The ids as given, with null in place of all but one where an id is given with several claims:
+-- only the latest can stand, so that what comes along with the others (a result, an error) is not
+-- its own.
 create or replace function agent.latest_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -109,8 +114,8 @@ begin
 end
 $$;
 
--- What to answer to each (id, claim) pair after those in _held have been settled: done; busy, where the claim still
--- stands but could not be locked; else stale.
+-- What to answer to each (id, claim) pair after those in _held have been settled: done; busy, where
+-- the claim still stands but could not be locked; else stale.
 create or replace function agent.settle_answers(_ids int8[], _claims int4[], _held int8[])
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
@@ -134,9 +139,9 @@ begin
 end
 $$;
 
--- Ends claims without ending the events: each is visible again after its pause, given by position in _of. A counted
--- attempt was a failure, and its event blocks the group until it is tried again; one that is not counted does not. The
--- caller holds the locks.
+-- Ends claims without ending the events: each is visible again after its pause, given by position
+-- in _of. A counted attempt was a failure, and its event blocks the group until it is tried again;
+-- one that is not counted does not. The caller holds the locks.
 create or replace function agent.return_events(_ids int8[], _counted boolean, _of int8[] default null, _pauses interval[] default null)
 returns void
 language plpgsql volatile security definer
@@ -161,7 +166,8 @@ begin
 end
 $$;
 
--- Completes claims that belong to groups or that a continuation waits for. Returns the ids that ended.
+-- Completes claims that belong to groups or that a continuation waits for. Returns the ids that
+-- ended.
 create or replace function agent.settle_completed(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -178,8 +184,9 @@ begin
 end
 $$;
 
--- Records failed attempts; returns the ids that were settled. An event is tried again after its pause. It ends as
--- failed if that was its last attempt or if the failure is final, and as cancelled if that was asked for.
+-- Records failed attempts; returns the ids that were settled. An event is tried again after its
+-- pause. It ends as failed if that was its last attempt or if the failure is final, and as
+-- cancelled if that was asked for.
 create or replace function agent.settle_failed(_ids int8[], _claims int4[], _failures jsonb[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -206,8 +213,8 @@ begin
 end
 $$;
 
--- Ends claims whose attempts are not counted; each event is visible again after its pause. An event that was asked
--- to be cancelled meanwhile ends. Returns the ids that were settled.
+-- Ends claims whose attempts are not counted; each event is visible again after its pause. An event
+-- that was asked to be cancelled meanwhile ends. Returns the ids that were settled.
 create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -224,10 +231,11 @@ begin
 end
 $$;
 
--- Settles claims that all have the same outcome; returns the ids that were settled. It steps over rows that another
--- transaction has locked. Where it must wait, it waits 30 ms at most; then it is rolled back and tries the halves,
--- so that all but the blocked event settle. An event that cannot be settled (history refuses it, or its argument
--- is wrong) is found in the same way: it stays claimed, with a warning. Alone (_alone), it raises the error.
+-- Settles claims that all have the same outcome; returns the ids that were settled. It steps over
+-- rows that another transaction has locked. Where it must wait, it waits 30 ms at most; then it is
+-- rolled back and tries the halves, so that all but the blocked event settle. An event that cannot
+-- be settled (history refuses it, or its argument is wrong) is found in the same way: it stays
+-- claimed, with a warning. Alone (_alone), it raises the error.
 create or replace function agent.settle_alike(_outcome text, _ids int8[], _claims int4[], _arguments jsonb[], _alone boolean) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -265,7 +273,8 @@ begin
 end
 $$;
 
--- Completes claims: plain events in one pass, then members of groups and children of continuations. Returns the ids that ended.
+-- Completes claims: plain events in one pass, then members of groups and children of continuations.
+-- Returns the ids that ended.
 create or replace function agent.settle_plain(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -371,7 +380,8 @@ begin
 end
 $$;
 
--- Puts a claimed event off for a while, its attempt not counted; it does not block its group meanwhile.
+-- Puts a claimed event off for a while, its attempt not counted; it does not block its group
+-- meanwhile.
 create or replace function agent.snooze_event(_id int8, _claim int4, _pause interval) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -381,8 +391,9 @@ begin
 end
 $$;
 
--- Renews leases; a group shares one lease, so extending one member's extends all that are held. Stale: the lease is lost. Busy:
--- another transaction has the row locked, or the head of its group. Waits for no row.
+-- Renews leases; a group shares one lease, so extending one member's extends all that are held.
+-- Stale: the lease is lost. Busy: another transaction has the row locked, or the head of its group.
+-- Waits for no row.
 create or replace function agent.extend_leases(_ids int8[], _claims int4[], _invisible_for interval default '10m')
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
@@ -413,7 +424,8 @@ begin
 end
 $$;
 
--- Keeps what a handler must find again on its next attempt, such as the timestamp of a stream it began. Fenced.
+-- Keeps what a handler must find again on its next attempt, such as the timestamp of a stream it
+-- began. Fenced.
 create or replace function agent.note_event(_id int8, _claim int4, _notes jsonb) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -434,7 +446,8 @@ begin
 end
 $$;
 
--- Marks an event as processed: moves it to history as completed, whoever holds it. An unknown id does nothing.
+-- Marks an event as processed: moves it to history as completed, also while another worker has
+-- claimed it. An unknown id does nothing.
 create or replace function agent.delete_event(_id int8) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,4 +1,5 @@
--- Of some events, locks and returns those that no one else has locked and whose group no one is changing.
+-- Of some events, locks and returns those that no one else has locked and whose group no one is
+-- changing.
 create or replace function agent.lock_for_sweep(_ids int8[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -10,10 +11,11 @@ begin
 end
 $$;
 
--- Archives events whose locks the caller holds; returns how many. An event that history refuses (a unique index, a
--- constraint, a trigger of the owner's) stays in the queue with a warning. One that waits more than 30 ms for a
--- lock stays for the next sweep: another transaction has its continuation or the next head of its group. Neither
--- delays the others: halving finds it in few subtransactions.
+-- Archives events whose locks the caller holds; returns how many. An event that history refuses (a
+-- unique index, a constraint, a trigger of the owner's) stays in the queue with a warning. One that
+-- waits more than 30 ms for a lock stays for the next sweep: another transaction has its
+-- continuation or the next head of its group. Neither delays the others: halving finds it in few
+-- subtransactions.
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -33,7 +35,8 @@ begin
             return 0;
         end if;
     when others then
-        -- A conflict with another transaction, a lack of resources, a timeout: that is not the event's fault.
+        -- A conflict with another transaction, a lack of resources, a timeout: that is not the
+        -- event's fault.
         if left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
             raise;
         elsif _half = 0 then
@@ -46,10 +49,12 @@ begin
 end
 $$;
 
--- Moves up to _limit events that lapsed on their last attempt to history, as expired, and those that lapsed after they were asked
--- to be cancelled, as cancelled; returns how many. An attempt that is still running is never one of them: its vt lies ahead.
--- Of a group only the head is judged: what was held with it goes back unspent. The maximum is the event's own, else its kind's;
--- _max_attempts holds where both are unknown, and of _kinds only, where they are given: other teams' events are not judged by it.
+-- Moves up to _limit events that lapsed on their last attempt to history, as expired, and those
+-- that lapsed after they were asked to be cancelled, as cancelled; returns how many. An attempt
+-- that is still running is never one of them: its vt lies ahead. Of a group only the head is
+-- judged: what was held with it goes back unspent. The maximum is the event's own, else its kind's;
+-- _max_attempts holds where both are unknown, and of _kinds only, where they are given: other
+-- teams' events are not judged by it.
 create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[] default null) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -64,7 +69,7 @@ declare
     _ids int8[];
     _cancelled int8[];
 begin
-    -- As arrays: a join with the kinds would sort whatever has been attempted before it took the oldest.
+    -- As arrays: a join with the kinds would sort all attempted events before it took the oldest.
     select array_agg(k.kind), array_agg(coalesce(k.max_attempts, case when k.kind = any(_kinds) then _max_attempts else _given end))
     into _known, _most from agent.kind as k;
     _ids := agent.lock_for_sweep(array(
@@ -72,7 +77,8 @@ begin
         and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null)
         and not exists (select from agent.kind where kind = e.kind and paused)
         order by e.vt limit _limit));
-    -- Again, now that they are locked: a lease may have been renewed or an attempt given back meanwhile.
+    -- Again, now that they are locked: a lease may have been renewed, or a claim released,
+    -- meanwhile.
     _ids := array(
         select e.id from agent.event as e where e.id = any(_ids) and e.vt <= _now and e.head
         and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null));
@@ -83,9 +89,10 @@ begin
 end
 $$;
 
--- Moves up to _limit events that have been visible and unclaimed for longer than _max_vt_age to history, as expired;
--- returns how many. _kinds null: of every kind that is not paused. The waiting members of a head's group that are as old go
--- with it, and before it: a head that left earlier would make the next one look young.
+-- Moves up to _limit events that have been visible and unclaimed for longer than _max_vt_age to
+-- history, as expired; returns how many. _kinds null: of every kind that is not paused. The waiting
+-- members of a head's group that are as old go with it, and before it: a head that left earlier
+-- would make the next one look young.
 create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[], _limit int4) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -115,8 +122,9 @@ begin
 end
 $$;
 
--- Moves up to _limit events whose own deadline has passed to history, as expired; returns how many. An attempt that is still
--- running may go on past the deadline; one whose lease has lapsed is not begun again.
+-- Moves up to _limit events whose own deadline has passed to history, as expired; returns how many.
+-- An attempt that is still running may go on past the deadline; one whose lease has lapsed is not
+-- begun again.
 create or replace function agent.sweep_by_deadline(_limit int4) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -137,11 +145,13 @@ begin
 end
 $$;
 
--- Goes over groups in the order of their keys, from the one after _after on, and gives another head to those that need it: those
--- whose idle head is of a kind that nobody claims (paused, or its workers gone) while members of other kinds wait behind it; those
--- whose head will be visible later than a member that somebody claims, unless it waits for a retry; and those that have lost
--- their head, which the rules of groups leave none of: this is the net below. One bounded step: it ends after _limit of them,
--- or 20 times as many groups. Returns where the next step begins, null at the end, and how many it freed. Waits for no group.
+-- Goes over groups in the order of their keys, from the one after _after on, and gives another head
+-- to those that need it: those whose idle head is of a kind that no worker claims (paused, or its
+-- workers gone) while members of other kinds wait behind it; those whose head will be visible later
+-- than a member of a claimed kind, unless it waits for a retry; and those that have lost their
+-- head, which the rules of groups leave none of: this is the net below. One bounded step: it ends
+-- after _limit of them, or 20 times as many groups. Returns where the next step begins, null at the
+-- end, and how many it freed. Waits for no group.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -211,8 +221,9 @@ begin
 end
 $$;
 
--- Counts up to _limit continuations anew, by the children that are really there; returns how many had to be set right. Ended children are
--- counted off as they end; this is the net below, for children that an owner deleted by hand.
+-- Counts up to _limit continuations anew, by the children that are really there; returns how many
+-- had to be set right. Ended children are counted off as they end; this is the net below, for
+-- children that an owner deleted by hand.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -247,11 +258,13 @@ begin
 end
 $$;
 
--- What a worker's sweep does in one bounded batch: lapsed last attempts, passed deadlines and, where _by_age, events of _kinds that
--- are too old, up to _limit of each. Returns how many it moved to history: call it again until that is none. Beforehand, where _mend,
--- what moves no event: groups with a head that cannot be claimed, continuations whose children are gone, kinds that are not known.
--- That looks at every group, so of many calls in a row only the first does it. _max_attempts holds for events that neither have a
--- maximum nor are of a kind that has one; null leaves those to others. Sweeps step over each other's locks.
+-- What a worker's sweep does in one bounded batch: lapsed last attempts, passed deadlines and,
+-- where _by_age, events of _kinds that are too old, up to _limit of each. Returns how many it moved
+-- to history: call it again until that is none. Beforehand, where _mend, what moves no event:
+-- groups with a head that cannot be claimed, continuations whose children are gone, kinds that are
+-- not known. That looks at every group, so of many calls in a row only the first does it.
+-- _max_attempts holds for events that neither have a maximum nor are of a kind that has one; null
+-- leaves those to others. Sweeps step over each other's locks.
 create or replace function agent.sweep_events
 ( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null, _by_age boolean default true
 , _limit int4 default 1000, _mend boolean default true
@@ -268,7 +281,8 @@ begin
 end
 $$;
 
--- Registers the kinds of queued events that agent.kind lacks: their first insert left that to a transaction that rolled back.
+-- Registers the kinds of queued events that agent.kind lacks: their first insert left that to a
+-- transaction that rolled back.
 create or replace function agent.sweep_kinds() returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -289,10 +303,12 @@ begin
 end
 $$;
 
--- Moves to history, as expired, the events that had _max_attempts attempts or more (their own maximum or their kind's, where they
--- have one) and those that have been visible and unclaimed for longer than _max_vt_age. Never a live lease, a scheduled event or
--- one of a paused kind. Returns how many. Stops after about a second, or half the statement timeout, so that what it did is kept
--- and inserts into the groups it swept do not wait for long: where there is much, call it again until it returns 0.
+-- Moves to history, as expired, the events that had _max_attempts attempts or more (their own
+-- maximum or their kind's, where they have one) and those that have been visible and unclaimed for
+-- longer than _max_vt_age. Never a live lease, a scheduled event or one of a paused kind. Returns
+-- how many. Stops after about a second, or half the statement timeout, so that what it did is kept
+-- and inserts into the groups it swept do not wait for long: where there is much, call it again
+-- until it returns 0.
 create or replace function agent.delete_expired_events(_max_attempts int default 3, _max_vt_age interval default '1h') returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -312,9 +328,11 @@ begin
 end
 $$;
 
--- Ends the leases of claims that have sent no heartbeat for _dead_for: their worker has crashed. A worker takes a claim for lost as
--- long after its last heartbeat (surelane.events.DEAD_FOR, the same five minutes), so that none works on what is freed here. Their attempts count, and
--- they are claimed again as lapsed leases are. Claims that send no heartbeats are left to their vt. Returns how many.
+-- Ends the leases of claims that have sent no heartbeat for _dead_for: their worker has crashed. A
+-- worker takes a claim for lost as long after its last heartbeat (surelane.events.DEAD_FOR, the
+-- same five minutes), so that none works on what is freed here. Their attempts count, and they are
+-- claimed again as lapsed leases are. Claims that send no heartbeats are left to their vt. Returns
+-- how many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

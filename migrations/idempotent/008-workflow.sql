@@ -1,6 +1,7 @@
--- Counts children that ended (one entry each) off the continuations that wait for them. The last one makes a continuation
--- visible; one that fails with its children ends at once when _outcome is not completed. The youngest first: one that ends
--- here counts off an older one, so everybody locks inner continuations before outer ones.
+-- Counts children that ended (one entry each) off the continuations that wait for them. The last
+-- one makes a continuation visible; one that fails with its children ends at once when _outcome is
+-- not completed. The youngest first: one that ends here counts off an older one, so every
+-- transaction locks inner continuations before outer ones.
 create or replace function agent.children_ended(_continuations int8[], _outcome text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -24,9 +25,10 @@ begin
 end
 $$;
 
--- Starts children (a JSON array of jobs) and the continuation that runs once, when all of them have ended, however they did.
--- {"fails_with_children": true} on the continuation makes it end as failed with the first child that does not complete.
--- Returns the continuation's id; its handler asks agent.children for their outcomes.
+-- Starts children (a JSON array of jobs) and the continuation that runs once, when all of them have
+-- ended, however they did. {"fails_with_children": true} on the continuation makes it end as failed
+-- with the first child that does not complete. Returns the continuation's id; its handler asks
+-- agent.children for their outcomes.
 create or replace function agent.fan_out(_children jsonb, _continuation jsonb, _continues int8 default null) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -36,7 +38,8 @@ declare
     _child agent.event;
     _given record;
     _id int8;
-    -- Taken beforehand: children are added in the order of their keys, and known by the order they were given in.
+    -- Taken beforehand: children are added in the order of their keys, and known by the order they
+    -- were given in.
     _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, jsonb_array_length(_children)));
 begin
     _waiting.continuation_id := _continues;
@@ -65,9 +68,10 @@ begin
 end
 $$;
 
--- Completes a claim and starts its children and their continuation, in one transaction and fenced: a handler
--- that is tried again starts them once. The continuation takes the event's place: what waited for the event
--- waits for it. Busy also where a child or its group cannot be entered at once. Returns the id if it was settled.
+-- Completes a claim and starts its children and their continuation, in one transaction and fenced:
+-- a handler that is tried again starts them once. The continuation takes the event's place: what
+-- waited for the event waits for it. Busy also where a child or its group cannot be entered at
+-- once. Returns the id if it was settled.
 create or replace function agent.settle_fanned_out(_id int8, _claim int4, _fan jsonb) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -114,8 +118,8 @@ begin
 end
 $$;
 
--- Parks a claim until agent.answer_event ends the event; past its deadline the event expires. One that was asked
--- to be cancelled meanwhile ends here. Returns the id if it was settled.
+-- Parks a claim until agent.answer_event ends the event; past its deadline the event expires. One
+-- that was asked to be cancelled meanwhile ends here. Returns the id if it was settled.
 create or replace function agent.settle_awaiting(_id int8, _claim int4, _awaited jsonb) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -146,9 +150,9 @@ begin
 end
 $$;
 
--- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done'; 'running' when
--- its attempt has not parked it yet, or another transaction has locked it for half a second (try again); or
--- 'unknown': it awaits nothing, or its deadline has passed.
+-- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done';
+-- 'running' when its attempt has not parked it yet, or another transaction has locked it for half a
+-- second (try again); or 'unknown': it awaits nothing, or its deadline has passed.
 create or replace function agent.answer_event(_id int8, _result jsonb) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -175,7 +179,8 @@ exception when lock_not_available or deadlock_detected then
 end
 $$;
 
--- The same for whoever may answer only what was dispatched to one of these remote agents; anything else is unknown to it.
+-- As answer_event, for a caller that may answer only what was dispatched to these remote agents.
+-- Other events are unknown to it.
 create or replace function agent.answer_dispatch(_id int8, _agents text[], _result jsonb) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,5 +1,6 @@
--- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron and time zones. _paused null
--- leaves an existing one as it is. Wakes the workers, who then know when it is due.
+-- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron
+-- and time zones. _paused null leaves an existing one as it is. Wakes the workers, who then know
+-- when it is due.
 create or replace function agent.set_cron
 ( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
 , _paused boolean default false
@@ -10,7 +11,8 @@ as $$
 begin
     if jsonb_typeof(_payload) is distinct from 'object' then
         raise invalid_parameter_value using message = 'the payload of a schedule is a JSON object';
-    -- Not left to the constraints, whose violations quote the row, payload and all, in PostgreSQL's log.
+    -- Not left to the constraints, whose violations quote the row, payload and all, in PostgreSQL's
+    -- log.
     elsif _name is null or _name = '' or length(_name) > 200 then
         raise invalid_parameter_value using message = 'the name of a schedule has 1 to 200 characters';
     elsif _kind is null or _kind = '' or length(_kind) > 200 then
@@ -25,7 +27,8 @@ begin
     on conflict (name) do update
     set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
     , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), updated_at = agent.clock(), updated_by = session_user
-    -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip one.
+    -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip
+    -- one.
     , next_at = case when (c.schedule, c.time_zone, c.paused) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused)) then c.next_at else excluded.next_at end;
     perform pg_notify('agent_event', '');
 end
@@ -42,7 +45,8 @@ begin
 end
 $$;
 
--- The named schedules whose time has come, and the database's own now: a worker's clock decides nothing.
+-- The named schedules whose time has come, and the database's own now: a worker's clock decides
+-- nothing.
 create or replace function agent.due_cron()
 returns table (name text, kind text, schedule text, time_zone text, catch_up text, next_at timestamptz, now_at timestamptz)
 language plpgsql volatile security definer
@@ -57,7 +61,8 @@ begin
 end
 $$;
 
--- Seconds until the next named schedule that is not due yet will be, by the database's clock; null where there is none.
+-- Seconds until the next named schedule that is not due yet will be, by the database's clock; null
+-- where there is none.
 create or replace function agent.next_cron() returns float8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -69,8 +74,9 @@ begin
 end
 $$;
 
--- Fires a schedule for the times given and sets its next one, if its next firing is still _due: of all the workers that try, one
--- does. Returns how many jobs it enqueued; each carries its scheduled time, by which it is known.
+-- Fires a schedule for the times given and sets its next one, if its next firing is still _due: of
+-- all the workers that try, one does. Returns how many jobs it enqueued; each carries its scheduled
+-- time, by which it is known.
 create or replace function agent.fire_cron(_name text, _due timestamptz, _times timestamptz[], _next_at timestamptz) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its attempt goes on; if that
--- does not complete, the event is cancelled instead of tried again), 'busy' (another transaction has it locked:
--- try again), or null: no such event is in the queue.
+-- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its attempt
+-- goes on; if that does not complete, the event is cancelled instead of tried again), 'busy'
+-- (another transaction has it locked: try again), or null: no such event is in the queue.
 create or replace function agent.cancel_event(_item_key text) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -12,8 +12,9 @@ begin
 end
 $$;
 
--- Cancels events by their ids; answers each as cancel_event does, or busy where another transaction has it or its group locked. An
--- unknown id is left out. In one pass, stepping over locks, so that operators can cancel many in bounded steps.
+-- Cancels events by their ids; answers each as cancel_event does, or busy where another transaction
+-- has it or its group locked. An unknown id is left out. In one pass, stepping over locks, so that
+-- operators can cancel many in bounded steps.
 create or replace function agent.cancel_jobs(_ids int8[]) returns table (id int8, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -31,8 +32,8 @@ declare
 begin
     update agent.event set cancelled_by = session_user where id = any(_held) and claimed_by is not null and vt > _now;
     _running := array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > _now);
-    -- As where a claim finds them: members that were held with a head whose lease lapsed go back unspent. A head with a
-    -- member that another transaction has locked stays.
+    -- As where a claim finds them: members that were held with a head whose lease lapsed go back
+    -- unspent. A head with a member that another transaction has locked stays.
     _unfenced := agent.fence_members(array(
         select e.group_key from agent.event as e where e.id = any(_held) and e.head and e.claimed_by is not null and e.vt <= _now
         and e.group_key is not null order by e.group_key), _now);
@@ -49,8 +50,8 @@ begin
 end
 $$;
 
--- Cancels an event by its id; answers as cancel_event does. Where another transaction has locked the event or
--- its group, it waits for two seconds, then answers busy.
+-- Cancels an event by its id; answers as cancel_event does. Where another transaction has locked
+-- the event or its group, it waits for two seconds, then answers busy.
 create or replace function agent.cancel_job(_id int8) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -69,8 +70,8 @@ begin
 end
 $$;
 
--- Moves an event to another time by its item key. Answers 'rescheduled', 'running' or 'waiting' (for its children or an answer;
--- nothing was changed), or null: no such event is in the queue.
+-- Moves an event to another time by its item key. Answers 'rescheduled', 'running' or 'waiting'
+-- (for its children or an answer; nothing was changed), or null: no such event is in the queue.
 create or replace function agent.reschedule_event(_item_key text, _run_at timestamptz) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -97,52 +98,84 @@ begin
 end
 $$;
 
--- Moves events from history back into the queue, with their ids, claims and errors, and all their attempts before them.
--- Returns the ids that were moved; one whose item key is live again stays in history. Nothing waits for a requeued child any more.
+-- The row with which an ended event returns to the queue: its id, claims and errors, and all its
+-- attempts before it.
+create or replace function agent.requeued(_old agent.event_hist) returns agent.event
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _new agent.event;
+begin
+    _new.id := _old.id;
+    _new.event_ts := _old.event_ts;
+    _new.vt := agent.clock();
+    _new.claimed := _old.claimed;
+    _new.event := _old.event;
+    _new.kind := _old.kind;
+    _new.item_key := _old.item_key;
+    _new.group_key := _old.group_key;
+    _new.max_attempts := _old.max_attempts;
+    _new.enqueued_at := _old.enqueued_at;
+    _new.enqueued_by := _old.enqueued_by;
+    _new.errors := _old.errors;
+    _new.traceparent := _old.traceparent;
+    _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
+        , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
+    return _new;
+end
+$$;
+
+-- Moves events from history back into the queue, 500 in one statement. Returns the ids that were
+-- moved. An event whose item key is live again stays in history. No continuation waits for a
+-- requeued child.
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    _old agent.event_hist;
-    _new agent.event;
+    _found int8[];
+    _rows agent.event[];
+    _row agent.event;
+    _moved int8[];
     _duplicate boolean;
 begin
-    for _old in select * from agent.event_hist where id = any(_ids) order by group_key, item_key, id for update skip locked loop
-        _new := null;
-        _new.id := _old.id;
-        _new.event_ts := _old.event_ts;
-        _new.vt := agent.clock();
-        _new.claimed := _old.claimed;
-        _new.event := _old.event;
-        _new.kind := _old.kind;
-        _new.item_key := _old.item_key;
-        _new.group_key := _old.group_key;
-        _new.max_attempts := _old.max_attempts;
-        _new.enqueued_at := _old.enqueued_at;
-        _new.enqueued_by := _old.enqueued_by;
-        _new.errors := _old.errors;
-        _new.traceparent := _old.traceparent;
-        _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
-            , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
-        select duplicate into _duplicate from agent.add_event(_new, true, false);
-        if not _duplicate then
-            delete from agent.event_hist where id = _old.id and event_ts = _old.event_ts;
-            return next _old.id;
-        end if;
+    perform agent.require_read_committed();
+    for _first in 1..coalesce(cardinality(_ids), 0) by 500 loop
+        select array_agg(old.id), array_agg(old.event) into _found, _rows
+        from (
+            select h.id, agent.requeued(h) as event from agent.event_hist as h where h.id = any(_ids[_first : _first + 499])
+            order by h.group_key, h.item_key, h.id for update skip locked
+        ) as old;
+        continue when _found is null;
+        perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
+        _moved := agent.add_new_jobs(_found, _rows);
+        -- Few are left out: their keys are live, or they lost the race to be the first of their
+        -- group.
+        foreach _row in array _rows loop
+            if _row.id <> all(_moved) then
+                select duplicate into _duplicate from agent.add_event(_row, true, false);
+                if not _duplicate then
+                    _moved := _moved || _row.id;
+                end if;
+            end if;
+        end loop;
+        delete from agent.event_hist as h using agent.event as e where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts;
+        return query select unnest(_moved);
     end loop;
 end
 $$;
 
--- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed; running ones end as they would.
--- They do not hold up other kinds of their groups.
+-- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed; running
+-- ones end as they would. They do not hold up other kinds of their groups.
 create or replace function agent.pause_kind(_kind text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A kind that is new: inserts of its first events step over this transaction, and it waits for theirs.
+    -- A kind that is new: inserts of its first events step over this transaction, and it waits for
+    -- theirs.
     if not exists (select from agent.kind where kind = _kind) then
         perform pg_advisory_xact_lock(hashtextextended('agent.kind ' || _kind, 0));
     end if;
@@ -190,7 +223,8 @@ begin atomic
     select v.version::text, v.min_compatible::text from agent.version as v;
 end;
 
--- The ids under a natural key, live ones first, then history from its newest; also takes an id as text.
+-- The ids under a natural key, live ones first, then history from its newest; also takes an id as
+-- text.
 create or replace function agent.find_events(_key text) returns setof int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -206,8 +240,8 @@ begin
 end
 $$;
 
--- The newest ended events that a filter wants, by id and when they ended. Each filter has an index that is sorted by when events
--- ended: a page costs the same however long history is.
+-- The newest ended events that a filter wants, by id and when they ended. Each filter has an index
+-- that is sorted by when events ended: a page costs the same however long history is.
 create or replace function agent.list_ended
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _limit int4
 ) returns table (id int8, finished_at timestamptz)
@@ -263,8 +297,9 @@ begin
 end
 $$;
 
--- A page of events, newest first: live ones by id, then ended ones by when they ended. Every filter may be null. The next page
--- begins after the last row of this one: _after_id, and for an ended row its finished_at as _after.
+-- A page of events, newest first: live ones by id, then ended ones by when they ended. Every filter
+-- may be null. The next page begins after the last row of this one: _after_id, and for an ended row
+-- its finished_at as _after.
 create or replace function agent.list_jobs
 ( _statuses text[] default null, _kinds text[] default null, _key text default null, _since timestamptz default null, _until timestamptz default null
 , _after timestamptz default null, _after_id int8 default null, _limit int4 default 20
@@ -301,8 +336,9 @@ begin
 end
 $$;
 
--- Why an event is not running, in one word, and what that means here: running, ended, paused, waits_for_children, awaits_answer, future,
--- retrying, group_busy, group_waits, exhausted, no_worker, due; null: no such event.
+-- Why an event is not running, in one word, and what that means here: running, ended, paused,
+-- waits_for_children, awaits_answer, future, retrying, group_busy, group_waits, exhausted,
+-- no_worker, due; null: no such event.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -346,8 +382,10 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 return _seen_at > agent.clock() - agent.alive_for();
 
--- A worker says that it is alive and what it handles; groups that waited behind kinds which nobody handled, or behind
--- one that it handles, get their heads accordingly. _max_attempts: what its events without a maximum of their own may have. One that has been silent for a day is forgotten. _clock_offset: its clock less ours.
+-- Records that a worker is alive and which kinds it handles. Groups that waited behind a kind
+-- without a worker, or behind one that it handles, get their heads accordingly. _max_attempts: what
+-- its events without a maximum of their own may have. One that has been silent for a day is
+-- forgotten. _clock_offset: its clock less ours.
 create or replace function agent.announce_worker
 ( _name text, _kinds text[], _version text, _clock_offset interval default null, _max_attempts int4 default null
 ) returns void
@@ -363,7 +401,8 @@ begin
     , max_attempts = excluded.max_attempts, seen_at = agent.clock();
     delete from agent.worker where seen_at < agent.clock() - interval '1 day';
     perform agent.register_kinds(_kinds);
-    -- Of several settings for a kind, that of the worker which started last holds: so a change of it prevails as workers roll.
+    -- Of several settings for a kind, that of the worker which started last holds: so a change of
+    -- it prevails as workers roll.
     update agent.kind set max_attempts = _max_attempts
     where kind in (
         select k.kind from agent.kind as k where k.kind = any(_kinds) and k.max_attempts is distinct from _max_attempts
@@ -377,7 +416,8 @@ begin
 end
 $$;
 
--- Removes a worker that ends. Its kinds count as handled as long as if it were alive; another may take its place.
+-- Removes a worker that ends. Its kinds count as handled as long as if it were alive; another may
+-- take its place.
 create or replace function agent.retire_worker(_name text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,5 +1,6 @@
--- How many heads of a kind are visible and how many will be later, and since when the oldest is: by index alone. Counts lane by lane until there are
--- 10,000 and takes the other lanes to be like those, as events fall into lanes at random: exact below, within about two percent above.
+-- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
+-- index alone. Counts lane by lane until there are 10,000 and takes the other lanes to be like
+-- those, as events fall into lanes at random: exact below, within about two percent above.
 create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -27,9 +28,11 @@ begin
 end
 $$;
 
--- What holds back vacuum the longest: a session's transaction, a prepared one or a replication slot. No row: nothing does. A transaction of another
--- database does so too once it has written, as new snapshots wait for it. anchor is what it holds. state and since are null where they are
--- hidden from the owner of the schema: of other roles' sessions, to who is not a member of pg_read_all_stats; a slot has no since.
+-- What holds back vacuum the longest: a session's transaction, a prepared one or a replication
+-- slot. No row: nothing does. A transaction of another database does so too once it has written, as
+-- new snapshots wait for it. anchor is what it holds. state and since are null where they are
+-- hidden from the owner of the schema: of other roles' sessions, to who is not a member of
+-- pg_read_all_stats; a slot has no since.
 create or replace function agent.vacuum_holder()
 returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)
 language sql volatile security definer
@@ -51,8 +54,9 @@ as $$
     order by age(h.anchor) desc, h.since limit 1
 $$;
 
--- The figures that operators watch, at a cost that hardly grows with the queue. _last: the holder of vacuum as it was seen before; where since when it
--- holds is hidden, that is since when it has been seen holding the same.
+-- The figures that operators watch, at a cost that hardly grows with the queue. _last: the holder
+-- of vacuum as it was seen before; where since when it holds is hidden, that is since when it has
+-- been seen holding the same.
 create or replace function agent.queue_figures(_last jsonb) returns jsonb
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -85,9 +89,11 @@ begin
 end
 $$;
 
--- The queue's figures, measured once for all who ask: again after 15 seconds, or later where measuring takes long, so that it costs one percent of a
--- processor at most, given up or not. Who finds that it is time measures (fresh); who comes meanwhile gets what was measured before. Null: nothing was
--- yet. began and ended are when this call did, by the database's clock, for the caller to compare its own with.
+-- The queue's figures, measured once for all callers: again after 15 seconds, or later where
+-- measuring takes long, so that it costs one percent of a processor at most, given up or not. Who
+-- finds that it is time measures (fresh); who comes meanwhile gets what was measured before. Null:
+-- nothing was yet. began and ended are when this call did, by the database's clock, for the caller
+-- to compare its own with.
 create or replace function agent.measure_queue() returns jsonb
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -101,7 +107,7 @@ begin
         begin
             _figures := agent.queue_figures((select figures -> 'holder' from agent.measurement));
         exception when query_canceled then
-            null; -- by a timeout: put off as well, or the next to come would try as long and as vainly
+            null; -- Also back off after a timeout; otherwise the next caller repeats the wait.
         end;
         update agent.measurement set figures = coalesce(_figures, figures), measured_at = case when _figures is null then measured_at else _began end
         , due = _began + greatest(interval '15 seconds', 100 * (agent.clock() - _began));

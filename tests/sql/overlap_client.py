@@ -30,7 +30,7 @@ async def main() -> None:
     worker = await create_pool(os.environ["WORKER_URL"], service="overlap-worker", max_size=2)
     stop = threading.Event()
     # A daemon: an error must end the process although nobody has closed its input.
-    threading.Thread(target=_heed_end_of_input, args=(stop,), daemon=True).start()
+    threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     number = 0
     try:
         while not stop.is_set():
@@ -42,7 +42,7 @@ async def main() -> None:
         await close_pool(worker)
 
 
-def _heed_end_of_input(stop: threading.Event) -> None:
+def _stop_at_end_of_input(stop: threading.Event) -> None:
     sys.stdin.read()
     stop.set()
 

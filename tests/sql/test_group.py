@@ -1,4 +1,4 @@
-"""Groups: the events of one entity go to one worker at a time, together and in order, and one never orphans another."""
+"""Groups: the events of one group go to one worker at a time, together and in order, and one never orphans another."""
 
 from datetime import timedelta
 from typing import Any

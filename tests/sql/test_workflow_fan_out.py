@@ -162,7 +162,7 @@ async def test_a_requeued_continuation_finds_its_children_again(queue: Connectio
     assert len(await Queue(queue).children(identity)) == 2
 
 
-async def test_entities_go_on_while_their_continuation_waits(queue: Connection) -> None:
+async def test_groups_go_on_while_their_continuation_waits(queue: Connection) -> None:
     identity = await Queue(queue).fan_out(jobs(1), Continuation("then", group_key="g"))
     other = await enqueue(queue, "talk", group_key="g")
     (row,) = await claim(queue, "talk", "then")
