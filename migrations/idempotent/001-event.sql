@@ -52,6 +52,8 @@ declare
     _channel text := case jsonb_typeof(_inner -> 'channel') when 'string' then _inner ->> 'channel'
         when 'object' then _inner #>> '{channel,id}' else _inner #>> '{item,channel}' end;
     _thread text := coalesce(_inner ->> 'thread_ts', _inner #>> '{message,thread_ts}');
+    -- Events name a team by its id, interactions by an object that has one.
+    _team text := case jsonb_typeof(_inner -> 'team') when 'object' then _inner #>> '{team,id}' else _inner ->> 'team' end;
 begin
     if _channel is null or _channel = '' then
         return null;
@@ -59,7 +61,7 @@ begin
     if _thread is null and (_inner ->> 'channel_type') is distinct from 'im' then
         _thread := coalesce(_inner ->> 'ts', _inner #>> '{item,ts}', _inner #>> '{message,ts}');
     end if;
-    return agent.bounded_key(concat_ws(':', coalesce(_event ->> 'team_id', _inner ->> 'team', _inner #>> '{team,id}'), _channel, _thread));
+    return agent.bounded_key(concat_ws(':', coalesce(_event ->> 'team_id', _team), _channel, _thread));
 end
 $$;
 

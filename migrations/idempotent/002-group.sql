@@ -1,7 +1,13 @@
--- The kinds whose events somebody will claim: not paused and, where workers have announced themselves, handled by one of them,
--- or by one that retired within three minutes: as workers are replaced, a kind may have none for some seconds. Measured from
--- the last announcement or retirement, not from now: while no worker runs, those that ran last are what is known. A retirement
--- is forgotten after a day, as a silent worker is.
+-- How long a worker counts as alive after its last announcement. Workers announce themselves every 20 seconds,
+-- those of the previous release once a minute.
+create or replace function agent.alive_for() returns interval
+language sql immutable parallel safe
+return interval '90 seconds';
+
+-- The kinds whose events workers claim: not paused and, once workers have announced themselves, handled by one
+-- that is alive or has just retired. As workers are replaced, a kind may have none for some seconds.
+-- Measured from the last announcement or retirement, not from now: while no worker runs, the last ones are what
+-- is known. A retirement is forgotten after a day, as a silent worker is.
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -9,7 +15,7 @@ set enable_seqscan = on
 as $$
 declare
     _since timestamptz := greatest((select max(seen_at) from agent.worker)
-        , (select max(handled_at) from agent.kind where handled_at > agent.clock() - interval '1 day')) - interval '3 minutes';
+        , (select max(handled_at) from agent.kind where handled_at > agent.clock() - interval '1 day')) - agent.alive_for();
 begin
     return array(
         select k.kind from agent.kind as k where not k.paused
@@ -53,6 +59,10 @@ declare
     _next int8;
     _waits boolean;
 begin
+    -- Most groups hold a single event: nothing follows it.
+    if not exists (select from agent.event where group_key = _group_key and not head) then
+        return;
+    end if;
     loop
         if exists (select from agent.event where group_key = _group_key and not head and claimed_by is not null) then
             select id into _next from agent.event where group_key = _group_key and not head and claimed_by is not null

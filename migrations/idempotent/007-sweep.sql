@@ -10,11 +10,14 @@ begin
 end
 $$;
 
--- Archives events whose locks the caller holds; returns how many. One that history refuses (a unique index, a constraint, a trigger
--- of the owner's) stays in the queue with a warning: it does not keep the others. Halving finds it in few subtransactions.
+-- Archives events whose locks the caller holds; returns how many. An event that history refuses (a unique index, a
+-- constraint, a trigger of the owner's) stays in the queue with a warning. One that waits more than 30 ms for a
+-- lock stays for the next sweep: another transaction has its continuation or the next head of its group. Neither
+-- delays the others: halving finds it in few subtransactions.
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '30ms'
 as $$
 declare
     _half int4 := cardinality(_ids) / 2;
@@ -25,7 +28,11 @@ begin
     begin
         perform agent.archive_events(_ids, _outcome, _reason);
         return cardinality(_ids);
-    exception when others then
+    exception when lock_not_available or deadlock_detected then
+        if _half = 0 then
+            return 0;
+        end if;
+    when others then
         -- A conflict with another transaction, a lack of resources, a timeout: that is not the event's fault.
         if left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
             raise;
@@ -209,6 +216,7 @@ $$;
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '30ms'
 set enable_seqscan = off
 set jit = off
 as $$
@@ -227,8 +235,12 @@ begin
         select * into _waiting from agent.event where id = _waiting.id;
         select count(*) into _living from agent.event where continuation_id = _waiting.id;
         if _living < _waiting.waits_for then
-            perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');
-            _healed := _healed + 1;
+            begin
+                perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');
+                _healed := _healed + 1;
+            exception when lock_not_available or deadlock_detected then
+                null; -- another transaction has its group locked: the next sweep tries again
+            end;
         end if;
     end loop;
     return _healed;

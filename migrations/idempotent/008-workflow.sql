@@ -146,11 +146,13 @@ begin
 end
 $$;
 
--- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done', 'running' when its attempt has not
--- parked it yet (try again), or 'unknown': it awaits nothing, or its deadline has passed.
+-- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done'; 'running' when
+-- its attempt has not parked it yet, or another transaction has locked it for half a second (try again); or
+-- 'unknown': it awaits nothing, or its deadline has passed.
 create or replace function agent.answer_event(_id int8, _result jsonb) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '500ms'
 set enable_seqscan = off
 set jit = off
 as $$
@@ -168,6 +170,8 @@ begin
     end if;
     perform agent.archive_events(array[_id], 'completed', null, array[_id], null, array[_result]);
     return 'done';
+exception when lock_not_available or deadlock_detected then
+    return 'running';
 end
 $$;
 

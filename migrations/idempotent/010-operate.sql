@@ -1,5 +1,6 @@
--- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its attempt goes on; if that does not
--- complete, the event is cancelled instead of tried again), or null: no such event is in the queue.
+-- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its attempt goes on; if that
+-- does not complete, the event is cancelled instead of tried again), 'busy' (another transaction has it locked:
+-- try again), or null: no such event is in the queue.
 create or replace function agent.cancel_event(_item_key text) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -25,6 +26,8 @@ declare
     _held int8[] := agent.lock_for_sweep(_ids);
     _running int8[];
     _unfenced text[];
+    _known int8[];
+    _left int8[];
 begin
     update agent.event set cancelled_by = session_user where id = any(_held) and claimed_by is not null and vt > _now;
     _running := array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > _now);
@@ -37,23 +40,31 @@ begin
         _held := array(select e.id from agent.event as e where e.id = any(_held) and not (e.head and e.claimed_by is not null and e.vt <= _now
             and e.group_key is not null and e.group_key = any(_unfenced)));
     end if;
+    _known := array(select e.id from agent.event as e where e.id = any(_ids));
+    perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), 'cancelled', 'cancelled by ' || session_user);
+    _left := array(select e.id from agent.event as e where e.id = any(_ids));
     return query
-    select given, case when given = any(_running) then 'running' when given = any(_held) then 'cancelled' else 'busy' end
-    from unnest(_ids) as given where given = any(_held) or exists (select from agent.event as e where e.id = given);
-    perform agent.archive_events(array(select unnest(_held) except select unnest(_running)), 'cancelled', 'cancelled by ' || session_user);
+    select given, case when given = any(_running) then 'running' when given = any(_held) and given <> all(_left) then 'cancelled' else 'busy' end
+    from unnest(_ids) as given where given = any(_known);
 end
 $$;
 
--- Cancels an event by its id, waiting for whoever has it or its group locked; answers as cancel_event does.
+-- Cancels an event by its id; answers as cancel_event does. Where another transaction has locked the event or
+-- its group, it waits for two seconds, then answers busy.
 create or replace function agent.cancel_job(_id int8) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '2s'
 set enable_seqscan = off
 set jit = off
 as $$
 begin
-    perform agent.hold_group((select group_key from agent.event where id = _id));
-    perform from agent.event where id = _id for update;
+    begin
+        perform agent.hold_group((select group_key from agent.event where id = _id));
+        perform from agent.event where id = _id for update;
+    exception when lock_not_available or deadlock_detected then
+        return 'busy';
+    end;
     return (select answer from agent.cancel_jobs(array[_id]));
 end
 $$;
@@ -329,12 +340,11 @@ begin
 end
 $$;
 
--- Whether a worker that last announced itself then counts as alive. Workers do so every 20 seconds, those of the release before
--- once a minute.
+-- Whether a worker that last announced itself at that time counts as alive.
 create or replace function agent.worker_alive(_seen_at timestamptz) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
-return _seen_at > agent.clock() - interval '90s';
+return _seen_at > agent.clock() - agent.alive_for();
 
 -- A worker says that it is alive and what it handles; groups that waited behind kinds which nobody handled, or behind
 -- one that it handles, get their heads accordingly. _max_attempts: what its events without a maximum of their own may have. One that has been silent for a day is forgotten. _clock_offset: its clock less ours.
@@ -367,7 +377,7 @@ begin
 end
 $$;
 
--- A worker that ends says so. Its kinds count as handled for three more minutes, in which another may take its place.
+-- Removes a worker that ends. Its kinds count as handled as long as if it were alive; another may take its place.
 create or replace function agent.retire_worker(_name text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -34,6 +34,15 @@ def test_the_migration_is_a_job_of_this_version(cluster: Cluster) -> None:
     assert cluster.get("job", f"migrate-{version()}")["status"]["succeeded"] == 1
 
 
+def test_no_migration_failed_on_the_way(cluster: Cluster) -> None:
+    """The Job waits for a database that is still starting, instead of ending pods in the state Error."""
+    ended = {
+        pod["metadata"]["name"]: pod["status"]["phase"]
+        for pod in cluster.get("pods", "-l", "app.kubernetes.io/name=migrate")["items"]
+    }
+    assert set(ended.values()) == {"Succeeded"}, ended
+
+
 async def test_the_operators_api_has_a_service_of_its_own_behind_its_token(cluster: Cluster) -> None:
     url, token = cluster.url("operator", 8081) + "/v1/jobs?limit=1", {"Authorization": f"Bearer {TOKEN}"}
     async with aiohttp.ClientSession() as session:

@@ -10,7 +10,7 @@ from surelane_service.durations import parse_duration
 from surelane_service.settings import DEMO_SIGNING_SECRET, SLACK_API_URL
 from tests.deploy.commands import ROOT, version
 from tests.deploy.compose import PRODUCTION, SECRETS, config
-from tests.deploy.settings import is_read
+from tests.deploy.settings import OPERATORS, READ, is_read
 
 IMAGES = {"ingest": "ingest", "worker": "worker", "migrate": "migrations", "operator": "ingest"}
 LONG_RUNNING = ("db", "ingest", "worker", "operator", "simulator")
@@ -123,6 +123,16 @@ def test_every_variable_is_read_by_the_code() -> None:
         for service, image in IMAGES.items():
             for variable in services[service]["environment"]:
                 assert is_read(image, variable), f"{image} does not read {variable}"
+
+
+def test_every_setting_can_be_set() -> None:
+    """Except addresses, ports and names: each container has its own."""
+    fixed = {f"SURELANE_{name}" for name in ("HOST", "PORT", "PRIVATE_HOST", "PRIVATE_PORT", "WORKER_NAME")}
+    named = "\n".join(file.read_text() for file in (ROOT / "compose").iterdir())
+    for image, variables in READ.items():
+        passed = {variable for variable in variables if re.search(rf"^{variable}\b", named, re.MULTILINE)}
+        given = set(production()["migrate" if image == "migrations" else image]["environment"])
+        assert variables - passed - given - fixed <= OPERATORS, image
 
 
 def test_settings_are_passed_on_as_they_are_given() -> None:

@@ -1,4 +1,4 @@
-"""The images hold what their program needs, and run without any privilege."""
+"""Each image holds its program and nothing else, and runs without any privilege."""
 
 import json
 from pathlib import Path
@@ -12,17 +12,18 @@ from tests.deploy.conftest import IMAGES
 pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
 SITE = "opt/venv/lib/python3.13/site-packages"
+SHARED = ("surelane", "surelane_service", "surelane_operator")
 SOURCES = {
-    "surelane": ROOT / "shared/src/surelane",
+    **{package: ROOT / "shared/src" / package for package in SHARED},
     "surelane_ingest": ROOT / "services/ingest/src/surelane_ingest",
     "surelane_worker": ROOT / "services/worker/src/surelane_worker",
     "surelane_migrations": ROOT / "migrations/src/surelane_migrations",
 }
 PACKAGES = {
-    "ingest": {"surelane", "surelane_ingest"},
-    "worker": {"surelane", "surelane_worker"},
+    "ingest": {*SHARED, "surelane_ingest"},
+    "worker": {*SHARED, "surelane_worker"},
     "migrations": {"surelane_migrations"},
-    "simulator": {"surelane"},
+    "simulator": {*SHARED},
 }
 LEFTOVERS = (
     "pip/",
@@ -121,7 +122,7 @@ def test_runs_without_any_privilege(image: tuple[str, str]) -> None:
 
 
 def test_operators_find_their_command_in_it(image: tuple[str, str]) -> None:
-    if "surelane" in PACKAGES[image[0]]:
+    if "surelane_operator" in PACKAGES[image[0]]:
         command = run("docker", "run", "--rm", *SANDBOX, "--entrypoint=surelane", image[1], "--version")
         assert command.stdout.strip() == f"surelane {version()}"
 

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from surelane_ingest.http_server import MAX_FIELD, MAX_HEADERS
-from surelane_ingest.refusals import Refusals
+from surelane_ingest.limits import MAX_FIELD, MAX_HEADERS, Refusals
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.wiring import running
 from surelane_service.settings import load_settings

@@ -72,10 +72,10 @@ async def test_an_empty_queue_has_figures(queue: Connection) -> None:
     assert (figures["kinds"], figures["group_waiting"], figures["workers"]) == ([], 0, 0)
 
 
-async def test_workers_count_for_three_minutes(queue: Connection) -> None:
+async def test_workers_count_for_ninety_seconds(queue: Connection) -> None:
     await queue.execute("select agent.announce_worker('w', '{mail}', '0.1.0', interval '1 second')")
     assert (await measure(queue))["workers"] == 1
-    await pass_time(queue, "4 minutes")
+    await pass_time(queue, "2 minutes")
     assert (await measure(queue))["workers"] == 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from surelane_migrations.files import PACKAGED, discover, parse_releases
 from surelane_migrations.runner import Migration
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version

@@ -232,3 +232,39 @@ async def test_children_that_cannot_enter_a_group_leave_the_settle_busy(
     async with stays_open(await connect(), LOCKED, head):
         assert await Engine(queue).continue_event(*settle) == "busy"
     assert await Engine(queue).continue_event(*settle) == "done"
+
+
+async def test_sweeps_and_operators_pass_over_a_locked_continuation(
+    queue: Connection, connect: Connect
+) -> None:
+    """The event that would count it off stays for the next sweep, and the others end."""
+    client = Queue(queue)
+    later = await client.fan_out([Job("child", {}), Job("child", {}), Job("child", {})], Continuation("then"))
+    children = [
+        row["id"] for row in await queue.fetch("select id from agent.event where kind = 'child' order by id")
+    ]
+    other = await enqueue(queue)
+    parked = await enqueue(queue, "asks")
+    await queue.execute("update agent.event set vt = vt - interval '2 hours' where kind in ('job', 'child')")
+    await claim(queue, "asks")
+    await queue.execute("select agent.await_event($1, 1, null)", parked)
+    await queue.execute("update agent.event set continuation_id = $1 where id = $2", later, parked)
+    await queue.execute("update agent.event set waits_for = 4 where id = $1", later)
+    async with stays_open(await connect(), LOCKED, later):
+        assert await queue.fetchval("select agent.delete_expired_events()") == 1
+        assert await live(queue, other) is None
+        answers = await queue.fetch("select * from agent.cancel_jobs($1)", children[:1])
+        assert [tuple(row) for row in answers] == [(children[0], "busy")]
+        assert await queue.fetchval("select agent.cancel_job($1)", children[0]) == "busy"
+        assert await queue.fetchval("select agent.answer_event($1, '1')", parked) == "running"
+    assert await queue.fetchval("select agent.answer_event($1, '1')", parked) == "done"
+    assert await queue.fetchval("select agent.cancel_job($1)", children[0]) == "cancelled"
+    assert await queue.fetchval("select agent.delete_expired_events()") == 2
+    assert await claim(queue, "then") != []
+
+
+async def test_cancelling_a_locked_event_answers_busy(queue: Connection, connect: Connect) -> None:
+    event = await enqueue(queue, item_key="k")
+    async with stays_open(await connect(), LOCKED, event):
+        assert await queue.fetchval("select agent.cancel_event('k')") == "busy"
+    assert await queue.fetchval("select agent.cancel_event('k')") == "cancelled"

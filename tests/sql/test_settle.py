@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.pool import Connection
+from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import Pair, claim, ended, ending, enqueue, live, pair
 
@@ -160,7 +160,7 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
     failed, released, awaiting, done = await claimed(queue, 4)
     for identity, _ in (failed, released, awaiting, done):
         assert await queue.fetchval("select agent.cancel_job($1)", identity) == "running"
-    items = [
+    items: list[Any] = [
         (failed, "fail", {}),
         (released, "release", None),
         (awaiting, "await", {}),

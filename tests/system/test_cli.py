@@ -1,4 +1,4 @@
-"""``surelane``, the operator's command, as a process: tables for people, JSON for scripts, exit codes for both."""
+"""``surelane``, the operator's command, on a real database: tables, JSON and exit codes."""
 
 import asyncio
 import json
@@ -49,20 +49,20 @@ class Command:
         )
 
     async def process(self, *arguments: str, **env: str) -> Done:
-        """Runs it as its users do."""
+        """Run it as its users do."""
         process = await self.start(*arguments, **env)
         async with asyncio.timeout(60):
             out, err = await process.communicate()
         return Done(process.returncode or 0, out.decode(), err.decode())
 
     async def __call__(self, *arguments: str, **env: str) -> Done:
-        """Runs it in this process: starting another takes longer than all the rest."""
+        """Run it in this process, because starting another one takes longer than all the rest."""
         chosen = {"COLUMNS": "200", "SURELANE_OPERATOR_DATABASE_URL": self.database, **env}
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=chosen)
         return Done(result.exit_code, result.stdout, result.stderr)
 
     async def each(self, *calls: str) -> list[Done]:
-        """Several commands, given as lines without quoting."""
+        """Run several commands, given as lines without quoting."""
         return [await self(*call.split()) for call in calls]
 
 
@@ -76,12 +76,12 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 def surelane(shared_database: str, connection: Connection) -> Command:  # noqa: ARG001 - an empty queue
-    """As a member of ``agent_operator``."""
+    """Return the command, as a member of ``agent_operator``."""
     return Command(as_role(shared_database, "surelane_worker"))
 
 
 async def fail(connection: Connection, identity: int, message: str) -> None:
-    """Fails a job for good."""
+    """Fail a job at its last attempt."""
     await connection.execute("select agent.claim_events(array['mail'], _limit => 1)")
     error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": "w"}
     await connection.execute(
@@ -126,6 +126,24 @@ async def test_failed_events_are_found_explained_and_put_back(
     assert (cancelled.code, cancelled.out) == (0, "cancelled\n")
     too_late = await surelane("events", "cancel", str(identity))
     assert (too_late.code, "ended as cancelled" in too_late.err) == (1, True)
+
+
+async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
+    surelane: Command, connection: Connection
+) -> None:
+    identity = await Queue(connection).enqueue("mail", item_key="m")
+    await connection.execute(
+        """do $$ declare _claim int4; _id int8; begin
+            for n in 1..103 loop
+                select id, claim into _id, _claim from agent.claim_events('{mail}', 1, _claimed_by => 'w');
+                perform agent.release_events(array[_id], array[_claim]) from generate_series(1, 1) where n < 103;
+            end loop;
+        end $$"""
+    )
+    story = await surelane("events", "history", str(identity), "--json")
+    claims = [step for step in story.json["steps"] if step["what"] == "claimed"]
+    assert [step["detail"] for step in claims] == [f"claim {number}" for number in range(4, 104)]
+    assert [step["by"] for step in claims] == [None] * 99 + ["w"]
 
 
 async def test_all_that_failed_of_a_kind_is_put_back(surelane: Command, connection: Connection) -> None:
@@ -210,14 +228,14 @@ async def test_a_watched_list_is_shown_again(surelane: Command, connection: Conn
         ("frobnicate", 2, "No such command"),
     ],
 )
-async def test_what_cannot_be_done_is_said_in_one_line(
+async def test_a_refused_command_says_why_in_one_line(
     surelane: Command, call: str, code: int, message: str
 ) -> None:
     done = await surelane(*call.split())
     assert (done.code, message in done.err, "Traceback" in done.err) == (code, True, False), done.err
 
 
-async def test_a_database_that_is_away_or_has_no_schema_is_said(
+async def test_a_database_that_is_away_or_has_no_schema_is_reported(
     surelane: Command, empty_database: str, shared_database: str
 ) -> None:
     away = Command(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")

@@ -1,4 +1,4 @@
-"""``surelane doctor``: each thing that is wrong is found, with what to do, and a role that may see less is told so."""
+"""``surelane doctor``: each problem is found, with advice, and a role that may see less learns so."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ Examine = Callable[..., Awaitable[list[Finding]]]
 
 @pytest.fixture
 def findings(database: str) -> Examine:
-    """What the doctor finds, as one of the services' roles: all of it, or of one check."""
+    """Return a function that runs the doctor as a service's role, and returns the findings of all checks or one."""
 
     async def found(check: str | None = None, role: str = "surelane_worker") -> list[Finding]:
         uri = as_role(database, role)
@@ -38,7 +38,7 @@ def findings(database: str) -> Examine:
 
 
 async def doctor(database: str, *arguments: str) -> tuple[int, str, str]:
-    """The command, as a process."""
+    """Run the command as a process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "surelane_operator.cli", "doctor", *arguments),
         env={**clean_environment(), "COLUMNS": "200", "DATABASE_URL": database},
@@ -55,7 +55,7 @@ def levels(findings: list[Finding]) -> set[str]:
 
 
 async def hold_vacuum(connection: Connection, **holder: object) -> None:
-    """Has the figures say that something holds back vacuum since long ago."""
+    """Make the figures say that something has held back vacuum for a long time."""
     values = {"pid": None, "application": "x", "state": "active", "anchor": "1", "since": 1e9, **holder}
     await connection.execute(
         "update agent.measurement set due = 'infinity', measured_at = now()"
@@ -94,7 +94,7 @@ async def test_a_problem_is_an_exit_code_and_advice(empty_database: str) -> None
     assert (code, "-> run: python -m surelane_migrations apply" in out) == (1, True)
 
 
-async def test_a_database_that_is_away_is_said_in_one_line() -> None:
+async def test_a_database_that_is_away_is_reported_in_one_line() -> None:
     code, _, err = await doctor(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
     assert (code, err.count("\n")) == (4, 1)
     code, out, _ = await doctor("", "--help")
@@ -107,7 +107,7 @@ async def test_a_schema_that_is_too_old_is_a_problem(connection: Connection, fin
     assert (finding.level, "older than" in finding.found) == (Level.PROBLEM, True)
 
 
-async def test_a_role_that_may_see_less_is_told_what_it_cannot_see(findings: Examine) -> None:
+async def test_a_role_that_may_see_less_learns_what_it_cannot_see(findings: Examine) -> None:
     found = await findings(role="surelane_ingest")
     (unseen,) = [finding for finding in found if finding.level is Level.UNKNOWN]
     assert (unseen.check, "agent_operator" in (unseen.advice or "")) == ("workers", True)
@@ -174,7 +174,7 @@ async def test_an_invalid_index_is_a_problem(database: str, server: Server, find
     [
         (
             {"holder": "session", "pid": 7},
-            "session 'x', pid 7, active, since 2001-09-09",
+            "session 'x', pid 7, active, has held back vacuum",
             "pg_terminate_backend(7)",
         ),
         ({"holder": "session", "pid": 7, "state": None}, "hidden", "grant pg_read_all_stats"),
@@ -182,7 +182,7 @@ async def test_an_invalid_index_is_a_problem(database: str, server: Server, find
         ({"holder": "slot", "application": "standby"}, "'standby'", "pg_drop_replication_slot('standby')"),
     ],
 )
-async def test_what_holds_back_vacuum_is_named_with_what_to_do(
+async def test_a_holder_of_vacuum_is_named_with_advice(
     connection: Connection, findings: Examine, holder: dict[str, object], found: str, advice: str
 ) -> None:
     await hold_vacuum(connection, **holder)
@@ -194,18 +194,18 @@ async def test_what_holds_back_vacuum_is_named_with_what_to_do(
 
 async def test_events_without_a_worker_are_a_problem(connection: Connection, findings: Examine) -> None:
     queue = Queue(connection)
-    (nobody,) = await findings("workers")
-    assert nobody.level is Level.WARNING, "nothing waits for one"
+    (absent,) = await findings("workers")
+    assert absent.level is Level.WARNING, "nothing waits for one"
     await queue.enqueue("mail")
     await connection.execute("update agent.measurement set due = '-infinity'")
-    (nobody,) = await findings("workers")
-    assert nobody.level is Level.PROBLEM
+    (absent,) = await findings("workers")
+    assert absent.level is Level.PROBLEM
     await Engine(connection).announce_worker("w1", ["note"], "0.1.0")
     await Engine(connection).announce_worker("w2", ["note"], "0.1.0")
     await connection.execute("update agent.worker set seen_at = now() - interval '125 s' where name = 'w2'")
     counted, unhandled = await findings("workers")
     assert counted.found == "1 alive, of version 0.1.0; silent: w2 (2 min ago)"
-    assert unhandled.found == "nobody handles what waits of: mail"
+    assert unhandled.found == "no worker handles these pending kinds: mail"
 
 
 async def test_a_backlog_that_gets_old_is_found_and_a_paused_one_too(

@@ -13,9 +13,8 @@ import pytest
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_worker.duties import cron
-from surelane_worker.duties.cron import CronDuty
-from surelane_worker.handling.schedule import Schedule
+from surelane_worker.duties.scheduler import Scheduler
+from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
 from tests.databases import as_role
 
@@ -29,10 +28,16 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
 
 
 @asynccontextmanager
-async def firing(database: str, count: int = 1, declared: Sequence[Schedule] = ()) -> AsyncIterator[None]:
-    """So many workers' duty for the length of the block."""
+async def firing(
+    database: str,
+    count: int = 1,
+    declared: Sequence[Schedule] = (),
+    retry: timedelta = timedelta(seconds=1),
+) -> AsyncIterator[None]:
+    """Run the schedulers of ``count`` workers for the length of the block."""
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=count)
-    duties = [asyncio.create_task(CronDuty(Engine(pool), declared, Metrics()).run()) for _ in range(count)]
+    schedulers = [Scheduler(Engine(pool), declared, Metrics(), retry=retry) for _ in range(count)]
+    duties = [asyncio.create_task(scheduler.run()) for scheduler in schedulers]
     try:
         yield
         assert not any(duty.done() for duty in duties)
@@ -125,12 +130,11 @@ async def test_a_schedule_that_cannot_be_read_holds_up_no_other(
 
 
 async def test_declared_schedules_are_there_when_the_database_comes(
-    connection: Connection, shared_database: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, shared_database: str
 ) -> None:
-    monkeypatch.setattr(cron, "RETRY", timedelta(milliseconds=50))
     declared = [Schedule("nightly", "0 3 * * *", "tick", {"n": 1}, "Europe/Berlin", "none")]
     await connection.execute("alter function agent.set_cron rename to set_cron_away")
-    async with firing(shared_database, declared=declared):
+    async with firing(shared_database, declared=declared, retry=timedelta(milliseconds=50)):
         await asyncio.sleep(0.2)
         await connection.execute("alter function agent.set_cron_away rename to set_cron")
         async with asyncio.timeout(30):

@@ -11,7 +11,6 @@ import aiohttp
 import pytest
 
 from surelane.calls import Connection
-from surelane_ingest import body as body_module
 from tests.databases import as_role
 from tests.system.ingest_client import (
     SECRET,
@@ -248,8 +247,8 @@ async def test_other_paths_and_methods_are_refused(slack: Slack) -> None:
         assert answer.headers["Allow"] == "POST"
 
 
-async def test_a_body_that_trickles_in_is_given_up(slack: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "READ_WITHIN", 0.2)
+async def test_a_body_that_trickles_in_is_given_up(service: Served, slack: Slack) -> None:
+    service.ingest.bodies.read_within = 0.2
     body = b'{"type": "event_callback"}'
 
     async def trickle() -> AsyncIterator[bytes]:

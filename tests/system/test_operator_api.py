@@ -1,4 +1,4 @@
-"""The operator's API, on a real service and a real database, as the role it is meant for."""
+"""The operator's API, on a real service and a real database, as an operator's role."""
 
 import base64
 import json
@@ -53,7 +53,7 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 async def api(running_api: Api, connection: Connection) -> Api:  # noqa: ARG001 - an empty queue
-    """One service for all tests here, each on an empty queue: starting one takes longer than testing it."""
+    """Use one service for all tests, each on an empty queue: a start takes longer than a test."""
     return running_api
 
 
@@ -62,7 +62,7 @@ def _cursor(text: str) -> str:
 
 
 async def _fail(connection: Connection, kind: str, message: str) -> int:
-    """A job that failed for good."""
+    """Store a job and fail its only attempt."""
     identity = await Queue(connection).enqueue(kind, {"n": 1}, max_attempts=1)
     await connection.execute("select agent.claim_events($1)", [kind])
     await connection.execute(
@@ -99,7 +99,7 @@ async def test_failed_jobs_are_listed_newest_first_with_their_errors(
         "no luck",
         1,
     )
-    assert not {"payload", "errors", "result"} & set(job), "what may be large is shown one by one"
+    assert not {"payload", "errors", "result"} & set(job), "a list leaves large fields out"
     _, whole = await api.call("GET", f"/v1/jobs/{second}")
     assert (whole["payload"], whole["errors"][0]["type"]) == ({"n": 1}, "ValueError")
 
@@ -242,7 +242,7 @@ async def test_a_query_that_cannot_be_read_is_refused_with_its_name(api: Api, qu
 @pytest.mark.parametrize(
     "identity", ["0", "-1", "x", "9" * 30, "1.5", "0" * 19 + "1" + "9" * 30, "0" * 19 + "9" * 4400]
 )
-async def test_an_id_that_is_none_is_refused(api: Api, identity: str) -> None:
+async def test_a_text_that_is_no_id_is_refused(api: Api, identity: str) -> None:
     for method, path in (("GET", ""), ("GET", "/why"), ("POST", "/requeue"), ("POST", "/cancel")):
         assert (await api.call(method, f"/v1/jobs/{identity}{path}"))[0] == 400
 

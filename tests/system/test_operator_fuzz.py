@@ -1,4 +1,4 @@
-"""The operator's API keeps to its own OpenAPI document, whatever it is sent."""
+"""The operator's API answers hostile requests as its OpenAPI document says."""
 
 import asyncio
 import base64
@@ -24,13 +24,13 @@ from tests.processes import clean_environment, service
 TOKEN = "an-operators-token-0123456789"
 CONFIG = """
 [checks]
-# Schedules and cursors have rules no schema can say; /v1/jobs/{id} also matches /v1/jobs/requeue.
+# A schema cannot express the rules of schedules and cursors. /v1/jobs/{id} also matches /v1/jobs/requeue.
 positive_data_acceptance.enabled = false
 unsupported_method.enabled = false
 allow_header_conformance.enabled = false
 
 [[operations]]
-# In a query a number where text is expected is text.
+# In a query, every number is also a text.
 include-operation-id = "listJobs"
 checks.negative_data_rejection.enabled = false
 """
@@ -80,7 +80,7 @@ TEXTS = [
     ),
     *(cursor("9" * 70), cursor("\u00b2 "), cursor("0" * 19 + "9" * 40), "====", "\u00e9"),
 ]
-"""What a schema calls a string and code may choke on."""
+"""Texts that match a schema's string and often break code."""
 RAW = [
     *(
         "NaN",
@@ -105,11 +105,11 @@ RAW = [
     ),
     '{"a": ' * 2000 + "1" + "}" * 2000,
 ]
-"""JSON that is none of the text above."""
+"""JSON values besides those texts."""
 
 
 def requests_of(document: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
-    """Each operation with each hostile value in each of its places: method, path with query, body."""
+    """Yield a request for each operation, place and hostile value: method, path with query, body."""
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield from _varied(method.upper(), path, operation, document["components"]["schemas"])
@@ -147,7 +147,7 @@ def _written(fields: dict[str, str]) -> str:
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(300)
-async def test_no_value_in_any_place_is_an_error_of_ours(database: str, connection: Connection) -> None:
+async def test_no_value_in_any_place_is_a_server_error(database: str, connection: Connection) -> None:
     await Queue(connection).enqueue("k")
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (

@@ -13,7 +13,7 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.operations import Operations
 from surelane_service.intake import Intake
-from surelane_worker.builtin.built_in import handlers
+from surelane_worker.builtin import handlers
 from tests.databases import Server, as_role
 from tests.processes import Service, service
 from tests.scenario import eventually

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
-from surelane_worker.handling.load import load_handlers
+from surelane_worker.handling.registry import load_handlers
 
 NO_EVENT = cast("Event", None)
 NO_CONTEXT = cast("Context", None)
@@ -159,10 +159,19 @@ def test_handlers_that_cannot_be_used_are_named(
     sys.modules.pop("team_bot", None)
 
 
-def test_built_in_handlers_answer_mentions_and_direct_messages() -> None:
+def test_built_in_handlers_answer_mentions_direct_messages_and_turns() -> None:
     kinds = {
         kind
-        for handler in load_handlers("surelane_worker.builtin.answer:handlers").all()
+        for handler in load_handlers("surelane_worker.builtin.messages:handlers").all()
         for kind in handler.kinds
     }
-    assert kinds == {"slack.app_mention", "slack.message.im"}
+    assert kinds == {"slack.app_mention", "slack.message.im", "agent-turn"}
+
+
+@pytest.mark.parametrize("kind", ["half a pair \ud800", "a\0b", "two\nlines"])
+def test_a_kind_that_no_label_can_hold_has_no_handler(kind: str) -> None:
+    async def handle(event: Event, ctx: Context) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(HandlersError, match="name the kinds"):
+        Handlers().on("mail", kind)(handle)

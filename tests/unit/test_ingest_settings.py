@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 
 from surelane.errors import SettingsError
-from surelane_ingest.installation import Installation, installation
 from surelane_ingest.settings import IngestSettings
 from surelane_service.compatibility import unfit
 from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
@@ -44,7 +43,7 @@ def test_secrets_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> Non
         ("SURELANE_MAX_BODY", "much", "SURELANE_MAX_BODY"),
         ("SURELANE_MAX_BODY", "1", "at least 1KiB"),
         ("SURELANE_BODY_MEMORY", "2KiB", "no less than SURELANE_MAX_BODY"),
-        ("SURELANE_DATABASE_BUDGET", "0", "longer than nothing"),
+        ("SURELANE_DATABASE_BUDGET", "0", "longer than 0"),
         ("SURELANE_BUFFER", "0", "SURELANE_BUFFER"),
         ("SURELANE_PORT", "70000", "SURELANE_PORT"),
     ],
@@ -61,15 +60,6 @@ def test_the_demo_secret_is_good_for_the_simulator(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SLACK_SIGNING_SECRET", DEMO_SIGNING_SECRET)
     monkeypatch.setenv("SLACK_API_URL", "http://127.0.0.1:8090/api/")
     assert load_settings(IngestSettings).signing_secrets == [DEMO_SIGNING_SECRET]
-
-
-def test_an_installation_is_that_of_the_authorization() -> None:
-    authorization = {"enterprise_id": "E1", "team_id": "T2", "is_enterprise_install": True}
-    assert installation({"team_id": "T1", "authorizations": [authorization]}) == Installation(
-        "E1", "T2", True
-    )
-    assert installation({"team_id": "T1"}) == Installation(None, "T1", False)
-    assert installation({"team_id": 1, "authorizations": [None]}) == Installation(None, None, False)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
 from slack_sdk.signature import Clock
 
-from surelane_ingest.signature import Signatures
+from surelane_ingest.request import SIGNATURE, TIMESTAMP, Signatures
 
 NOW = 1_700_000_000
 SECRET, OTHER = "the-new-secret", "the-old-secret"
@@ -25,6 +27,11 @@ def sign(body: bytes, secret: str = SECRET, timestamp: str = str(NOW)) -> str:
     return "v0=" + hmac.new(secret.encode(), f"v0:{timestamp}:".encode() + body, hashlib.sha256).hexdigest()
 
 
+def headers(timestamps: Sequence[str], signatures: Sequence[str]) -> CIMultiDictProxy[str]:
+    given = [(TIMESTAMP, each) for each in timestamps] + [(SIGNATURE, each) for each in signatures]
+    return CIMultiDictProxy(CIMultiDict(given))
+
+
 SIGNATURES = Signatures([SECRET, OTHER], Stopped())
 
 
@@ -32,7 +39,7 @@ SIGNATURES = Signatures([SECRET, OTHER], Stopped())
 def test_a_body_signed_with_any_of_the_secrets_is_valid(text: str) -> None:
     body = text.encode(errors="replace")
     for secret in (SECRET, OTHER):
-        assert SIGNATURES.valid(body, [str(NOW)], [sign(body, secret)])
+        assert SIGNATURES.valid(body, headers([str(NOW)], [sign(body, secret)]))
 
 
 @pytest.mark.parametrize(
@@ -40,22 +47,22 @@ def test_a_body_signed_with_any_of_the_secrets_is_valid(text: str) -> None:
 )
 def test_a_signature_is_good_for_five_minutes(age: int, valid: bool) -> None:
     timestamp = str(NOW - age)
-    assert SIGNATURES.valid(b"{}", [timestamp], [sign(b"{}", timestamp=timestamp)]) is valid
+    assert SIGNATURES.valid(b"{}", headers([timestamp], [sign(b"{}", timestamp=timestamp)])) is valid
 
 
 def test_another_body_another_secret_and_another_time_are_refused() -> None:
     good = sign(b"{}")
-    assert not SIGNATURES.valid(b"{} ", [str(NOW)], [good])
-    assert not SIGNATURES.valid(b"{}", [str(NOW - 1)], [good])
-    assert not SIGNATURES.valid(b"{}", [str(NOW)], [sign(b"{}", "guessed")])
+    assert not SIGNATURES.valid(b"{} ", headers([str(NOW)], [good]))
+    assert not SIGNATURES.valid(b"{}", headers([str(NOW - 1)], [good]))
+    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], [sign(b"{}", "guessed")]))
 
 
 def test_missing_and_repeated_headers_are_refused() -> None:
     good = sign(b"{}")
-    assert not SIGNATURES.valid(b"{}", [], [good])
-    assert not SIGNATURES.valid(b"{}", [str(NOW)], [])
-    assert not SIGNATURES.valid(b"{}", [str(NOW), str(NOW)], [good])
-    assert not SIGNATURES.valid(b"{}", [str(NOW)], [good, good])
+    assert not SIGNATURES.valid(b"{}", headers([], [good]))
+    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], []))
+    assert not SIGNATURES.valid(b"{}", headers([str(NOW), str(NOW)], [good]))
+    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], [good, good]))
 
 
 @pytest.mark.parametrize(
@@ -63,22 +70,22 @@ def test_missing_and_repeated_headers_are_refused() -> None:
     ["", "now", "1e9", "9" * 400, "9" * 5000, "-1", "nan", "\udcff", "\u0661", "0x10", "17_0", "\x00"],
 )
 def test_a_garbled_timestamp_is_refused(timestamp: str) -> None:
-    assert not SIGNATURES.valid(b"{}", [timestamp], [sign(b"{}")])
+    assert not SIGNATURES.valid(b"{}", headers([timestamp], [sign(b"{}")]))
 
 
 @pytest.mark.parametrize(
     "signature", ["", "v0=", "v1=" + "0" * 64, "v0=é", "v0=\udcff", "\x00", "v0=" + "0" * 100_000]
 )
 def test_a_garbled_signature_is_refused(signature: str) -> None:
-    assert not SIGNATURES.valid(b"{}", [str(NOW)], [signature])
+    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], [signature]))
 
 
 def test_a_body_outside_utf8_is_refused_even_when_signed() -> None:
-    assert not SIGNATURES.valid(b"\xff\xfe", [str(NOW)], [sign(b"\xff\xfe")])
+    assert not SIGNATURES.valid(b"\xff\xfe", headers([str(NOW)], [sign(b"\xff\xfe")]))
 
 
 @given(st.binary(max_size=200), st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2))
 def test_whatever_comes_unsigned_is_refused_and_nothing_else_happens(
     body: bytes, timestamps: list[str], signatures: list[str]
 ) -> None:
-    assert SIGNATURES.valid(body, timestamps, signatures) is False
+    assert SIGNATURES.valid(body, headers(timestamps, signatures)) is False

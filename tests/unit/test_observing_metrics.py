@@ -1,13 +1,9 @@
 """Histograms, as Prometheus scrapes them and as the SDK pushes them."""
 
-import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from surelane.events import Event
-from surelane_worker.handling.context import Context
-from surelane_worker.handling.registry import Handlers, HandlersError
-from surelane_worker.observing.distribution import Distribution
+from surelane_worker.observing.metrics import Distribution
 
 
 def test_buckets_are_cumulative_and_bounds_inclusive() -> None:
@@ -35,12 +31,3 @@ def test_pushed_values_pass_through_the_sdk() -> None:
     (point,) = metric.data.data_points
     assert isinstance(point, HistogramDataPoint)
     assert (metric.name, metric.unit, point.count, list(point.bucket_counts)) == ("a.b", "s", 1, [0, 1, 0])
-
-
-@pytest.mark.parametrize("kind", ["half a pair \ud800", "a\0b", "two\nlines"])
-def test_a_kind_that_no_label_can_hold_has_no_handler(kind: str) -> None:
-    async def handle(event: Event, ctx: Context) -> None:
-        raise NotImplementedError
-
-    with pytest.raises(HandlersError, match="name the kinds"):
-        Handlers().on("mail", kind)(handle)

@@ -1,1 +1,1 @@
-"""What operators use: operations, the timeline of an event, the doctor, the command and the HTTP API."""
+"""The operator's tools: operations, the timeline of an event, the doctor, the command and the HTTP API."""

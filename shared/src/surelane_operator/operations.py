@@ -1,37 +1,39 @@
-"""What operators ask and do: find events, see why one waits, requeue, cancel, pause, schedules, figures."""
+"""The operator's client: find events, explain why one waits, requeue, cancel, pause, schedules, figures."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 
 from surelane.calls import Calls, Connection, Pool
+from surelane.json_text import json_text
+from surelane_service.cron import CatchUp, Cron
 from surelane_service.figures import Measured
 from surelane_service.groups import free_groups
-from surelane_service.schedules import Schedules
 
 STEP = 500
-"""Events that one statement changes: many are changed in bounded steps, each kept when a later one fails."""
+"""Events per statement of a change to many. Each step is kept when a later one fails."""
+STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
 _LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key
 , item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
 , heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until"""
-"""What a list shows: at most a few kilobytes an event, and nothing that is stored out of line."""
-STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
+"""The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which events; ``None`` means any.
+    """A filter of events; a field that is ``None`` matches every event.
 
     Attributes:
-        statuses: of :data:`STATUSES`.
+        statuses: some of :data:`STATUSES`.
         kinds: exact kinds.
         key: an item key, a group key or a dedupe key.
-        since, until: by when they were enqueued, or ended, if they have.
+        since: the event was enqueued, or ended if it has, at or after this.
+        until: the event was enqueued, or ended if it has, before this.
     """
 
     statuses: Sequence[str] | None = None
@@ -43,14 +45,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page ended: the last row's id, and when it ended, if it has."""
+    """The last row of a page: its id, and when it ended, if it has."""
 
     id: int
     finished_at: datetime | None = None
 
 
-class Operations(Schedules, Measured):
-    """The operator's queries, each one call of a SQL function. For connections of role ``agent_operator``."""
+class Operations(Measured):
+    """The operator's calls, one SQL function each, on connections of the role ``agent_operator``."""
 
     def __init__(self, database: Pool | Connection) -> None:
         self._database = Calls(database)
@@ -58,9 +60,9 @@ class Operations(Schedules, Measured):
     async def list_jobs(
         self, which: Filter, limit: int = 20, after: Cursor | None = None
     ) -> list[dict[str, Any]]:
-        """A page of events, newest first: live ones, then ended ones.
+        """List a page of events, newest first: live ones, then ended ones.
 
-        Rows come without payload, result, errors and changes, which may be large: :meth:`get` has them.
+        Rows have no payload, result, errors or changes, because these may be large. :meth:`get` has them.
         """
         rows = await self._database.fetch(
             f"select {_LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
@@ -73,30 +75,32 @@ class Operations(Schedules, Measured):
             after.id if after else None,
             limit,
         )
-        return [_job(row) for row in rows]
+        return [_parsed(row) for row in rows]
 
     async def find(self, key: str) -> list[int]:
-        """The ids under a natural key or of an id as text, live ones first."""
+        """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
         return [row[0] for row in await self._database.fetch("select agent.find_events($1)", key)]
 
     async def get(self, identity: int) -> dict[str, Any] | None:
-        """One event, live or ended; of an id that ended more than once, the live or the latest."""
+        """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
+
+        ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only.
+        """
         row = await self._database.fetchrow(
-            "select * from agent.job where id = $1 order by finished_at desc nulls first limit 1", identity
+            # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
+            "select *, coalesce(array_upper(claimed, 1), 0) as claims from agent.job where id = $1"
+            " order by finished_at desc nulls first limit 1",
+            identity,
         )
-        return None if row is None else _job(row)
+        return None if row is None else _parsed(row)
 
     async def why(self, identity: int) -> tuple[str, str] | None:
-        """Why an event is not running: a word and a sentence; ``None``: no such event."""
+        """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""
         row = await self._database.fetchrow("select * from agent.why_waiting($1)", identity)
         return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
 
-    async def children(self, identity: int) -> list[dict[str, Any]]:
-        """The children of a continuation."""
-        return [_job(row) for row in await self._database.fetch("select * from agent.children($1)", identity)]
-
     async def requeue(self, ids: Sequence[int]) -> list[int]:
-        """Moves ended events back into the queue, some in each statement; returns the ids that were moved."""
+        """Move ended events back into the queue, :data:`STEP` per statement, and return the ids that moved."""
         return [
             row[0]
             for start in range(0, len(ids), STEP)
@@ -106,18 +110,18 @@ class Operations(Schedules, Measured):
         ]
 
     async def requeue_all(self, which: Filter, limit: int) -> list[int]:
-        """Requeues up to ``limit`` ended events that the filter wants, newest first; returns the moved ids."""
+        """Requeue up to ``limit`` ended events that match, newest first, and return the ids that moved."""
         return [identity async for page in self._pages(which, limit) for identity in await self.requeue(page)]
 
     async def cancel(self, identity: int) -> str | None:
-        """Cancels by id: ``cancelled``, ``running`` (no further attempt), or ``None``: not in the queue."""
+        """Cancel by id: ``cancelled``, ``running`` (no further attempt), or ``None`` (not in the queue)."""
         answer: str | None = await self._database.fetchval("select agent.cancel_job($1)", identity)
         return answer
 
     async def cancel_all(self, which: Filter, limit: int) -> dict[int, str]:
-        """Cancels up to ``limit`` live events that the filter wants; returns :meth:`cancel`'s answer to each.
+        """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
 
-        It waits for no lock: ``busy`` says that another transaction had the event, which stays as it is.
+        It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
         """
         answers: dict[int, str] = {}
         async for page in self._pages(which, limit):
@@ -126,7 +130,7 @@ class Operations(Schedules, Measured):
         return answers
 
     async def _pages(self, which: Filter, limit: int) -> AsyncIterator[list[int]]:
-        """The ids of listed events, as many at a time as one statement may change."""
+        """Yield the ids of the events that match, :data:`STEP` at a time."""
         after: Cursor | None = None
         while limit > 0 and (page := await self.list_jobs(which, min(limit, STEP), after)):
             yield [job["id"] for job in page]
@@ -144,28 +148,70 @@ class Operations(Schedules, Measured):
         await free_groups(self._database)
 
     async def stats(self) -> list[dict[str, Any]]:
-        """Events by kind and state, and since when the oldest pending one is visible."""
+        """Count events by kind and state, with the time since when the oldest pending one is visible."""
         return [dict(row) for row in await self._database.fetch("select * from agent.queue_stats()")]
 
     async def workers(self) -> list[dict[str, Any]]:
-        """The workers, as they last announced themselves; ``alive``: lately enough to count."""
+        """List the workers. ``alive`` means that the worker announced itself recently."""
         rows = await self._database.fetch(
             "select *, agent.worker_alive(seen_at) as alive from agent.worker order by name"
         )
         return [dict(row) for row in rows]
 
     async def clock(self) -> datetime:
-        """The database's time."""
+        """Return the database's time."""
         now: datetime = await self._database.fetchval("select agent.clock()")
         return now
 
     async def list_cron(self) -> list[dict[str, Any]]:
-        """The named schedules."""
-        return [_job(row) for row in await self._database.fetch("select * from agent.read_cron()")]
+        """List the named schedules."""
+        return [_parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
+
+    async def set_cron(
+        self,
+        name: str,
+        cron: Cron,
+        *,
+        kind: str,
+        payload: Mapping[str, Any],
+        catch_up: CatchUp = "one",
+        paused: bool = False,
+    ) -> datetime:
+        """Create or change a named schedule and return its next firing.
+
+        Args:
+            name: the schedule's name.
+            cron: the cron fields and their time zone.
+            kind: the kind of the jobs that it enqueues.
+            payload: the jobs' payload. ``cron`` (the name) and ``scheduled_at`` are added to it.
+            catch_up: which of the times that no worker fired are fired later.
+            paused: fire nothing.
+
+        Raises:
+            InvalidInput: a value cannot be stored.
+        """
+        following = cron.next_after(datetime.now(UTC))
+        await self._database.execute(
+            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8)",
+            name,
+            kind,
+            cron.schedule,
+            following,
+            json_text(payload),
+            cron.time_zone,
+            catch_up,
+            paused,
+        )
+        return following
+
+    async def delete_cron(self, name: str) -> bool:
+        """Delete a named schedule; return false when there is none of that name."""
+        deleted: bool = await self._database.fetchval("select agent.delete_cron($1)", name)
+        return deleted
 
 
-def _job(row: asyncpg.Record) -> dict[str, Any]:
-    """A row of ``agent.job`` with its JSON parsed."""
+def _parsed(row: asyncpg.Record) -> dict[str, Any]:
+    """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
     return {
         name: json.loads(value) if name in parsed and isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The story of one event, from its row alone: when it came, each claim, failure and change, and how it ended."""
+"""The timeline of one event, from its row alone: when it came, each claim, failure and change, and how it ended."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from surelane_service.telemetry.spans import trace_id_of
 
-_LAPSED = "its lease ended without an outcome: the worker died or lost the database"
+_LAPSED = "its lease ran out without an outcome: the worker died or lost the database"
 _EXHAUSTED = ("expired", "attempts_exhausted")
 
 
@@ -17,17 +17,20 @@ class Step:
 
     at: datetime
     what: str
-    by: str | None = None
-    detail: str | None = None
+    by: str | None
+    detail: str | None
 
 
 def story_of(job: Mapping[str, Any]) -> list[Step]:
-    """The steps of an event as ``agent.job`` has it, oldest first."""
+    """Return the steps of an event, oldest first. ``job`` is an answer of :meth:`Operations.get`."""
     return sorted(_steps(job), key=lambda step: step.at)
 
 
 def trace_of(job: Mapping[str, Any]) -> str:
-    """The id of an event's trace, 32 hexadecimal digits: that of whoever stored it, else the one its key names."""
+    """Return the id of an event's trace, 32 hexadecimal digits.
+
+    It is the trace that stored the event, or else the one that follows from the event's key.
+    """
     stored = str(job.get("traceparent") or "").split("-")
     if len(stored) == 4 and len(stored[1]) == 32:
         return stored[1]
@@ -35,11 +38,12 @@ def trace_of(job: Mapping[str, Any]) -> str:
 
 
 def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
-    yield Step(job["enqueued_at"], "enqueued", job["enqueued_by"])
-    for number, moment in enumerate(job["claimed"], start=1):
-        yield Step(
-            moment, "claimed", job["locked_by"] if number == len(job["claimed"]) else None, f"claim {number}"
-        )
+    yield Step(job["enqueued_at"], "enqueued", job["enqueued_by"], None)
+    # The row keeps the moments of the last 100 claims, but the number of all of them.
+    first = job["claims"] - len(job["claimed"]) + 1
+    for number, moment in enumerate(job["claimed"], start=first):
+        worker = job["locked_by"] if number == job["claims"] else None
+        yield Step(moment, "claimed", worker, f"claim {number}")
     for error in job["errors"]:
         if moment := _moment(error.get("at")):
             yield Step(moment, "failed", error.get("worker"), f"{error.get('type')}: {error.get('message')}")
@@ -47,7 +51,7 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
         if moment := _moment(change.get("at")):
             yield Step(moment, change["action"], change.get("by"), _detail(change))
     if job["locked_by"] and (job["status"] == "pending" or (job["status"], job["reason"]) == _EXHAUSTED):
-        # A lapse that no later claim has recorded.
+        # The next claim records a lapse among the changes. No claim has followed this one.
         yield Step(job["finished_at"] or job["run_at"], "lapsed", job["locked_by"], _LAPSED)
     if job["finished_at"]:
         yield Step(job["finished_at"], job["status"], job["finished_by"], job["reason"])

@@ -1,4 +1,5 @@
-"""Ingest: verifies what Slack posts, stores it, and answers 200 after the commit.
+"""Ingest: verifies what Slack and other programs post, stores it, and answers 200 after the commit.
 
-Read ``app`` for the answers, ``envelope`` for what is taken, ``writer`` for how it is stored.
+``app`` has the steps that every request takes. ``slack`` and ``webhooks`` are its endpoints, ``envelope`` reads
+Slack's payloads, and ``writer`` stores events.
 """

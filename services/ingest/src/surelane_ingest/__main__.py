@@ -1,4 +1,4 @@
-"""``python -m surelane_ingest``: the service that Slack posts to. Configured by the environment; see ``settings``."""
+"""Run ingest: ``python -m surelane_ingest``. Environment variables configure it; see ``settings``."""
 
 import sys
 

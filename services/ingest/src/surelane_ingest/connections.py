@@ -1,40 +1,66 @@
-"""Connections that cannot hang: one that is still busy when its user gives up is cut, not waited for."""
+"""Lend database connections that cannot hang: a connection still busy when its user gives up is cut."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 from surelane.calls import DRIVER_ERRORS, Connection, Pool, translated
+from surelane_service.compatibility import unfit
+from surelane_service.intake import Intake
 from surelane_service.pool import UNAVAILABLE
+
+_NEVER_STORABLE = ("22", "23", "54")
+"""SQLSTATE classes about the event itself: data exception, constraint violation, limit exceeded."""
+
+
+def never_storable(error: Exception) -> bool:
+    """Return whether PostgreSQL refused the event itself, so that another try is useless."""
+    return str(getattr(error, "sqlstate", None) or "")[:2] in _NEVER_STORABLE
 
 
 class Connections:
-    """Lends the connections of a pool."""
+    """Lend the connections of a pool.
+
+    Attributes:
+        budget: seconds that getting a connection, or one statement, may take.
+    """
 
     def __init__(self, pool: Pool, budget: timedelta) -> None:
-        """``budget``: how long getting a connection may take."""
         self._pool = pool
-        self._budget = budget.total_seconds()
+        self.budget = budget.total_seconds()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Connection]:
-        """A connection for the length of the block.
+        """Lend a connection for the length of the block.
 
-        After any failure in the block it is cut: the pool would first ask the server to cancel what runs, and
-        wait for the answer, and a server that hangs never gives one.
+        A failure in the block cuts the connection. The pool would first ask the server to cancel the statement and
+        wait for the answer, which a server that hangs never sends.
 
         Raises:
             DatabaseUnavailable, DatabaseRefused: no connection could be had.
         """
         try:
-            connection = await self._pool.acquire(timeout=self._budget)
+            connection = await self._pool.acquire(timeout=self.budget)
         except DRIVER_ERRORS as error:
             raise translated(error) from error
         try:
             yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
         except BaseException:
-            with suppress(*UNAVAILABLE):  # cut by the server already: that must not hide a cancellation
+            # The server may have cut the connection already. That error must not hide a cancellation.
+            with suppress(*UNAVAILABLE):
                 connection.terminate()
             raise
         finally:
             await self._pool.release(connection)
+
+    async def unready(self) -> str | None:
+        """Return why the database cannot serve this version; ``None``: it can."""
+        try:
+            async with self.lend() as connection, asyncio.timeout(self.budget):
+                version, min_compatible = await Intake(connection).schema_version()
+        except UNAVAILABLE as error:
+            return f"the database is unavailable: {type(error).__name__}"
+        except Exception as error:  # noqa: BLE001 - a probe answers, also when the schema is damaged
+            return f"the schema cannot be used: {type(error).__name__}"
+        return unfit(version, min_compatible)

@@ -1,52 +1,65 @@
-"""What a verified body means: pure functions from the bytes Slack signed to a value. Nothing here raises."""
+"""Read Slack's payloads: pure functions from the bytes that Slack signed to a value. None of them raises.
+
+The database derives an event's kind and key when it stores it (``agent.event_kind``, ``agent.event_item_key``).
+:func:`kind_of` and :func:`key_of` repeat that for logs, metrics and traces, which name an event before it is stored.
+``tests/system/test_ingest_derivation.py`` holds both derivations to each other.
+"""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
 from surelane_ingest.json_text import Json, NotJsonError, read_json
-from surelane_ingest.subscriptions import Subscriptions, subscription
 
 MAX_FORM_FIELDS = 100
-_MAX_KEY = 200
+MAX_KEY = 200
+"""The most characters of a key that is stored as it is. The database replaces longer ones by a hash."""
+
+_CHANNEL_TYPES = {"channel": "channels", "group": "groups", "im": "im", "mpim": "mpim"}
+_PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast")
+_MEMBERSHIP = ("member_joined_channel", "member_left_channel")
+_ALSO_MENTIONS = frozenset({"message.channels", "message.groups", "message.mpim"})
+
+Payload = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Slack checks that the URL is ours: answered with the challenge."""
+    """Slack checks that the URL is ours. The answer is the challenge."""
 
     challenge: str
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """An event to be stored.
+    """An event to store.
 
     Attributes:
-        kind: ``slack.app_mention``, ``slack.command.deploy``, ...: what the database derives too.
-        key: its natural key: Slack's event id, the message's, or a hash. Retries have the same.
+        kind: ``slack.app_mention``, ``slack.command.deploy``, ...
+        key: its natural key, which is the same for each retry; ``None`` where only the database can derive it.
         body: JSON text that PostgreSQL can hold.
         altered: something PostgreSQL cannot hold was replaced.
     """
 
     kind: str
-    key: str
+    key: str | None
     body: str
     altered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """A sound request that is not taken: acknowledged and forgotten. ``reason`` is a word for logs and metrics."""
+    """A sound request that is acknowledged and not stored. ``reason`` is one word, for logs and metrics."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimited:
-    """Slack drops events of a workspace, in the minute given, because there are too many."""
+    """Slack drops events of a workspace that has too many. ``minute`` is when, in seconds since the epoch."""
 
     team: str
     minute: int
@@ -54,7 +67,7 @@ class RateLimited:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Signed, but nothing that can ever be stored: Slack need not try again. ``reason`` quotes nothing of the body."""
+    """Signed, but never storable, so Slack need not try again. ``reason`` quotes nothing of the body."""
 
     reason: str
 
@@ -62,41 +75,74 @@ class Malformed:
 Envelope = Challenge | Take | Ignore | RateLimited | Malformed
 
 
+class Subscriptions:
+    """The event types to take, by the names in Slack's app settings (``app_mention``, ``message.im``, ...)."""
+
+    def __init__(self, types: frozenset[str]) -> None:
+        self._types = types
+        also = _ALSO_MENTIONS & types
+        self._delivered_twice = {"app_mention", *also} if also and "app_mention" in types else set()
+
+    def reason_to_ignore(self, envelope: Payload, event: Payload) -> str | None:
+        """Return why an event is not taken, in one word; ``None``: it is taken."""
+        name = subscription(event)
+        if name not in self._types:
+            return "type"
+        if _is_own(envelope, event, name):
+            return "own"
+        if name == "app_mention" or event.get("type") == "message":
+            return _reason_to_ignore_message(event)
+        return None
+
+    def message_key(self, envelope: Payload, event: Payload) -> str | None:
+        """Return the key that a mention shares with its channel message; ``None`` where only one is taken.
+
+        Slack delivers a message that mentions the app twice: as ``app_mention`` and, for example, as
+        ``message.channels``. The event ids differ and the order varies. With one key, the second is a duplicate.
+        The database cannot derive this key: it depends on the event types that this service takes.
+        """
+        if subscription(event) not in self._delivered_twice:
+            return None
+        parts = [part for part in (envelope.get("team_id"), event.get("channel"), event.get("ts")) if part]
+        if len(parts) < 3 or not all(isinstance(part, str) for part in parts):
+            return None
+        key = f"message:{':'.join(parts)}"
+        return key if len(key) <= MAX_KEY else None
+
+
 def read_event(body: bytes, subscriptions: Subscriptions) -> Envelope:
-    """Reads the body of an Events API request."""
+    """Read the body of an Events API request."""
     parsed = _object(_text(body))
     if isinstance(parsed, Malformed):
         return parsed
-    match parsed.value.get("type"):
+    envelope = parsed.value
+    match envelope.get("type"):
         case "event_callback":
             return _event_callback(parsed, subscriptions)
         case "url_verification":
-            challenge = parsed.value.get("challenge")
+            challenge = envelope.get("challenge")
             return Challenge(challenge) if isinstance(challenge, str) else Malformed("no challenge")
         case "app_rate_limited":
-            return RateLimited(
-                str(parsed.value.get("team_id"))[:20], _int(parsed.value.get("minute_rate_limited"))
-            )
+            minute = envelope.get("minute_rate_limited")
+            return RateLimited(str(envelope.get("team_id"))[:20], minute if isinstance(minute, int) else 0)
         case _:
             return Malformed("not an event")
 
 
 def read_command(body: bytes) -> Envelope:
-    """Reads the form of a slash command; stored as an object of its fields."""
+    """Read the form of a slash command, which is stored as an object of its fields."""
     fields = _form(body)
     if isinstance(fields, Malformed):
         return fields
     if fields.get("ssl_check") == "1":
         return Ignore("ssl_check")
-    name = fields.get("command", "").lstrip("/")
-    if not name:
+    if not fields.get("command", "").lstrip("/"):
         return Malformed("no command")
-    parsed = read_json(json.dumps(fields))
-    return Take(_kind(f"command.{name}"), _trigger_key(parsed), parsed.text, parsed.altered)
+    return _take(read_json(json.dumps(fields)))
 
 
 def read_interaction(body: bytes) -> Envelope:
-    """Reads the form of an interaction; its one field ``payload`` is stored."""
+    """Read the form of an interaction, whose field ``payload`` is stored."""
     fields = _form(body)
     if isinstance(fields, Malformed):
         return fields
@@ -106,12 +152,54 @@ def read_interaction(body: bytes) -> Envelope:
     if isinstance(parsed, Malformed):
         return parsed
     match parsed.value.get("type"):
-        case "block_suggestion":  # needs its options in the answer, which a queue cannot give
+        case "block_suggestion":  # its options belong in the answer, which a queue cannot supply
             return Ignore("block_suggestion")
         case str(name) if name:
-            return Take(_kind(name), _trigger_key(parsed), parsed.text, parsed.altered)
+            return _take(parsed)
         case _:
             return Malformed("no type")
+
+
+def subscription(event: Payload) -> str | None:
+    """Return the name of an inner event's subscription: its type, and for messages the sort of channel."""
+    name = event.get("type")
+    if not isinstance(name, str):
+        return None
+    if name == "message":
+        where = event.get("channel_type")
+        return (
+            f"message.{_CHANNEL_TYPES[where]}" if isinstance(where, str) and where in _CHANNEL_TYPES else name
+        )
+    return name
+
+
+def kind_of(payload: Payload) -> str:
+    """Return the kind that ``agent.event_kind`` derives."""
+    event = payload.get("event")
+    inner = event if payload.get("type") == "event_callback" and isinstance(event, dict) else payload
+    name = subscription(inner)
+    if not name:
+        command = inner.get("command")
+        if not isinstance(command, str) or not command:
+            return "event"
+        name = f"command.{command.lstrip('/')}"
+    return f"slack.{name}"[:200]
+
+
+def key_of(payload: Payload) -> str | None:
+    """Return the natural key that ``agent.event_item_key`` derives; ``None`` where only the database can.
+
+    Slack's ``event_id`` is the key. Commands and interactions have none: theirs is a hash of ``trigger_id``, which
+    names one click or command. The hash keeps it out of logs: until it expires, a ``trigger_id`` is a credential.
+    The database alone hashes the content of other events and shortens long ids.
+    """
+    event_id = payload.get("event_id")
+    if event_id not in (None, ""):
+        return event_id if isinstance(event_id, str) and len(event_id) <= MAX_KEY else None
+    trigger = payload.get("trigger_id")
+    if not isinstance(trigger, str) or not trigger:
+        return None
+    return f"trigger:{hashlib.sha256(trigger.encode()).hexdigest()}"
 
 
 def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
@@ -119,19 +207,43 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
     event = envelope.get("event")
     if not isinstance(event, dict):
         return Malformed("no event")
-    name = subscription(event)
-    if name is None:
+    if subscription(event) is None:
         return Malformed("no event type")
     reason = subscriptions.reason_to_ignore(envelope, event)
     if reason is not None:
         return Ignore(reason)
-    key = subscriptions.message_key(envelope, event) or envelope.get("event_id")
-    return Take(
-        _kind(name),
-        _bounded(key) if isinstance(key, str) and key else _hash(parsed.text),
-        parsed.text,
-        parsed.altered,
+    return _take(parsed, subscriptions.message_key(envelope, event))
+
+
+def _take(parsed: Json, key: str | None = None) -> Take:
+    return Take(kind_of(parsed.value), key or key_of(parsed.value), parsed.text, parsed.altered)
+
+
+def _is_own(envelope: Payload, event: Payload, name: str) -> bool:
+    app = event.get("app_id")
+    if app and app == envelope.get("api_app_id"):
+        return True
+    # The app's own joining and leaving of a channel is taken.
+    return (
+        name not in _MEMBERSHIP and event.get("user") is not None and event.get("user") == _bot_user(envelope)
     )
+
+
+def _bot_user(envelope: Payload) -> str | None:
+    authorizations = envelope.get("authorizations")
+    first = authorizations[0] if isinstance(authorizations, list) and authorizations else None
+    if not isinstance(first, dict) or first.get("is_bot") is not True:
+        return None
+    user = first.get("user_id")
+    return user if isinstance(user, str) else None
+
+
+def _reason_to_ignore_message(event: Payload) -> str | None:
+    if event.get("subtype") not in _PLAIN_SUBTYPES:
+        return "subtype"
+    if event.get("hidden"):
+        return "hidden"
+    return "bot" if event.get("bot_id") else None
 
 
 def _object(text: str) -> Json | Malformed:
@@ -143,7 +255,7 @@ def _object(text: str) -> Json | Malformed:
 
 
 def _text(body: bytes) -> str:
-    # A signature can only be verified over UTF-8, so this never replaces anything that was signed.
+    # Slack's signature can be verified over UTF-8 only, so this replaces nothing that was signed.
     return body.decode(errors="replace")
 
 
@@ -152,31 +264,3 @@ def _form(body: bytes) -> dict[str, str] | Malformed:
         return dict(parse_qsl(_text(body), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
     except ValueError:
         return Malformed("too many fields")
-
-
-def _kind(name: str) -> str:
-    return f"slack.{name}"[:200]
-
-
-def _trigger_key(parsed: Json) -> str:
-    """Commands and interactions have no event id; ``trigger_id`` names the click or command, and is a secret
-    for a while.
-    """
-    trigger = parsed.value.get("trigger_id")
-    return f"trigger:{_sha256(trigger)}" if isinstance(trigger, str) and trigger else _hash(parsed.text)
-
-
-def _bounded(key: str) -> str:
-    return key if len(key) <= _MAX_KEY else _hash(key)
-
-
-def _hash(text: str) -> str:
-    return f"sha256:{_sha256(text)}"
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _int(value: Any) -> int:  # noqa: ANN401 - whatever Slack put there
-    return value if isinstance(value, int) else 0

@@ -1,7 +1,7 @@
-"""JSON as PostgreSQL can hold it: text that ``jsonb`` refuses is mended, numbers that it inflates are refused.
+"""Read JSON that PostgreSQL can hold: replace text that ``jsonb`` refuses, and refuse numbers that it inflates.
 
-``jsonb`` cannot hold U+0000 or half a surrogate pair in text: each becomes U+FFFD. It writes each number out in full
-when it is read, so ``1e9999`` would take ten thousand bytes in every claim. Everything else is passed on as it came.
+``jsonb`` cannot hold U+0000 or half of a surrogate pair in text: each becomes U+FFFD. ``jsonb`` writes numbers out in
+full, so ``1e9999`` would take ten thousand bytes in every claim. Everything else stays byte for byte as it came.
 
 A sender chooses every byte here. Each step therefore takes time in proportion to the text: no regular expressions.
 """
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 MAX_DEPTH = 200
-"""Arrays and objects within one another at most: far beyond what Slack sends, far below what parsers can follow."""
+"""The deepest nesting of arrays and objects: far more than Slack sends, far less than parsers can follow."""
 
 MAX_NUMBER = 400
-"""Characters of one number at most."""
+"""The most characters of one decimal."""
 
 MAX_EXPONENT = 324
 """The largest exponent, of either sign: that of the smallest double, ``5e-324``."""
 
 MAX_ZEROS = 64 * 1024
-"""Digits that the exponents of one text may add together, once ``jsonb`` writes its numbers out."""
+"""The most digits that the exponents of one text may add, once ``jsonb`` writes its numbers out."""
 
 REPLACEMENT = "\\ufffd"
 
 
 class NotJsonError(ValueError):
-    """The text is not JSON, or not safe to read or to store. The message says why and never quotes the text."""
+    """The text is not JSON, or not safe to read or to store. The message gives the reason and never quotes the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Json:
 
 
 def read_json(text: str) -> Json:
-    """Reads JSON text, replacing what PostgreSQL cannot hold. Of a repeated key, the last counts, as in ``jsonb``.
+    """Read JSON text, and replace what PostgreSQL cannot hold. Of a repeated key the last counts, as in ``jsonb``.
 
     Raises:
-        NotJsonError: it is not JSON (``NaN`` and ``Infinity`` are not), is nested deeper than :data:`MAX_DEPTH`,
-            or has a number beyond a double's range, :data:`MAX_NUMBER` or :data:`MAX_ZEROS`.
+        NotJsonError: it is not JSON (nor are ``NaN`` and ``Infinity``), is nested deeper than :data:`MAX_DEPTH`, or
+            has a number beyond a double's range, :data:`MAX_NUMBER` or :data:`MAX_ZEROS`.
     """
     value = _decode(text)
     if "\\u0000" in text or "\\ud" in text or "\\uD" in text:
@@ -54,19 +54,19 @@ def read_json(text: str) -> Json:
 
 
 def _mended(text: str) -> str:
-    """The text of sound JSON, without escapes that PostgreSQL cannot hold.
+    """Replace the escapes that PostgreSQL cannot hold in the text of sound JSON.
 
-    In JSON a backslash always begins an escape. Between two escaped backslashes each one begins another escape, so
-    cutting the text there first makes ``\\\\ud83d`` (text about an escape) and ``\\ud83d`` (an escape) differ.
+    ``\\ud83d`` is an escape; ``\\\\ud83d`` is an escaped backslash before plain text. The text is therefore first
+    cut at its escaped backslashes. In the parts between them, each backslash begins another escape.
     """
     return "\\\\".join(_without_unholdable(part) if "\\u" in part else part for part in text.split("\\\\"))
 
 
 def _without_unholdable(part: str) -> str:
-    """``part`` with each escaped U+0000 and each lone surrogate replaced. Each ``\\u`` in it begins an escape."""
+    """Replace each escaped U+0000 and each lone surrogate. Each ``\\u`` in ``part`` begins an escape."""
     before, *escapes = part.split("\\u")
     kept = [before]
-    high = ""  # the half of a pair that waits for its other half, which must follow at once
+    high = ""  # the first half of a pair, whose second half must follow at once
     for escape in escapes:
         code, rest = escape[:4].lower(), escape[4:]
         if high and "dc00" <= code <= "dfff":
@@ -88,7 +88,7 @@ def _without_unholdable(part: str) -> str:
 
 
 class _Numbers:
-    """Reads the numbers of one text that are no plain decimals, and counts the digits that their exponents add."""
+    """Read the unusual numbers of one text, and count the digits that their exponents add."""
 
     __slots__ = ("_zeros",)
 
@@ -109,7 +109,7 @@ class _Numbers:
 
 
 class _UnusualNumberError(Exception):
-    """A number with an exponent, or a long one. Not a ValueError: the text may be good JSON."""
+    """A number with an exponent, or a long one. It is no ValueError: the text may be good JSON."""
 
 
 def _plain(text: str) -> float:
@@ -125,7 +125,7 @@ def _refuse(_: str) -> NoReturn:
 _INFINITY = float("inf")
 _ORDINARY_LENGTH = 40
 _DECODER = json.JSONDecoder(parse_float=_plain, parse_constant=_refuse)
-"""Made once: making a decoder takes as long as decoding a small event."""
+"""Made once, because making a decoder takes as long as decoding a small event."""
 
 
 def _decode(text: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -142,7 +142,7 @@ def _decode(text: str) -> Any:  # noqa: ANN401 - any JSON value
         raise NotJsonError("nested too deeply") from None
     except ValueError:  # Python reads no whole number of more than 4,300 digits
         raise NotJsonError("a number is too long") from None
-    # No text is nested deeper than it has brackets, and most have few: counting them is nearly free.
+    # Counting brackets is nearly free, and most texts have too few of them to be nested too deeply.
     if text.count("{") + text.count("[") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise NotJsonError("nested too deeply")
     return value

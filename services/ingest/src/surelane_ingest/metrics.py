@@ -1,4 +1,4 @@
-"""What ingest counts. Plain numbers, read when metrics are collected: counting costs a request nothing measurable."""
+"""Count what ingest does, in plain numbers that are read when metrics are collected."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -21,13 +21,13 @@ class Metrics:
     Attributes:
         answers: by route and status.
         ignored: sound requests that were not taken, by reason.
-        duplicates: events that were there already.
+        duplicates: events that were stored before.
         altered: events in which something PostgreSQL cannot hold was replaced.
-        rate_limited: times Slack said that it drops a workspace's events.
+        rate_limited: Slack's notices that it drops a workspace's events.
     """
 
     def __init__(self, waiting: Callable[[], int]) -> None:
-        """``waiting`` answers how many events wait for the database now."""
+        """Make the instruments. ``waiting`` returns how many events wait for the database now."""
         self.answers: Counter[tuple[str, int]] = Counter()
         self.ignored: Counter[str] = Counter()
         self._sent: Counter[tuple[str, str]] = Counter()
@@ -53,7 +53,7 @@ class Metrics:
             "surelane.ingest.duplicates",
             [_single(lambda: self.duplicates)],
             "{event}",
-            "Events already there.",
+            "Events stored before.",
         )
         count(
             "surelane.ingest.altered",
@@ -72,11 +72,11 @@ class Metrics:
         )
 
     def sent(self, kind: str, error: str = "") -> None:
-        """Counts an event that was stored or, with ``error``, was not. Duplicates are not among them."""
+        """Count an event that was stored or, with ``error``, was not. Do not call it for duplicates."""
         self._sent[self._kinds(kind), error] += 1
 
     def inserted(self, seconds: float, error: str = "") -> None:
-        """Records one insert of a batch."""
+        """Record one insert of a batch: its duration in seconds, and the error where it failed."""
         attributes: dict[str, AttributeValue] = {
             "messaging.system": "surelane",
             "messaging.operation.name": "send",

@@ -1,4 +1,4 @@
-"""Ingest's settings: environment variables, checked before anything starts."""
+"""Read ingest's settings from environment variables, and check them before anything starts."""
 
 import re
 from datetime import timedelta
@@ -21,13 +21,15 @@ def _split(value: object) -> object:
 def _event_types(names: frozenset[str]) -> frozenset[str]:
     wrong = sorted(name for name in names if not _EVENT_TYPE.fullmatch(name))
     if wrong or not names:
-        raise ValueError(f"{', '.join(wrong) or 'nothing'} is no event type: write app_mention,message.im")
+        raise ValueError(
+            f"{', '.join(wrong) or 'nothing'} is no event type: write, for example, app_mention,message.im"
+        )
     return names
 
 
 def _positive(duration: timedelta) -> timedelta:
     if not duration:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be longer than 0")
     return duration
 
 
@@ -42,57 +44,57 @@ Size = Annotated[ByteSize, AfterValidator(_not_empty)]
 
 
 class IngestSettings(ServiceSettings):
-    """What ingest reads beside what every service does."""
+    """Ingest's settings, beside those of every service."""
 
     port: Port = Field(8080, validation_alias="SURELANE_PORT")
     """The public port, where Slack posts."""
 
     signing_secret: SecretStr = Field(validation_alias="SLACK_SIGNING_SECRET")
-    """The app's signing secret; during a rotation the old and the new one, separated by a comma."""
+    """The app's signing secret. During a rotation: the new and the old one, separated by a comma."""
 
     event_types: Annotated[
         frozenset[str], NoDecode, BeforeValidator(_split), AfterValidator(_event_types)
     ] = Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
-    """Which of the events Slack sends are taken, by the names of Slack's subscriptions, separated by commas. """
+    """The event types to take, by the names of Slack's subscriptions, separated by commas."""
 
     max_body: Size = Field(ByteSize(1024 * 1024), validation_alias="SURELANE_MAX_BODY")
-    """The largest body taken, in bytes or as ``1MiB``. Larger ones are answered 413."""
+    """The largest body, in bytes or as ``1MiB``. Larger ones are answered 413."""
 
     body_memory: Size = Field(ByteSize(64 * 1024 * 1024), validation_alias="SURELANE_BODY_MEMORY")
-    """What the bodies of all unanswered requests may take together. Requests beyond it are answered 503."""
+    """The most memory for the bodies of all unanswered requests. Requests beyond it are answered 503."""
 
     connections: int = Field(512, ge=16, validation_alias="SURELANE_CONNECTIONS")
-    """Connections to the public port at most. Beyond it the oldest closes that carried no signed request."""
+    """The most connections to the public port. Beyond it, the oldest without a signed request is closed."""
 
     buffer: int = Field(2000, ge=1, validation_alias="SURELANE_BUFFER")
-    """Events waiting for the database at most. Requests beyond it are answered 503."""
+    """The most events that wait for the database. Requests beyond it are answered 503."""
 
     database_budget: Positive = Field(timedelta(seconds=2), validation_alias="SURELANE_DATABASE_BUDGET")
-    """How long a request waits for its commit before it is answered 503. Slack gives up after three seconds. """
+    """How long a request waits for its commit before it is answered 503. Slack gives up after three seconds."""
 
     drain_timeout: Positive = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
-    """How long requests may take to finish once the service has been told to stop."""
+    """How long requests may take to finish after SIGTERM."""
 
     api_token: SecretStr | None = Field(None, validation_alias="SURELANE_API_TOKEN")
-    """The bearer token of the operator's API on the private port; the API is off where none is set."""
+    """The bearer token of the operator's API on the private port. Without one, the API is off."""
 
     api_hosts: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
         frozenset(), validation_alias="SURELANE_API_HOSTS"
     )
-    """Names under which the operator's API may be asked, beside addresses and names of this machine or cluster."""
+    """Host names for the operator's API, beside addresses and the names of this machine or cluster."""
 
     operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
-    """Where the operator's API connects, as a member of ``agent_operator``; ``DATABASE_URL`` where none is set."""
+    """The database URL of the operator's API, for a member of ``agent_operator``. Default: ``DATABASE_URL``."""
 
     trigger_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_TRIGGER_SECRETS")
-    """Whose webhooks are taken at ``/v1/triggers/{name}``: ``name=whsec_…|whsec_…,name2=…``, several in a rotation."""
+    """The senders of webhooks at ``/v1/triggers/{name}``: ``name=whsec_…,name2=whsec_…|whsec_…``, two in a rotation."""
 
     dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
-    """The remote agents that may answer at ``/v1/dispatch/{id}``, in the same form."""
+    """The remote agents that may answer at ``/v1/dispatch/{id}``, in the form of :attr:`trigger_secrets`."""
 
     @property
     def signing_secrets(self) -> list[str]:
-        """The signing secrets, any of which may have signed a request."""
+        """The signing secrets. Any of them may sign a request."""
         return [part.strip() for part in self.signing_secret.get_secret_value().split(",") if part.strip()]
 
     @model_validator(mode="after")

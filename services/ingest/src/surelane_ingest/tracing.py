@@ -1,7 +1,7 @@
-"""The span of each HTTP request, and what a ``send`` span says of its event.
+"""Make the span of each HTTP request, and describe events on their ``send`` spans.
 
-By the HTTP semantic conventions, and no more of a request than its method, its path and how it was answered: queries,
-headers and hosts are whatever the caller put there.
+Spans follow OpenTelemetry's HTTP semantic conventions. Of a request they carry only its method, path and status: the
+caller chooses queries, headers and hosts freely, so they may hold secrets.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,19 +12,19 @@ from aiohttp.typedefs import Handler
 from opentelemetry.trace import Span, SpanKind
 
 from surelane.trace_context import span_context_of
-from surelane_ingest.lane import Answer, NotStored
+from surelane_ingest.writer import Answer, NotStored
 from surelane_service.telemetry.spans import Shape, Tracer, failed, running
 
 RETRY = "X-Slack-Retry-Num"
 OTHER = "_OTHER"
 MAX_PATH = 200
-"""Characters of a path that a span says at most."""
+"""The most characters of a path on a span."""
 
 
 def traced(tracer: Tracer, routes: Iterable[web.RouteDef]) -> Iterator[web.RouteDef]:
-    """Routes whose handlers answer within a span of their own, where it is sampled.
+    """Wrap the handlers of ``routes``, so that each answers within a span of its own.
 
-    Around each handler rather than a middleware: what the spans of a route have in common is known beforehand.
+    This is no middleware: per route, the name and most attributes of the span are made once.
     """
     for route in routes:
         yield web.RouteDef(route.method, route.path, _within_span(tracer, route), route.kwargs)
@@ -39,7 +39,7 @@ def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
         return Shape(f"{method} {route.path}", SpanKind.SERVER, attributes)
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        # Linked, not continued: any client could otherwise choose the trace and have each of its requests sampled.
+        # Linked, not continued. Otherwise any client could choose the trace and have each of its requests sampled.
         remote = span_context_of(request.headers.get("traceparent"))
         shape = shape_of(request.method if request.method in hdrs.METH_ALL else OTHER)
         span = tracer.start(shape, links=[remote] if remote else [])
@@ -55,7 +55,7 @@ def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
 
 
 def _bounded(path: str) -> str:
-    """A path as an exporter can encode it: a client may send any bytes."""
+    """Return a path that an exporter can encode: a client may send any bytes."""
     return path[:MAX_PATH].encode("utf-8", "replace").decode()
 
 
@@ -66,13 +66,13 @@ def _answered(span: Span, status: int) -> None:
 
 
 def delivered(span: Span, retry: str | None) -> None:
-    """Notes the number of Slack's retry, as Slack's header gives it."""
+    """Record the number of Slack's retry, from its header :data:`RETRY`."""
     if retry is not None and retry.isascii() and retry.isdigit():
         span.set_attribute("surelane.slack.retry_num", int(retry[:9]))
 
 
 def answered(span: Span, answer: Answer) -> None:
-    """Notes on a ``send`` span what became of its event."""
+    """Record on a ``send`` span whether its event was stored."""
     if isinstance(answer, NotStored):
         failed(span, answer.name.lower())
     else:

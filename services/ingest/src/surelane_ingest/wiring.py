@@ -1,4 +1,4 @@
-"""Builds the service from its settings, and takes it down in the order that loses nothing."""
+"""Build ingest from its settings, run it, and stop it in the order that loses nothing."""
 
 import asyncio
 import gc
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aiohttp import web
+from pydantic import SecretStr
 
 from surelane import __version__
-from surelane_ingest.app import Drain, SlackApp
-from surelane_ingest.body import Bodies
+from surelane.calls import Pool
+from surelane_ingest.app import App, Drain
 from surelane_ingest.connections import Connections
-from surelane_ingest.http_server import server_options
-from surelane_ingest.readiness import Readiness
-from surelane_ingest.refusals import Refusals
+from surelane_ingest.envelope import Subscriptions
+from surelane_ingest.limits import Refusals, server_options
+from surelane_ingest.request import Bodies, Signatures
 from surelane_ingest.settings import IngestSettings
-from surelane_ingest.signature import Signatures
-from surelane_ingest.subscriptions import Subscriptions
+from surelane_ingest.slack import slack_urls
 from surelane_ingest.tracing import traced
-from surelane_ingest.triggers import CONNECTIONS as TRIGGER_CONNECTIONS
-from surelane_ingest.triggers import TriggersApp
+from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
+from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
 from surelane_operator.api.api import OperatorApi, routes_switched_off
 from surelane_service.intake import Intake
@@ -34,14 +34,14 @@ from surelane_service.telemetry.spans import Tracer
 from surelane_service.watch import Watch
 
 SERVICE = "surelane-ingest"
-CONNECTIONS = FLUSHERS + 1 + TRIGGER_CONNECTIONS
-"""One a flusher, one for the readiness probe, and those of webhooks and remote agents' answers."""
+CONNECTIONS = FLUSHERS + 1 + WEBHOOK_CONNECTIONS
+"""One connection per flusher, one for the readiness probe, and those of webhooks and remote agents' answers."""
 _logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Ingest:
-    """A running service: its ports, what it holds, and the switch that starts the drain."""
+    """A running service: its ports, its writer and bodies, and the switch that starts the drain."""
 
     port: int
     private_port: int
@@ -51,11 +51,11 @@ class Ingest:
 
 
 async def main(stop: asyncio.Event) -> None:
-    """Runs the service until ``stop`` is set, then finishes what it took."""
+    """Run the service until ``stop`` is set, then finish the requests it took."""
     settings = load_settings(IngestSettings)
     configure_logs(SERVICE, settings.log_level)
     telemetry = configure_telemetry(SERVICE, __version__)
-    # What was imported stays for ever. The garbage collector would go through it every second, for 30 ms that all wait.
+    # Freeze imported objects: a full collection would stall every request for about 30 ms, about once per second.
     gc.collect()
     gc.freeze()
     try:
@@ -69,10 +69,10 @@ async def main(stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def running(settings: IngestSettings, tracer: Tracer | None = None) -> AsyncIterator[Ingest]:
-    """Runs the service for the length of the block.
+    """Run the service for the length of the block.
 
-    At its end the public port closes first and its requests finish, within the drain timeout; then the writer
-    ends, then the private port, which says until then that the service is not ready.
+    At its end the public port closes first, and its requests finish within the drain timeout. Then the writer ends.
+    The private port ends last; until then ``/readyz`` answers that the service is not ready.
 
     Raises:
         SettingsError: a port is taken, or the database's URL is not one.
@@ -83,7 +83,7 @@ async def running(settings: IngestSettings, tracer: Tracer | None = None) -> Asy
         _operator_routes(settings) as operator_routes,
         _watching(settings),
         _serving_private(settings, connections, drain, operator_routes) as private_port,
-        Writer(connections, budget=settings.database_budget, buffer=settings.buffer) as writer,
+        Writer(connections, buffer=settings.buffer) as writer,
         _serving_public(settings, bodies, connections, writer, drain, tracer) as port,
     ):
         try:
@@ -93,56 +93,59 @@ async def running(settings: IngestSettings, tracer: Tracer | None = None) -> Asy
 
 
 @asynccontextmanager
-async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
+async def _pool(
+    url: SecretStr,
+    max_size: int,
+    *,
+    service: str = SERVICE,
+    statement_timeout: timedelta,
+    connect_timeout: timedelta = timedelta(seconds=5),
+) -> AsyncIterator[Pool]:
     pool = await create_pool(
-        settings.database_url.get_secret_value(),
-        service=SERVICE,
-        max_size=CONNECTIONS,
-        statement_timeout=settings.database_budget,
-        connect_timeout=settings.database_budget,
+        url.get_secret_value(),
+        service=service,
+        max_size=max_size,
+        statement_timeout=statement_timeout,
+        connect_timeout=connect_timeout,
     )
     try:
-        yield Connections(pool, settings.database_budget)
+        yield pool
     finally:
         await close_pool(pool)
+
+
+@asynccontextmanager
+async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
+    budget = settings.database_budget
+    async with _pool(
+        settings.database_url, CONNECTIONS, statement_timeout=budget, connect_timeout=budget
+    ) as pool:
+        yield Connections(pool, budget)
 
 
 @asynccontextmanager
 async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.AbstractRouteDef]]:
-    """The operator's API, where a token is set; it has connections of its own, so that it cannot hold up Slack."""
+    """Yield the operator's API, which is off without a token. Its own connections keep it from delaying Slack."""
     if settings.api_token is None:
         yield routes_switched_off()
         return
-    pool = await create_pool(
-        (settings.operator_database_url or settings.database_url).get_secret_value(),
-        service=f"{SERVICE}-api",
-        max_size=2,
-        statement_timeout=timedelta(seconds=15),
-    )
-    try:
+    url = settings.operator_database_url or settings.database_url
+    async with _pool(url, 2, service=f"{SERVICE}-api", statement_timeout=timedelta(seconds=15)) as pool:
         yield OperatorApi(pool, settings.api_token.get_secret_value()).routes()
-    finally:
-        await close_pool(pool)
 
 
 @asynccontextmanager
 async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
-    """Shows the queue's figures; on a connection of its own, as measuring may take longer than Slack can wait."""
-    pool = await create_pool(
-        settings.database_url.get_secret_value(),
-        service=SERVICE,
-        max_size=1,
-        statement_timeout=timedelta(seconds=30),
-    )
-    watch = Watch(Intake(pool))
-    watch.publish()
-    running = asyncio.create_task(watch.run())
-    try:
-        yield
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-        await close_pool(pool)
+    """Publish the queue's figures. Measuring may take longer than Slack waits, so it has its own connection."""
+    async with _pool(settings.database_url, 1, statement_timeout=timedelta(seconds=30)) as pool:
+        watch = Watch(Intake(pool))
+        watch.publish()
+        task = asyncio.create_task(watch.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
 
 def _serving_private(
@@ -151,9 +154,11 @@ def _serving_private(
     drain: Drain,
     operator_routes: list[web.AbstractRouteDef],
 ) -> AbstractAsyncContextManager[int]:
-    readiness = Readiness(connections, lambda: drain.started, settings.database_budget)
+    async def unready() -> str | None:
+        return "stopping" if drain.started else await connections.unready()
+
     return serving(
-        private_app(readiness.unready, operator_routes, settings.api_hosts),
+        private_app(unready, operator_routes, settings.api_hosts),
         settings.private_port,
         setting="SURELANE_PRIVATE_PORT",
         host=settings.private_address,
@@ -170,34 +175,27 @@ async def _serving_public(
     drain: Drain,
     tracer: Tracer | None,
 ) -> AsyncIterator[int]:
-    refusals, limit = Refusals(), ConnectionLimit(settings.connections)
-    slack = SlackApp(
-        signatures=Signatures(settings.signing_secrets),
-        subscriptions=Subscriptions(settings.event_types),
+    refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Turns(connections)
+    app = App(
+        [
+            *slack_urls(
+                Signatures(settings.signing_secrets), Subscriptions(settings.event_types), writer, tracer
+            ),
+            TriggerUrl(settings.trigger_secrets, call, writer.metrics, tracer),
+            AnswerUrl(settings.dispatch_secrets, call),
+        ],
         bodies=bodies,
-        writer=writer,
-        drain=drain,
-        refusals=refusals,
-        connections=limit,
-        tracer=tracer,
-    )
-    triggers = TriggersApp(
-        triggers=settings.trigger_secrets,
-        dispatch=settings.dispatch_secrets,
-        bodies=bodies,
-        database=connections,
-        budget=settings.database_budget,
         metrics=writer.metrics,
         drain=drain,
         refusals=refusals,
         connections=limit,
-        tracer=tracer,
     )
-    app = web.Application(client_max_size=settings.max_body)
-    routes = [*triggers.routes(), *slack.routes()]
-    app.add_routes(traced(tracer, routes) if tracer else routes)
+    public = web.Application(client_max_size=settings.max_body)
+    public.add_routes(traced(tracer, app.routes()) if tracer else app.routes())
     options = server_options(settings.drain_timeout, refusals)
-    serve = serving(app, settings.port, setting="SURELANE_PORT", host=settings.host, limit=limit, **options)
+    serve = serving(
+        public, settings.port, setting="SURELANE_PORT", host=settings.host, limit=limit, **options
+    )
     try:
         async with serve as port:
             yield port

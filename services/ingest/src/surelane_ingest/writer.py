@@ -1,20 +1,21 @@
-"""Group commit: events that arrive while an insert is under way share the next one, so nothing waits for a timer.
+"""Group commit: events that arrive during an insert share the next one, so no event waits for a timer.
 
-Flushers take everything that waits and insert it in one round trip. A batch that PostgreSQL refuses says that
-one of its events is bad or blocked, not which: its events go on to a second lane where each is inserted
-alone, so that it neither fails nor delays the others. Events are keyed, so inserting one again after an
-unclear failure is harmless.
+A flusher takes everything that waits and inserts it in one round trip. When PostgreSQL refuses a batch, it does not
+say which event is bad or blocked. The events then move to a second lane, which inserts each alone, so that one bad
+event neither fails nor delays the others. Events have natural keys, so inserting one again is harmless.
 """
 
 import asyncio
 import time
-from datetime import timedelta
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Self
 
 from surelane.calls import Connection
 from surelane.events import Inserted
-from surelane_ingest.connections import Connections
-from surelane_ingest.lane import Answer, Lane, NotStored, Pending
+from surelane_ingest.connections import Connections, never_storable
 from surelane_ingest.metrics import Metrics
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
@@ -22,41 +23,107 @@ from surelane_service.pool import RETRYABLE, UNAVAILABLE
 
 MAX_BATCH = 500
 FLUSHERS = 6
-"""Two for batches, four for events on their own."""
+"""Two for batches, four for single events."""
 
 _PATIENCE = 0.1
-"""Seconds after which an event that no flusher has taken is the second flusher's."""
+"""Seconds after which the second flusher takes an event that the first has not taken."""
 
 _PAUSE = 0.1
-"""Seconds before the database is tried again."""
+"""Seconds between two tries of a database that is away."""
+
 _LOCK_NOT_AVAILABLE = "55P03"
-_NEVER_STORABLE = ("22", "23", "54")
-"""SQLSTATE classes that speak of the event itself: data exception, constraint violation, limit exceeded."""
 
 _logger = get_logger(__name__)
 
 
-class Writer:
-    """Stores events. Use it as a context manager: its flushers run for the length of the block."""
+class NotStored(StrEnum):
+    """Why an event was not stored, or is not known to be."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        *,
-        budget: timedelta,
-        buffer: int,
-        max_batch: int = MAX_BATCH,
-    ) -> None:
-        """Makes a writer.
+    UNAVAILABLE = "the database did not answer in time"
+    FULL = "too many events wait for the database"
+    BLOCKED = "another transaction holds this event"
+    REFUSED = "the database takes no events"
+    UNSTORABLE = "the database cannot hold this event"
+    """The only reason that another try cannot remove."""
+
+
+Answer = Inserted | NotStored
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An event whose request has waited for its answer since ``since``, by the event loop's clock."""
+
+    body: str
+    key: str | None
+    traceparent: str | None
+    since: float
+    answer: asyncio.Future[Answer]
+
+    def settle(self, answer: Answer) -> None:
+        """Answer the request, if it still waits."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+class Lane:
+    """Waiting events, first in, first out. A flusher takes ``limit`` of them at a time."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: deque[Pending] = deque()
+        self._arrived = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, events: Iterable[Pending]) -> None:
+        """Add events behind the others."""
+        self._waiting.extend(events)
+        self._arrived.set()
+
+    def put_back(self, events: list[Pending]) -> None:
+        """Add events that were taken before the others."""
+        self._waiting.extendleft(reversed(events))
+        self._arrived.set()
+
+    async def take(self, patience: float = 0.0) -> list[Pending]:
+        """Take all events, up to the limit, once the first has waited for ``patience`` seconds."""
+        loop = asyncio.get_running_loop()
+        batch: list[Pending] = []
+        while not batch:
+            while not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            fresh = self._waiting[0].since + patience - loop.time()
+            if patience and fresh > 0:
+                await asyncio.sleep(fresh)
+            else:
+                batch = self._pop()
+        return batch
+
+    def _pop(self) -> list[Pending]:
+        batch: list[Pending] = []
+        while self._waiting and len(batch) < self._limit:
+            pending = self._waiting.popleft()
+            if not pending.answer.done():  # otherwise its request has gone
+                batch.append(pending)
+        return batch
+
+
+class Writer:
+    """Store events. Use it as a context manager: its flushers run for the length of the block."""
+
+    def __init__(self, connections: Connections, *, buffer: int, max_batch: int = MAX_BATCH) -> None:
+        """Make a writer.
 
         Args:
-            connections: lends each flusher a connection, :data:`FLUSHERS` at most.
-            budget: how long an event may wait for its commit, waiting for its turn included.
-            buffer: how many events may wait.
-            max_batch: events a batch at most.
+            connections: lends each flusher a connection. Their budget also bounds an event's wait for its commit.
+            buffer: the most events that may wait.
+            max_batch: the most events per batch.
         """
         self._connections = connections
-        self._budget = budget.total_seconds()
+        self._budget = connections.budget
         self._buffer = buffer
         self._shared = Lane(max_batch)
         self._alone = Lane(1)
@@ -66,12 +133,12 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """How many events wait for a flusher."""
+        """The number of events that wait for a flusher."""
         return len(self._shared) + len(self._alone)
 
     async def __aenter__(self) -> Self:
-        # One flusher does best: batches side by side are smaller, and wait for one another in the database.
-        # The second steps in when the first is held up, by a lock that one of its events waits for.
+        # One flusher is best: batches side by side are smaller and wait for each other in the database. The second
+        # takes over while a lock that one event waits for holds up the first.
         lanes = [(self._shared, 0.0), (self._shared, _PATIENCE), *[(self._alone, 0.0)] * (FLUSHERS - 2)]
         self._flushers = [asyncio.create_task(self._flush_forever(*lane)) for lane in lanes]
         return self
@@ -81,12 +148,12 @@ class Writer:
             flusher.cancel()
         await asyncio.gather(*self._flushers, return_exceptions=True)
 
-    async def store(self, body: str, key: str, traceparent: str | None = None) -> Answer:
-        """Stores an event; returns once it is committed, or why it is not known to be within the budget.
+    async def store(self, body: str, key: str | None, traceparent: str | None = None) -> Answer:
+        """Store an event. Return after its commit, or with the reason once the budget is spent.
 
         Args:
             body: JSON text of an object.
-            key: its natural key, by which duplicates are found.
+            key: its natural key, by which duplicates are found; ``None``: the database derives it.
             traceparent: the span that stores it.
         """
         if self.waiting >= self._buffer:
@@ -106,16 +173,16 @@ class Writer:
             try:
                 async with self._connections.lend() as connection:
                     while await self._flush(connection, lane, batch):
-                        batch = []  # answered: nothing that happens now may put it back
+                        batch = []  # answered: a later failure must not add it again
                         batch = await lane.take(patience)
                     connection.terminate()
-            except Exception as error:  # noqa: BLE001 - a flusher outlives whatever befalls a connection
+            except Exception as error:  # noqa: BLE001 - a flusher survives every failure of a connection
                 lane.put_back(batch)
                 self._report(type(error).__name__)
                 await asyncio.sleep(_PAUSE)
 
     async def _flush(self, connection: Connection, lane: Lane, batch: list[Pending]) -> bool:
-        """Inserts a batch and answers its events, or passes them on; returns whether the connection is still of use."""
+        """Insert a batch; answer its events, or move them. Return whether the connection is still of use."""
         started = time.perf_counter()
         failure = ""
         try:
@@ -123,7 +190,7 @@ class Writer:
         except UNAVAILABLE as error:
             failure = type(error).__name__
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, every event of the batch gets its answer
+        except Exception as error:  # noqa: BLE001 - every event of the batch gets its answer
             failure = type(error).__name__
             return self._separate(lane, batch, error)
         else:
@@ -150,12 +217,13 @@ class Writer:
             for pending in batch:
                 pending.settle(reason)
         if reason is NotStored.REFUSED:
-            # Of the whole database, not of an event: read-only since a failover, say. Another connection may do better.
+            # The reason is the database, not the event: it may be read-only after a failover. Another connection may
+            # lead to another server.
             self._report(type(error).__name__)
         return reason is not NotStored.REFUSED
 
     def _report(self, error: str | None) -> None:
-        """Says once that the database went away, and once that it is back."""
+        """Log once that the database went away, and once that it is back."""
         if error is None and not self._working:
             _logger.info("the database takes events again")
         elif error is not None and self._working:
@@ -164,10 +232,9 @@ class Writer:
 
 
 def _reason(error: Exception) -> NotStored | None:
-    """Why an event was not stored on its own; ``None``: it may be sent again at once."""
+    """Return why a single event was not stored; ``None``: it may be sent again at once."""
     if isinstance(error, RETRYABLE):
         return None
-    sqlstate = str(getattr(error, "sqlstate", None) or "")
-    if sqlstate == _LOCK_NOT_AVAILABLE:
+    if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
         return NotStored.BLOCKED
-    return NotStored.UNSTORABLE if sqlstate[:2] in _NEVER_STORABLE else NotStored.REFUSED
+    return NotStored.UNSTORABLE if never_storable(error) else NotStored.REFUSED

@@ -12,7 +12,7 @@ from surelane_service.engine import DEFAULT_MAX_ATTEMPTS
 from surelane_service.settings import DEMO_BOT_TOKEN
 from surelane_worker.remote_agents.settings import DispatchSettings
 
-BUILT_IN_HANDLERS = "surelane_worker.builtin.built_in:handlers"
+BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
 
 
 def _name() -> str:

@@ -25,14 +25,13 @@ from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.wakeup import Wakeup
-from surelane_worker.duties.announce import Announcer
-from surelane_worker.duties.cron import CronDuty
-from surelane_worker.duties.rescue import rescue
-from surelane_worker.duties.sweep import Sweep
+from surelane_worker.duties.announcer import Announcer
+from surelane_worker.duties.rescuer import Rescuer
+from surelane_worker.duties.scheduler import Scheduler
+from surelane_worker.duties.sweeper import Sweeper
 from surelane_worker.handling.context import Services
 from surelane_worker.handling.handler import Handler
-from surelane_worker.handling.load import load_handlers
-from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.registry import Handlers, load_handlers
 from surelane_worker.leasing.capacity import Capacity
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.observing.metrics import Metrics
@@ -140,9 +139,9 @@ async def _serve(
     observer: Observer,
 ) -> None:
     worker = assemble(settings, handlers, pools, slack, observer)
-    engine = Engine(pools.looks)
+    queue = Engine(pools.looks)
     worker.watch.publish()
-    readiness = Readiness(engine, stop.is_set, worker.claimer.is_claiming)
+    readiness = Readiness(queue, stop.is_set, worker.claimer.is_claiming)
     app = private_app(readiness.unready)
     limit = ConnectionLimit(PRIVATE_CONNECTIONS)
     async with serving(
@@ -152,7 +151,7 @@ async def _serve(
         host=settings.private_address,
         limit=limit,
     ) as port:
-        await until_schema_fits(engine, stop)
+        await until_schema_fits(queue, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with beside(*worker.duties()):
@@ -174,11 +173,11 @@ class Worker:
     leases: Leases
     listener: Listener
     poller: Poller
-    sweep: Sweep
-    cron: CronDuty
+    sweeper: Sweeper
+    scheduler: Scheduler
+    rescuer: Rescuer
     watch: Watch
     announcer: Announcer
-    sweeps: Engine
     kinds: list[str]
 
     def duties(self) -> "list[Duty]":
@@ -188,14 +187,11 @@ class Worker:
             self.leases.keep,
             self.watch.run,  # before the first poll, which fetches its figures
             self.poller.run,
-            self.sweep.run,
-            self.cron.run,
-            self._rescue,
+            self.sweeper.run,
+            self.scheduler.run,
+            self.rescuer.run,
             self.announcer.run,
         ]
-
-    async def _rescue(self) -> None:
-        await rescue(self.sweeps)
 
     async def drain(self, within: float) -> None:
         """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
@@ -239,15 +235,8 @@ def assemble(
     )
     claimer = Claimer(settings, listener, cursors, wakeup, slots, observer)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
-    sweep = Sweep(
-        sweeps,
-        list(handlers),
-        metrics,
-        max_vt_age=settings.max_vt_age,
-        interval=settings.sweep_interval,
-        claiming_for=claimer.claiming_for,
-    )
-    cron = CronDuty(looks, registered.schedules(), metrics)
+    sweeper = Sweeper(sweeps, settings, list(handlers), metrics, claimer.claiming_for)
+    scheduler = Scheduler(looks, registered.schedules(), metrics)
     poller = Poller(
         looks,
         list(handlers),
@@ -255,13 +244,11 @@ def assemble(
         wakeup,
         interval=settings.poll_interval,
         max_attempts=settings.max_attempts,
-        on_cron=cron.due_in,
+        on_cron=scheduler.due_in,
     )
     watch = Watch(poller)
     kinds = sorted(handlers)
-    announcer = Announcer(
-        listener, Engine(pools.leases), settings.name, kinds, watch.clock_offset, settings.max_attempts
-    )
+    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset)
     return Worker(
         claimer=claimer,
         slots=slots,
@@ -269,11 +256,11 @@ def assemble(
         leases=leases,
         listener=listener,
         poller=poller,
-        sweep=sweep,
-        cron=cron,
+        sweeper=sweeper,
+        scheduler=scheduler,
+        rescuer=Rescuer(sweeps),
         watch=watch,
         announcer=announcer,
-        sweeps=sweeps,
         kinds=kinds,
     )
 

@@ -1,1 +1,1 @@
-"""``surelane``: what an operator asks and does, from a terminal or a script."""
+"""``surelane``: the operator's command, for terminals and scripts."""

@@ -1,4 +1,4 @@
-"""``python -m surelane_operator.cli``: the same as the ``surelane`` command."""
+"""Run the ``surelane`` command as ``python -m surelane_operator.cli``."""
 
 from surelane_operator.cli.command import app
 

@@ -1,4 +1,7 @@
-"""The commands. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away or too old."""
+"""The ``surelane`` command.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away, too old, or refuses the role.
+"""
 
 import time
 from collections import Counter
@@ -16,14 +19,14 @@ from surelane_operator.cli import cron, kinds
 from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate
 from surelane_operator.cli.output import show_json, show_table
-from surelane_operator.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
+from surelane_operator.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
 from surelane_operator.operations import STATUSES, Filter, Operations
 from surelane_operator.timeline import story_of, trace_of
 from surelane_service.telemetry.spans import trace_id_of
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
 jobs = typer.Typer(help="Find events, and see why one waits.", no_args_is_help=True)
-events = typer.Typer(help="One event's story; requeue and cancel.", no_args_is_help=True)
+events = typer.Typer(help="Show one event's history; requeue and cancel events.", no_args_is_help=True)
 app.add_typer(jobs, name="jobs")
 app.add_typer(events, name="events")
 app.add_typer(kinds.app, name="kinds")
@@ -32,10 +35,7 @@ app.command()(enqueue)
 app.command()(orchestrate)
 app.command()(doctor)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-Key = Annotated[
-    str, typer.Argument(help="An event's id, or its natural key: Slack's event_id, a schedule's key.")
-]
+Key = Annotated[str, typer.Argument(help="An event's id or natural key, such as Slack's event_id.")]
 Result = TypeVar("Result")
 
 _COLUMNS = ("id", "kind", "status", "attempts", "run_at", "enqueued_at", "finished_at", "item_key", "error")
@@ -55,17 +55,24 @@ def main(
 def list_jobs(
     database: Database,
     status: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(STATUSES)}; repeatable.")
+        list[str] | None,
+        typer.Option(help=f"Only events that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}; repeatable."),
     ] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="A kind; repeatable.")] = None,
-    key: Annotated[str | None, typer.Option(help="An item key, a group key or a dedupe key.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="Enqueued, or ended, at or after.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Enqueued, or ended, before.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    kind: Annotated[list[str] | None, typer.Option(help="Only this kind; repeatable.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Only events with this item key, group key or dedupe key.")
+    ] = None,
+    since: Annotated[
+        datetime | None, typer.Option(help="Only events that were enqueued, or ended, at or after this.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="Only events that were enqueued, or ended, before this.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show this many at most.")] = 20,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option(help="Show it again every two seconds.")] = False,
+    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
 ) -> None:
-    """Events, newest first: live ones, then ended ones."""
+    """List events, newest first: live ones, then ended ones."""
     which = _filter(status, kind, key, since, until)
 
     def show() -> None:
@@ -80,13 +87,13 @@ def list_jobs(
 
 @jobs.command("show")
 def show_job(key: Key, database: Database) -> None:
-    """One event, whole, as JSON."""
+    """Show all fields of one event, as JSON."""
     show_json(_find(database, key))
 
 
 @jobs.command("why")
 def why(key: Key, database: Database, as_json: Json = False) -> None:
-    """Why an event is not running."""
+    """Say why an event is not running."""
     identity = _find(database, key)["id"]
     found = run(database, lambda operations, _: operations.why(identity))
     if found is None:
@@ -96,7 +103,7 @@ def why(key: Key, database: Database, as_json: Json = False) -> None:
 
 @events.command("history")
 def history(key: Key, database: Database, as_json: Json = False) -> None:
-    """The story of one event: when it came, each claim, failure and change, and how it ended."""
+    """Show the history of one event: when it came, each claim, failure and change, and how it ended."""
     job = _find(database, key)
     steps = [asdict(step) for step in story_of(job)]
     if as_json:
@@ -118,15 +125,21 @@ def history(key: Key, database: Database, as_json: Json = False) -> None:
 def requeue(
     database: Database,
     keys: Annotated[list[str] | None, typer.Argument(help="Ids or natural keys.")] = None,
-    status: Annotated[list[str] | None, typer.Option(help="Instead of keys: all that ended so.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="With --status: of this kind.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="With --status: ended at or after.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="With --status: ended before.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="With --status: this many at most.")] = 100,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Instead of keys: all events that ended with this status.")
+    ] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="With --status: only this kind; repeatable.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option(help="With --status: only events that ended at or after this.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="With --status: only events that ended before this.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="With --status: change this many at most.")] = 100,
 ) -> None:
-    """Moves ended events back into the queue, with all their attempts before them; many in steps."""
+    """Move ended events back into the queue, with all their attempts again."""
     if bool(keys) == bool(status):
-        raise failed("give events, or --status to requeue all that ended so", EXIT_USAGE)
+        raise failed("give events, or --status to requeue all events that ended with it", EXIT_USAGE)
     ids = [_find(database, key)["id"] for key in keys or ()]
     which = _filter(status, kind, None, since, until)
 
@@ -138,7 +151,7 @@ def requeue(
         f"requeued {len(moved)}" + (f": {', '.join(map(str, moved))}" if 0 < len(moved) <= 100 else "")
     )
     if not moved and ids:
-        raise failed("they have not ended, or their keys are live again", EXIT_FAILED)
+        raise failed("the events have not ended, or their keys are live again", EXIT_FAILED)
 
 
 @events.command("cancel")
@@ -146,16 +159,20 @@ def cancel(
     database: Database,
     key: Annotated[str | None, typer.Argument(help="An id or a natural key.")] = None,
     status: Annotated[
-        list[str] | None, typer.Option(help="Instead of a key: all that are so, such as pending.")
+        list[str] | None, typer.Option(help="Instead of a key: all events with this status, such as pending.")
     ] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="With --status: of this kind.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="With --status: enqueued at or after.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="With --status: enqueued before.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="With --status: this many at most.")] = 100,
+    kind: Annotated[list[str] | None, typer.Option(help="With --status: only this kind; repeatable.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option(help="With --status: only events that were enqueued at or after this.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="With --status: only events that were enqueued before this.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="With --status: change this many at most.")] = 100,
 ) -> None:
-    """Cancels events, many in steps. A running one goes on, and is not tried again."""
+    """Cancel events. A running event finishes this attempt and gets no other."""
     if (key is None) == (not status):
-        raise failed("give an event, or --status to cancel all that are so", EXIT_USAGE)
+        raise failed("give an event, or --status to cancel all events that have it", EXIT_USAGE)
     if key is None:
         which = _filter(status, kind, None, since, until)
         answers = run(database, lambda operations, _: operations.cancel_all(which, limit), within=None)
@@ -173,9 +190,9 @@ def cancel(
 def stats(
     database: Database,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option(help="Show it again every two seconds.")] = False,
+    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
 ) -> None:
-    """Events by kind and state, and the workers."""
+    """Count events by kind and state, and list the workers."""
 
     async def work(
         operations: Operations, _: Connection
@@ -201,12 +218,13 @@ def stats(
 
 @app.command()
 def trace(
-    key: Annotated[str, typer.Argument(help="Slack's event_id, another natural key, or the queue's id.")],
+    key: Annotated[str, typer.Argument(help="Slack's event_id, another natural key, or the event's id.")],
     url: Annotated[
-        str | None, typer.Option(envvar="SURELANE_TRACE_URL", help="A link's template with {trace_id} in it.")
+        str | None,
+        typer.Option(envvar="SURELANE_TRACE_URL", help="A URL with {trace_id} in it, to print a link."),
     ] = None,
 ) -> None:
-    """The id of an event's trace, computed from its key alone; with a template, a link to it."""
+    """Print the id of an event's trace, computed from its key alone, and a link to it."""
     trace_id = f"{trace_id_of(key):032x}"
     typer.echo(trace_id)
     if url:
@@ -241,7 +259,7 @@ def _filter(
 ) -> Filter:
     for status in statuses or ():
         if status not in STATUSES:
-            raise failed(f"{status} is not a status: {', '.join(STATUSES)}", EXIT_USAGE)
+            raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", EXIT_USAGE)
     return Filter(statuses or None, kinds or None, key, _aware(since), _aware(until))
 
 

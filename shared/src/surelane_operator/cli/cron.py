@@ -1,21 +1,20 @@
 """``surelane cron``: named schedules."""
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
 import typer
 
 from surelane_operator.cli.output import show_json, show_table
-from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, failed, run
+from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
 from surelane_service.cron import CatchUp, Cron
 
-app = typer.Typer(help="Named schedules.", no_args_is_help=True)
+app = typer.Typer(help="List, set and delete named schedules.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_cron(database: Database, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """The named schedules."""
+def list_cron(database: Database, as_json: Json = False) -> None:
+    """List the named schedules."""
     found = run(database, lambda operations, _: operations.list_cron())
     columns = ("name", "kind", "schedule", "time_zone", "catch_up", "paused", "next_at", "last_at")
     show_json(found) if as_json else show_table(columns, found, empty="there are no schedules")
@@ -24,33 +23,32 @@ def list_cron(database: Database, as_json: Annotated[bool, typer.Option("--json"
 @app.command("set")
 def set_cron(
     name: str,
-    kind: Annotated[str, typer.Argument(help="The kind of the jobs it enqueues.")],
-    schedule: Annotated[str, typer.Argument(help="Five cron fields, quoted: '*/5 * * * *'.")],
+    kind: Annotated[str, typer.Argument(help="The kind of the jobs that it enqueues.")],
+    schedule: Annotated[str, typer.Argument(help="Five cron fields in quotes: '*/5 * * * *'.")],
     database: Database,
-    payload: Annotated[str, typer.Option(help="A JSON object.")] = "{}",
-    time_zone: Annotated[str, typer.Option(help="Such as Europe/Berlin.")] = "UTC",
-    catch_up: Annotated[str, typer.Option(help="Of missed times, fire none, one (the last) or all.")] = "one",
-    paused: Annotated[bool, typer.Option(help="Fire nothing until it is set again without this.")] = False,
+    payload: Annotated[str, typer.Option(help="The jobs' payload, a JSON object.")] = "{}",
+    time_zone: Annotated[
+        str, typer.Option(help="The time zone of the fields, such as Europe/Berlin.")
+    ] = "UTC",
+    catch_up: Annotated[
+        str, typer.Option(help="Times to fire of those that were missed: none, one (the last) or all.")
+    ] = "one",
+    paused: Annotated[
+        bool, typer.Option(help="Fire nothing until it is set again without --paused.")
+    ] = False,
 ) -> None:
-    """Creates or changes a schedule."""
+    """Create or change a schedule."""
     if catch_up not in {"none", "one", "all"}:
-        raise failed(f"{catch_up} is not a rule: none, one or all", EXIT_USAGE)
-    body = _object(payload)
+        raise failed(f"{catch_up} is not a catch-up rule; write none, one or all", EXIT_USAGE)
+    fields = _object(payload)
     try:
-        following = Cron(schedule, time_zone).next_after(datetime.now(UTC))
+        cron = Cron(schedule, time_zone)
     except ValueError as error:
         raise failed(str(error), EXIT_USAGE) from None
-    run(
+    following = run(
         database,
         lambda operations, _: operations.set_cron(
-            name,
-            kind=kind,
-            schedule=schedule,
-            next_at=following,
-            payload=body,
-            time_zone=time_zone,
-            catch_up=cast("CatchUp", catch_up),
-            paused=paused,
+            name, cron, kind=kind, payload=fields, catch_up=cast("CatchUp", catch_up), paused=paused
         ),
     )
     typer.echo(f"{name} fires next at {following:%Y-%m-%d %H:%M} UTC" if not paused else f"{name} is paused")
@@ -58,7 +56,7 @@ def set_cron(
 
 @app.command("delete")
 def delete_cron(name: str, database: Database) -> None:
-    """Deletes a schedule; jobs it has enqueued stay."""
+    """Delete a schedule. Jobs that it has enqueued stay in the queue."""
     if not run(database, lambda operations, _: operations.delete_cron(name)):
         raise failed(f"there is no schedule {name}", EXIT_NOT_FOUND)
     typer.echo(f"{name} is deleted")

@@ -1,4 +1,4 @@
-"""``surelane doctor``: looks for what is wrong, and says what to do."""
+"""``surelane doctor``: find problems, and say what to do."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,11 +22,11 @@ _STYLES = {
 
 def doctor(
     database: Database,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
-    """Checks schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; exits with 1 on a problem.
+    """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
 
-    Any of the services' roles will do; what the role may not see is said.
+    Every service's role may run it. It reports what the role may not see as unknown.
     """
     findings = run(database, lambda _, connection: examine(database, connection))
     healthy = all(finding.level is not Level.PROBLEM for finding in findings)

@@ -1,4 +1,4 @@
-"""``surelane enqueue`` and ``surelane orchestrate``: what a person puts into the queue."""
+"""``surelane enqueue`` and ``surelane orchestrate``: jobs from a terminal."""
 
 import json
 from datetime import datetime
@@ -11,21 +11,23 @@ from surelane.queue import Queue
 from surelane_operator.cli.session import EXIT_USAGE, Database, failed, run
 from surelane_operator.operations import Operations
 
-DedupeKey = Annotated[str | None, typer.Option(help="While a job under it is pending, no other is added.")]
+DedupeKey = Annotated[str | None, typer.Option(help="Add no job while another one with this key is pending.")]
 
 
 def enqueue(
-    kind: Annotated[str, typer.Argument(help="Such as agent-turn.")],
+    kind: Annotated[str, typer.Argument(help="The job's kind, such as agent-turn.")],
     database: Database,
-    payload: Annotated[str, typer.Option(help="Any JSON value.")] = "{}",
-    run_at: Annotated[datetime | None, typer.Option(help="Not before; local time.")] = None,
+    payload: Annotated[str, typer.Option(help="The job's payload, any JSON value.")] = "{}",
+    run_at: Annotated[datetime | None, typer.Option(help="Run it no earlier than this local time.")] = None,
     key: Annotated[
-        str | None, typer.Option(help="Its natural key, to find, cancel or reschedule it by.")
+        str | None, typer.Option(help="The job's natural key, to find, cancel or reschedule it.")
     ] = None,
-    group_key: Annotated[str | None, typer.Option(help="Its entity.")] = None,
+    group_key: Annotated[
+        str | None, typer.Option(help="The job's group. One worker at a time runs a group's jobs, in order.")
+    ] = None,
     dedupe_key: DedupeKey = None,
 ) -> None:
-    """Enqueues a job; prints its id, or that of the pending one under its keys."""
+    """Enqueue a job and print its id, or the id of the pending job with its keys."""
     _enqueue(
         database,
         kind,
@@ -38,17 +40,19 @@ def enqueue(
 
 
 def orchestrate(
-    goal: Annotated[str, typer.Argument(help="What the plan is made for.")],
+    goal: Annotated[str, typer.Argument(help="The goal of the plan.")],
     database: Database,
-    subtask: Annotated[list[str] | None, typer.Option(help="Given, they are the plan; repeatable.")] = None,
+    subtask: Annotated[
+        list[str] | None, typer.Option(help="A part of the plan; repeatable. Without any, a handler plans.")
+    ] = None,
     dedupe_key: DedupeKey = None,
 ) -> None:
-    """Starts an orchestration: plan, fan out, synthesize. Prints the plan's id."""
+    """Start an orchestration (plan, fan out, synthesize) and print the plan's id."""
     payload = {"goal": goal} | ({"subtasks": subtask} if subtask else {})
     _enqueue(database, "orchestrator-plan", payload, dedupe_key=dedupe_key)
 
 
-def _enqueue(database: str, kind: str, payload: object, **options: Any) -> None:  # noqa: ANN401 - passed on, typed there
+def _enqueue(database: str, kind: str, payload: object, **options: Any) -> None:  # noqa: ANN401 - Queue.enqueue has the types
     async def work(_: Operations, connection: Connection) -> int:
         return await Queue(connection).enqueue(kind, payload, enqueued_by="surelane", **options)
 

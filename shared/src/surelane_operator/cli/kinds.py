@@ -1,4 +1,4 @@
-"""``surelane kinds``: pause and resume."""
+"""``surelane kinds``: pause and resume kinds."""
 
 from typing import Annotated
 
@@ -8,18 +8,18 @@ from surelane_operator.cli.session import Database, run
 
 app = typer.Typer(help="Pause and resume kinds.", no_args_is_help=True)
 
-Kind = Annotated[str, typer.Argument(help="Such as slack.app_mention.")]
+Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.")]
 
 
 @app.command()
 def pause(kind: Kind, database: Database) -> None:
-    """Pauses a kind: its waiting events are neither claimed nor expired; running ones end as they would."""
+    """Pause a kind: its waiting events are neither claimed nor expired. Running ones finish."""
     run(database, lambda operations, _: operations.pause(kind))
     typer.echo(f"{kind} is paused")
 
 
 @app.command()
 def resume(kind: Kind, database: Database) -> None:
-    """Resumes a kind."""
+    """Resume a kind."""
     run(database, lambda operations, _: operations.resume(kind))
     typer.echo(f"{kind} is running")

@@ -1,4 +1,4 @@
-"""What a command shows: tables for people, JSON for scripts."""
+"""The output of a command: tables for people, JSON for scripts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ _COLOURS = {
 
 
 def show_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document."""
     print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))  # noqa: T201 - the command's output
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
-    """A table of some of the rows' values; ``empty`` where there is no row."""
+    """Print a table of some columns, or the text ``empty`` when there are no rows."""
     console = Console()
     if not rows:
         console.print(empty)

@@ -1,4 +1,4 @@
-"""How a command reaches the database and ends: one connection, one exit code, one line an error."""
+"""How a command reaches the database and ends: one connection, one exit code, one line per error."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,22 +23,23 @@ Database = Annotated[
     str,
     typer.Option(
         envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"],
-        help="A libpq URI, as a member of agent_operator.",
+        help="The database's libpq URI, for a member of agent_operator.",
         show_envvar=True,
     ),
 ]
-"""The option every command has that asks the database."""
+"""The option of every command that asks the database."""
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def run(
     dsn: str, work: Callable[[Operations, Connection], Awaitable[Result]], *, within: float | None = 30
 ) -> Result:
-    """Runs ``work`` on a connection of its own; an error of the database is one line and an exit code.
+    """Run ``work`` on a connection of its own. An error becomes one line and an exit code.
 
     Args:
-        dsn: the database's.
-        work: what is done.
-        within: seconds for all of it; where ``None``, each statement has 30.
+        dsn: the database's URI.
+        work: what to do there.
+        within: seconds for all of it. ``None`` bounds each statement only, to 30 seconds.
     """
     try:
         return asyncio.run(_connected(dsn, work, within))
@@ -66,7 +67,8 @@ async def _connected(
             server_settings={"application_name": "surelane"},
             timeout=10,
             command_timeout=30,
-            statement_cache_size=0,  # each is sent once, and a transaction pooler would lose them
+            # A transaction pooler loses prepared statements, and a command sends each statement once.
+            statement_cache_size=0,
         )
         try:
             return await work(Operations(connection), connection)
@@ -75,6 +77,6 @@ async def _connected(
 
 
 def failed(message: str, code: int) -> typer.Exit:
-    """Says what went wrong on standard error; to be raised."""
+    """Print a message to standard error, and return the exception to raise."""
     typer.echo(f"surelane: {message}", err=True)
     return typer.Exit(code)

@@ -1,6 +1,6 @@
-"""``surelane doctor``: what is wrong with an installation, and what to do about it.
+"""``surelane doctor``: find what is wrong with an installation, and say what to do.
 
-Every check asks one thing and answers with findings. What the role that is connected may not see is said, not guessed.
+Each check asks one thing and returns findings. A check that the connected role may not run is reported as unknown.
 """
 
 from surelane_operator.doctor.examination import examine

@@ -1,4 +1,4 @@
-"""Checks of the schema's version, and of who may do what."""
+"""Check the schema's version and the roles' rights."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from surelane_service.compatibility import unfit
 MIGRATE = "run: python -m surelane_migrations apply"
 GRANT = f"{MIGRATE} --again"
 _CALLS = {"agent_ingest": "insert_events", "agent_worker": "claim_events", "agent_operator": "list_jobs"}
-"""Each role, and a function that it cannot work without."""
+"""Each role, and a function that its services must be able to call."""
 
 _GRANTS = """
 select role, to_regrole(role) is not null as there
@@ -28,7 +28,7 @@ and exists (select from aclexplode(coalesce(proacl, acldefault('f', proowner))) 
 
 
 async def schema(connection: Connection) -> Sequence[Finding]:
-    """Whether the schema is there and serves this version."""
+    """Check that the schema exists and serves this version."""
     try:
         row = await connection.fetchrow("select version, min_compatible from agent.schema_version()")
     except (asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError):
@@ -43,17 +43,21 @@ async def schema(connection: Connection) -> Sequence[Finding]:
 
 
 async def roles(connection: Connection) -> Sequence[Finding]:
-    """Whether the roles are there and may do their work, and nobody else may."""
+    """Check that the roles exist and have their rights, and that PUBLIC has none."""
     rows = await connection.fetch(_GRANTS, list(_CALLS), list(_CALLS.values()))
     missing = [row["role"] for row in rows if not row["there"]]
     idle = [row["role"] for row in rows if row["there"] and not row["may"]]
     findings = []
     if missing:
         advice = f"as an administrator: create role {missing[0]} nologin; then {GRANT}"
-        findings.append(Finding("roles", Level.PROBLEM, f"missing: {', '.join(missing)}", advice))
+        findings.append(
+            Finding("roles", Level.PROBLEM, f"these roles are missing: {', '.join(missing)}", advice)
+        )
     if idle:
-        findings.append(Finding("roles", Level.PROBLEM, f"without their rights: {', '.join(idle)}", GRANT))
+        findings.append(
+            Finding("roles", Level.PROBLEM, f"these roles lack their rights: {', '.join(idle)}", GRANT)
+        )
     public = [row["proname"] for row in await connection.fetch(_OPEN_TO_ALL)]
     if public:
-        findings.append(Finding("roles", Level.WARNING, f"open to everybody: {', '.join(public)}", GRANT))
+        findings.append(Finding("roles", Level.WARNING, f"every role may call: {', '.join(public)}", GRANT))
     return findings or [ok("roles", f"{', '.join(_CALLS)} have their rights")]

@@ -1,4 +1,4 @@
-"""Runs the checks, one after the other."""
+"""Run the checks, one after the other."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,11 +15,11 @@ Check = Callable[[], Awaitable[Sequence[Finding]]]
 
 
 async def examine(dsn: str, connection: Connection) -> list[Finding]:
-    """What all checks find. Those of the schema's contents are left out where its version is no use to us.
+    """Run all checks and return their findings. Without a usable schema, its contents are not checked.
 
     Args:
-        dsn: the database, for a second connection that sends what the first is to hear.
-        connection: as any of the services' roles, or an operator's.
+        dsn: the database's URI, for a second connection that sends a notification to the first.
+        connection: the connection of a service's role, or of an operator's.
     """
     operations = Operations(connection)
     found = await _answered("schema", lambda: schema(connection))
@@ -41,17 +41,17 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
 
 
 async def _answered(name: str, check: Check) -> list[Finding]:
-    """What a check finds; where this role may not ask, that."""
+    """Run a check. If this role may not run it, the finding says so."""
     try:
         return list(await check())
     except NotMeasured as error:
-        return [Finding(name, Level.UNKNOWN, str(error), "ask again in a moment")]
+        return [Finding(name, Level.UNKNOWN, str(error), "run it again in a moment")]
     except FORBIDDEN as error:
         return [
             Finding(
                 name,
                 Level.UNKNOWN,
-                f"cannot be seen: {error}",
-                "connect as a member of agent_operator to see it",
+                f"this role may not see it: {error}",
+                "connect as a member of agent_operator",
             )
         ]

@@ -1,22 +1,22 @@
-"""What a check found."""
+"""The finding of a check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     UNKNOWN = "unknown"
-    """This role may not see it."""
+    """The check did not run: this role may not see it, or there is no measurement yet."""
     WARNING = "warning"
     PROBLEM = "problem"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found, in a sentence, and what to do about it."""
+    """One sentence about what a check found, and one about what to do."""
 
     check: str
     level: Level
@@ -25,19 +25,19 @@ class Finding:
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding(check, Level.OK, found)
 
 
 def judged(check: str, value: float, found: str, advice: str, *, warn: float, fail: float) -> Finding:
-    """A finding by how large a value is: from ``warn`` on a warning, from ``fail`` on a problem."""
+    """Return a warning from ``warn`` on, and a problem from ``fail`` on."""
     if value < warn:
         return ok(check, found)
     return Finding(check, Level.PROBLEM if value >= fail else Level.WARNING, found, advice)
 
 
 def span(seconds: float) -> str:
-    """A time for people: ``340 ms``, ``12 s``, ``7 min``, ``3 h``, ``2 d``."""
+    """Format a duration for people: ``340 ms``, ``12 s``, ``7 min``, ``3 h``, ``2 d``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):

@@ -1,4 +1,4 @@
-"""Checks of the queue: what holds back vacuum, the workers, the backlog."""
+"""Check the queue: what holds back vacuum, the workers, the backlog."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,27 +10,27 @@ from surelane_operator.operations import Operations
 from surelane_service.figures import Holder
 
 LATE = timedelta(seconds=40)
-"""A worker announces itself every 20 to 26 seconds."""
+"""A worker that has been silent for longer has missed an announcement: they come every 20 to 26 seconds."""
 _END = {
-    "session": "if nobody needs it: select pg_terminate_backend({pid});"
-    " idle_in_transaction_session_timeout ends idle ones by itself",
-    "prepared": "commit prepared '{name}' or rollback prepared '{name}', in its database",
-    "slot": "reconnect its standby, or: select pg_drop_replication_slot('{name}')",
+    "session": "if it is not needed: select pg_terminate_backend({pid});"
+    " idle_in_transaction_session_timeout ends idle sessions automatically",
+    "prepared": "run in its database: commit prepared '{name}' or rollback prepared '{name}'",
+    "slot": "reconnect its standby, or run: select pg_drop_replication_slot('{name}')",
 }
 
 
 async def vacuum(operations: Operations) -> Sequence[Finding]:
-    """What holds back vacuum the longest."""
+    """Find the session, prepared transaction or slot that has held back vacuum the longest."""
     holder = (await operations.figures()).holder
     if holder is None:
-        return [ok("vacuum", "nothing holds it back")]
+        return [ok("vacuum", "no session, prepared transaction or slot holds back vacuum")]
     return [judged("vacuum", holder.age, _described(holder), _end(holder), warn=300, fail=3600)]
 
 
 def _described(holder: Holder) -> str:
     since = datetime.fromtimestamp(holder.since, UTC)
     who = f"{holder.holder} {holder.application!r}" + (f", pid {holder.pid}" if holder.pid else "")
-    return f"held back for {span(holder.age)} by {who}, {holder.state}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{who}, {holder.state}, has held back vacuum for {span(holder.age)}, since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _end(holder: Holder) -> str:
@@ -41,7 +41,7 @@ def _end(holder: Holder) -> str:
 
 
 async def workers(operations: Operations) -> Sequence[Finding]:
-    """Whether workers are alive, keep time, and handle what waits."""
+    """Check that workers are alive, that their clocks are right, and that they handle every pending kind."""
     known = await operations.workers()
     now = await operations.clock()
     alive = [worker for worker in known if worker["alive"]]
@@ -57,10 +57,10 @@ def _counted(alive: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], n
     found = f"{len(alive)} alive, of version {', '.join(sorted({worker['version'] for worker in alive}))}"
     late = [_last_seen(worker, now) for worker in alive if now - worker["seen_at"] > LATE]
     if late:
-        found += f"; not heard of lately: {', '.join(late)}"
+        found += f"; late: {', '.join(late)}"
     if not silent:
         return ok("workers", found)
-    advice = "they ended without a word; what they held is freed five minutes after their last heartbeat"
+    advice = "these workers crashed or lost the database; their events are freed five minutes after the last heartbeat"
     return Finding("workers", Level.WARNING, f"{found}; silent: {', '.join(silent)}", advice)
 
 
@@ -73,8 +73,12 @@ def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[
     orphans = [kind for kind in waiting if kind not in handled]
     if not orphans:
         return []
-    advice = "register a handler for them, or cancel them: surelane jobs list --status pending --kind KIND"
-    return [Finding("workers", Level.WARNING, f"nobody handles what waits of: {', '.join(orphans)}", advice)]
+    advice = "register a handler, or cancel the events: surelane events cancel --status pending --kind KIND"
+    return [
+        Finding(
+            "workers", Level.WARNING, f"no worker handles these pending kinds: {', '.join(orphans)}", advice
+        )
+    ]
 
 
 def _clocks(alive: Sequence[dict[str, Any]]) -> list[Finding]:
@@ -86,7 +90,7 @@ def _clocks(alive: Sequence[dict[str, Any]]) -> list[Finding]:
 
 
 async def backlog(operations: Operations) -> Sequence[Finding]:
-    """How much waits, and for how long."""
+    """Check the number of pending events, and for how long the oldest one has waited."""
     kinds = (await operations.figures()).kinds
     total = sum(kind.pending for kind in kinds)
     running = sum(kind.running for kind in kinds)
@@ -96,10 +100,17 @@ async def backlog(operations: Operations) -> Sequence[Finding]:
     found = f"{total:,} pending, {running:,} running"
     if oldest and age:
         found += f"; the oldest, of kind {oldest.kind}, has waited for {span(age)}"
-    advice = "more workers, or see why: surelane stats; surelane jobs list --status pending"
+    advice = "start more workers, or see why: surelane stats; surelane jobs list --status pending"
     findings = [judged("queue", age, found, advice, warn=600, fail=3600)]
     paused = [kind.kind for kind in kinds if kind.paused and kind.pending]
     if paused:
         advice = f"when it is time: surelane kinds resume {paused[0]}"
-        findings.append(Finding("queue", Level.WARNING, f"paused, with events: {', '.join(paused)}", advice))
+        findings.append(
+            Finding(
+                "queue",
+                Level.WARNING,
+                f"these kinds are paused and have pending events: {', '.join(paused)}",
+                advice,
+            )
+        )
     return findings

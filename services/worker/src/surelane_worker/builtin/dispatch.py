@@ -1,7 +1,7 @@
-"""``dispatch-execute`` … → ``dispatch-synthesize``: tasks for remote agents, and what is made of their answers.
+"""Run tasks at remote agents: ``dispatch-execute`` once per task, then ``dispatch-synthesize`` for all answers.
 
-A remote agent is a program elsewhere, known by its name in ``SURELANE_DISPATCH_URLS``. It is sent its task in a signed
-request, and answers in its response or, before the deadline, at ``/v1/dispatch/{id}``; see docs/jobs.md.
+A remote agent is a program elsewhere, named in ``SURELANE_DISPATCH_URLS``. It gets its task in a signed request. It
+answers in its response or, before the deadline, at ``/v1/dispatch/{id}``; see docs/jobs.md.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from surelane.events import Event
 from surelane.jobs import Continuation, Job
 from surelane_service.durations import parse_duration
-from surelane_worker.builtin.agent_turn import tell
+from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut
 from surelane_worker.handling.registry import Handlers
@@ -22,7 +22,7 @@ handlers = Handlers()
 
 @handlers.on("dispatch-execute", timeout="1m")
 async def execute(event: Event, ctx: Context) -> Complete | Await | Discard:
-    """Sends a task (``{"agent": name, "task": …, "within": "10m"}``) to a remote agent and awaits its answer."""
+    """Send a task (``{"agent": name, "task": …, "within": "10m"}``) to a remote agent and await its answer."""
     agents = RemoteAgents(ctx.settings)
     name = str(event.payload.get("agent"))
     try:
@@ -43,7 +43,7 @@ async def execute(event: Event, ctx: Context) -> Complete | Await | Discard:
 
 @handlers.on("dispatch-synthesize", timeout="5m")
 async def synthesize(event: Event, ctx: Context) -> dict[str, Any]:
-    """Gathers the agents' answers, and says in Slack who answered where the dispatch was asked for there."""
+    """Gather the agents' answers. Say who answered in Slack if the dispatch was asked for there."""
     children = await ctx.queue.children(event.id)
     answers = {child.payload["agent"]: child.result for child in children if child.status == "completed"}
     missing = {
@@ -61,12 +61,12 @@ def dispatch(
     within: str | float | None = None,
     then: Continuation | None = None,
 ) -> FanOut:
-    """The outcome of a handler that goes on at remote agents.
+    """Return the outcome of a handler whose work continues at remote agents.
 
     Args:
-        tasks: for each agent, by its name, any JSON.
-        within: how long they may take, such as ``10m``; the worker's setting where ``None``.
-        then: what runs once all have answered or failed to; ``dispatch-synthesize`` where ``None``.
+        tasks: one task per agent, by the agent's name: any JSON.
+        within: how long the agents may take, such as ``10m``; ``None`` for the worker's setting.
+        then: the job that runs once every agent has answered or failed; ``None`` for ``dispatch-synthesize``.
     """
     limit = {} if within is None else {"within": within}
     return FanOut(

@@ -1,7 +1,7 @@
-"""``orchestrator-plan`` → ``orchestrator-subtask`` … → ``orchestrator-synthesize``: one goal, worked on in parts.
+"""Work on one goal in parts: the kinds ``orchestrator-plan``, ``orchestrator-subtask`` and ``orchestrator-synthesize``.
 
 A plan's payload is that of ``POST /v1/orchestrate``: ``goal``, optionally ``subtasks`` and ``fails_with_children``.
-A team registers its own functions for any of the three kinds; a plan of its own ends with :func:`split`.
+A team may register its own function for each of the three kinds; its plan returns :func:`split`.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
-from surelane_worker.builtin.agent_turn import tell
+from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, FanOut
 from surelane_worker.handling.registry import Handlers
@@ -18,18 +18,18 @@ from surelane_worker.handling.registry import Handlers
 handlers = Handlers()
 
 PLACE = ("channel", "thread_ts", "user")
-"""What of a plan's payload its synthesis is given, to answer where it was asked."""
+"""Fields that a synthesis takes over from its plan, to answer where the plan was asked for."""
 
 MOST_SUBTASKS = 10_000
 LARGEST_PLAN = 8_000_000
-"""Characters of all subtasks at most. Each carries the goal, so a long goal in many lines multiplies."""
+"""Most characters of all subtasks together. Each carries the goal, so a long goal of many lines multiplies."""
 LONGEST_TITLE = 200
-"""Characters of the goal that are repeated in Slack."""
+"""Most characters of the goal that are repeated in Slack."""
 
 
 @handlers.on("orchestrator-plan", timeout="5m")
 async def plan(event: Event, ctx: Context) -> FanOut | Discard:  # noqa: ARG001 - a handler takes both
-    """Splits a goal into the subtasks that were given with it, or else into its lines."""
+    """Split a goal into the subtasks that came with it, or else into its lines."""
     goal, subtasks = event.payload.get("goal"), event.payload.get("subtasks")
     if not isinstance(goal, str) or not goal.strip():
         return Discard("a plan needs a goal")
@@ -41,14 +41,14 @@ async def plan(event: Event, ctx: Context) -> FanOut | Discard:  # noqa: ARG001 
 
 
 @handlers.on("orchestrator-subtask", timeout="5m")
-async def subtask(event: Event, ctx: Context) -> Any:  # noqa: ANN401, ARG001 - whatever the subtask is
-    """Returns the subtask itself: where nobody has written an agent, there is nothing else to be found."""
+async def subtask(event: Event, ctx: Context) -> Any:  # noqa: ANN401, ARG001 - a subtask is any JSON
+    """Return the subtask itself. A team's own handler does the work here."""
     return event.payload["subtask"]
 
 
 @handlers.on("orchestrator-synthesize", timeout="5m")
 async def synthesize(event: Event, ctx: Context) -> dict[str, Any]:
-    """Gathers what the subtasks came to, and says so in Slack where the plan was asked for there."""
+    """Gather the subtasks' results. Say how many completed in Slack if the plan was asked for there."""
     children = await ctx.queue.children(event.id)
     found = gathered(children)
     ended = f"{len(found['completed'])} of {len(children)} subtasks completed"
@@ -58,9 +58,9 @@ async def synthesize(event: Event, ctx: Context) -> dict[str, Any]:
 
 
 def split(event: Event, subtasks: Sequence[Any]) -> FanOut | Discard:
-    """The outcome of a plan: its subtasks (any JSON each), and the synthesis that runs once all have ended.
+    """Return the outcome of a plan: its subtasks (any JSON each), and the synthesis that runs once all have ended.
 
-    A plan of more than 10,000 subtasks, or of more than 8,000,000 characters with the goal in each, is discarded.
+    Discard a plan of more than 10,000 subtasks, or of more than 8,000,000 characters with the goal in each.
     """
     goal = event.payload.get("goal")
     if len(subtasks) > MOST_SUBTASKS:
@@ -85,9 +85,9 @@ def split(event: Event, subtasks: Sequence[Any]) -> FanOut | Discard:
 
 
 def gathered(children: Sequence[Child]) -> dict[str, list[Any]]:
-    """The results of the children that completed, in order, and why the others did not.
+    """Return the results of the completed children, in order, and why the others did not complete.
 
-    The goal, which every payload repeats, is left out of the payloads that failed.
+    The payloads of the failed children are returned without the goal, which each of them repeats.
     """
     return {
         "completed": [child.result for child in children if child.status == "completed"],

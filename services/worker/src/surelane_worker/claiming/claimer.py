@@ -11,7 +11,7 @@ from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.observing.observer import Observer
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 from surelane_worker.running.slots import Slots
 from surelane_worker.settings import WorkerSettings
 

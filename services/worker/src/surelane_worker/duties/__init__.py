@@ -1,1 +1,1 @@
-"""What a worker does besides running handlers: one file a duty."""
+"""The duties of a worker besides running handlers: announce, rescue, sweep, and fire schedules."""

@@ -1,1 +1,1 @@
-"""What a team writes against: handlers, their context and their outcomes."""
+"""The parts that a team writes its handlers against: registry, handler, context and outcomes."""

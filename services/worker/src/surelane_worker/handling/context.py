@@ -1,4 +1,4 @@
-"""What a handler gets besides its event: Slack, the queue, settings, and a logger bound to the event."""
+"""Give a handler Slack, the queue, the settings, and a logger bound to its event."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -19,11 +19,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What all handlers of a worker share."""
+    """The objects that all handlers of a worker share."""
 
     queue: Queue
     engine: Engine
-    hold: "Hold"
+    check_claim: "ClaimCheck"
     settings: WorkerSettings
     slack: SlackClients
     log: Logger
@@ -31,18 +31,19 @@ class Services:
 
 
 class Stoppable(Protocol):
-    """Something whose claim may be lost or taken back while its handler runs."""
+    """Work that may lose its claim while its handler runs."""
 
     @property
-    def stopped(self) -> str | None: ...
+    def stopped(self) -> str | None:
+        """Why it was stopped, or ``None``."""
 
 
-Hold = Callable[[Stoppable], Awaitable[None]]
-"""Returns while a claim stands, and cancels its handler else."""
+ClaimCheck = Callable[[Stoppable], Awaitable[None]]
+"""Returns while a claim stands; otherwise cancels its handler."""
 
 
 class Context:
-    """One attempt's surroundings. Everything is made on first use: most handlers need little of it."""
+    """The surroundings of one attempt. Each part is made on first use, because most handlers need few of them."""
 
     __slots__ = ("_events", "_log", "_services", "_slack", "_work")
 
@@ -55,10 +56,10 @@ class Context:
 
     @property
     def slack(self) -> Replies:
-        """Replies that are sent once however often the event is tried; ``slack.client`` is the plain Web API client."""
+        """Replies that are sent once even if the attempt is repeated; ``slack.client`` is the plain Web API client."""
         if self._slack is None:
-            hold = partial(self._services.hold, self._work)
-            self._slack = Replies(self._services.slack, self._services.engine, self.log, hold)
+            check_claim = partial(self._services.check_claim, self._work)
+            self._slack = Replies(self._services.slack, self._services.engine, self.log, check_claim)
         return self._slack
 
     @property
@@ -81,14 +82,17 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is; 1 is the first."""
+        """The number of this attempt; 1 is the first."""
         return self._events[0].attempts
 
     @property
     def cancelled(self) -> bool:
-        """Whether the lease is lost or the worker ends: for synchronous handlers, which nobody can cancel, to ask."""
+        """Whether the lease is lost or the worker stops.
+
+        A thread cannot be cancelled, so synchronous handlers should ask.
+        """
         return self._work.stopped is not None
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """For synchronous handlers: runs a coroutine, such as ``ctx.slack.reply(…)``, and waits for its result."""
+        """Run a coroutine, such as ``ctx.slack.reply(…)``, from a synchronous handler and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._services.loop).result()

@@ -1,4 +1,4 @@
-"""One registered handler: which events it takes, how it is called, and what bounds it."""
+"""Describe a registered handler: the events it takes, how it is called, and its bounds."""
 
 import asyncio
 import contextvars
@@ -11,7 +11,7 @@ from surelane.events import Event
 from surelane_worker.handling.context import Context
 
 Given = Event | list[Event]
-"""What a handler gets: one event, or in the group form all visible events of the entity in order."""
+"""A handler's first argument: one event, or for ``on_group`` all visible events of a group in order."""
 
 Call = Callable[[Given, Context], Awaitable[object]]
 Middleware = Callable[[Given, Context, Call], Awaitable[object]]
@@ -22,12 +22,12 @@ class Handler:
     """A handler and its bounds.
 
     Attributes:
-        name: the function's, for logs.
+        name: the function's name, for logs.
         kinds: the kinds of events it takes.
-        call: runs it, middleware included.
-        grouped: whether it takes an entity's events together.
-        timeout: seconds an attempt may take; ``None`` for no limit.
-        concurrency: how many may run at once in a worker; ``None`` for as many as the worker runs.
+        call: runs the function inside its middleware.
+        grouped: whether it takes the events of a group together.
+        timeout: seconds that an attempt may take; ``None`` for no limit.
+        concurrency: how many may run at once in a worker; ``None`` for as many as the worker has slots.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Handler:
 
 
 def wrapped(call: Call, middlewares: Sequence[Middleware]) -> Call:
-    """``call`` inside ``middlewares``, the first of them outermost."""
+    """Return ``call`` inside ``middlewares``, the first of them outermost."""
     for middleware in reversed(middlewares):
         call = partial(_through, middleware, call)
     return call
@@ -50,10 +50,10 @@ def _through(middleware: Middleware, call: Call, given: Given, context: Context)
 
 
 def threaded(function: Callable[[Given, Context], object]) -> Call:
-    """A synchronous handler as an asynchronous one: each call runs in a thread of its own.
+    """Return a synchronous handler as an asynchronous one that runs each call in its own thread.
 
-    The threads are daemons. A thread cannot be stopped: one whose handler timed out or lost its lease runs on, its
-    result ignored, and must not keep the process from ending, as a pool's threads would.
+    A thread cannot be stopped. After a timeout or a lost lease it runs on, and its result is ignored. So the threads
+    are daemons: the threads of a pool would keep the process from ending.
     """
 
     async def call(given: Given, context: Context) -> object:
@@ -78,12 +78,12 @@ def _report(
 
 
 def _finish(finished: asyncio.Future[object], result: object, error: BaseException | None) -> None:
-    if finished.done():  # nobody waits any more
+    if finished.done():  # the caller was cancelled
         return
     if error is None:
         finished.set_result(result)
     else:
-        # A future refuses StopIteration, and the loop must not see a thread's SystemExit.
+        # A future refuses StopIteration. A thread's SystemExit would end the event loop.
         safe = (
             error
             if isinstance(error, Exception) and not isinstance(error, StopIteration)

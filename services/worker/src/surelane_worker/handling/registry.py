@@ -1,18 +1,25 @@
-"""``Handlers``: what a team registers its functions with. Mistakes that can be seen at start are raised at start."""
+"""Register handlers and schedules, and load the set that ``SURELANE_HANDLERS`` names.
 
+Every mistake that can be seen at start is raised at start.
+"""
+
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from surelane.errors import SettingsError
 from surelane.events import Event
-from surelane_service.cron import CatchUp
+from surelane_service.cron import CatchUp, Cron
 from surelane_service.durations import parse_duration
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, Handler, Middleware, threaded, wrapped
 from surelane_worker.handling.outcomes import Pause
-from surelane_worker.handling.schedule import Schedule
+
+SETTING = "SURELANE_HANDLERS"
 
 OnEvent = TypeVar("OnEvent", bound=Callable[[Event, Context], Any])
 OnGroup = TypeVar("OnGroup", bound=Callable[[list[Event], Context], Any])
@@ -23,8 +30,27 @@ class HandlersError(SettingsError):
     """The handlers cannot be used."""
 
 
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron` for its fields.
+
+    Raises:
+        ValueError: the cron fields or the time zone cannot be read.
+    """
+
+    name: str
+    schedule: str
+    kind: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    time_zone: str = "UTC"
+    catch_up: CatchUp = "one"
+
+    def __post_init__(self) -> None:
+        Cron(self.schedule, self.time_zone)
+
+
 class Handlers:
-    """A set of handlers, one a kind.
+    """A set of handlers, one per kind.
 
     >>> handlers = Handlers()
     >>> @handlers.on("slack.app_mention", "slack.message.im", timeout="2m", concurrency=4)
@@ -41,14 +67,14 @@ class Handlers:
     def on(
         self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
     ) -> Callable[[OnEvent], OnEvent]:
-        """Registers a function ``(event, ctx)``, async or not, for each event of ``kinds``.
+        """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
 
-        Events of one entity come one after another, in order.
+        Events of one group are handled one after another, in order.
 
         Args:
-            kinds: such as ``slack.app_mention``; each may have one handler.
-            timeout: how long an attempt may take; it then counts as failed.
-            concurrency: how many of these kinds, together, run at once in one worker.
+            kinds: such as ``slack.app_mention``. Each kind has one handler.
+            timeout: how long an attempt may take. A longer one fails.
+            concurrency: how many events of these kinds, taken together, run at once in one worker.
 
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
@@ -63,9 +89,9 @@ class Handlers:
     def on_group(
         self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
     ) -> Callable[[OnGroup], OnGroup]:
-        """Registers a function ``(events, ctx)`` that gets all waiting events of an entity at once, in order.
+        """Register a function ``(events, ctx)`` that gets all waiting events of a group at once, in order.
 
-        Its outcome is that of every event given. An event of no entity comes alone, in a list of one.
+        Its outcome applies to every event it got. An event without a group comes in a list of one.
 
         Raises:
             HandlersError: as for :meth:`on`.
@@ -78,7 +104,7 @@ class Handlers:
         return register
 
     def middleware(self, function: OnMiddleware) -> OnMiddleware:
-        """Registers ``async (event_or_events, ctx, call_next)`` around every handler; the first one is outermost.
+        """Register ``async (event_or_events, ctx, call_next)`` around every handler. The first one is outermost.
 
         Raises:
             HandlersError: it is not a coroutine function of three arguments.
@@ -98,18 +124,18 @@ class Handlers:
         time_zone: str = "UTC",
         catch_up: CatchUp = "one",
     ) -> None:
-        """Declares a named schedule: workers create it, or change it to this, when they start.
+        """Declare a named schedule. Starting workers create it, or change it to this declaration.
 
         Args:
-            name: what it is known by; an operator may pause or delete it by this name.
+            name: its unique name, by which an operator may pause or delete it.
             schedule: five cron fields, such as ``*/5 * * * *``.
             kind: the kind of the job that each firing enqueues.
-            payload: what the job carries, besides ``cron`` (the name) and ``scheduled_at``.
-            time_zone: what the fields are read in, such as ``Europe/Berlin``.
-            catch_up: of the times missed while no worker ran, fires ``none``, ``one`` (the last) or ``all``.
+            payload: the job's payload; ``cron`` (the name) and ``scheduled_at`` are added to it.
+            time_zone: the time zone of the fields, such as ``Europe/Berlin``.
+            catch_up: which times missed while no worker ran are fired: ``none``, ``one`` (the last) or ``all``.
 
         Raises:
-            HandlersError: it cannot be read, or the name is taken.
+            HandlersError: the schedule cannot be read, or the name is taken.
         """
         if any(known.name == name for known in self._schedules):
             raise HandlersError(f"two schedules are called {name!r}")
@@ -119,11 +145,11 @@ class Handlers:
             raise HandlersError(f"schedule {name!r}: {error}") from None
 
     def include(self, other: "Handlers") -> None:
-        """Adds another set's handlers and schedules. For a kind or a name that both have, this one's stand."""
+        """Add the handlers and schedules of another set. This set's own take precedence by kind and by name."""
         self._included.append(other)
 
     def all(self) -> list[Handler]:
-        """The handlers inside their middleware, those of included sets last."""
+        """Return the handlers inside their middleware, those of included sets last."""
         handlers = list(self._registered)
         taken = {kind for handler in handlers for kind in handler.kinds}
         for handler in [handler for other in self._included for handler in other.all()]:
@@ -134,7 +160,7 @@ class Handlers:
         return [replace(handler, call=wrapped(handler.call, self._middlewares)) for handler in handlers]
 
     def schedules(self) -> list[Schedule]:
-        """The declared schedules."""
+        """Return the declared schedules, those of included sets too."""
         found = {known.name: known for other in self._included for known in reversed(other.schedules())}
         return list((found | {known.name: known for known in self._schedules}).values())
 
@@ -170,12 +196,41 @@ class Handlers:
                 raise HandlersError(f"two handlers for {kind!r}: {taken.get(kind, name)} and {name}")
 
 
+def load_handlers(path: str) -> Handlers:
+    """Import ``module:attribute``. Modules are found in the working directory too.
+
+    Raises:
+        HandlersError: it does not name a :class:`Handlers` with at least one handler, or the import failed.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise HandlersError(f"{SETTING}={path!r}: write module:attribute, such as my_bot:handlers")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except HandlersError:
+        raise
+    except Exception as error:
+        raise HandlersError(
+            f"{SETTING}: cannot import {module_name}: {type(error).__name__}: {error}"
+        ) from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise HandlersError(f"{SETTING}: {module_name} has no attribute {attribute!r}")
+    if not isinstance(found, Handlers):
+        raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
+    if not found.all():
+        raise HandlersError(f"{SETTING}: {path} has no handlers: register one with @handlers.on(...)")
+    return found
+
+
 def _name(function: object) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether it is a coroutine function, or an object that is called like one."""
+    """Return whether it is a coroutine function, or an object whose call is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 

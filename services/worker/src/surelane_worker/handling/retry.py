@@ -1,4 +1,4 @@
-"""How long a failed event waits for its next attempt: ``base * attempt²``, spread by jitter and bounded by a cap."""
+"""Compute the pause before an event's next attempt: ``base * attempt²``, spread by jitter and bounded by a cap."""
 
 import random
 from collections.abc import Callable
@@ -14,8 +14,8 @@ class Backoff:
 
     Attributes:
         base: the pause after the first attempt, before jitter.
-        cap: no pause is longer than this, jitter included.
-        spread: draws from [0, 1); jitter spreads events that failed together over ±10 %.
+        cap: the longest pause, jitter included.
+        spread: draws from [0, 1). Jitter spreads events that failed together over ±10 %.
     """
 
     base: timedelta
@@ -23,12 +23,12 @@ class Backoff:
     spread: Callable[[], float] = random.random
 
     def pause(self, attempt: int) -> float:
-        """Seconds until the attempt after number ``attempt`` (1 is the first)."""
+        """Return the seconds until the attempt that follows number ``attempt``; 1 is the first."""
         wanted = self.base.total_seconds() * max(attempt, 1) ** 2
         jittered = wanted * (1 - JITTER + 2 * JITTER * self.spread())
         return min(jittered, self.cap.total_seconds())
 
 
 def jittered(pause: timedelta, most: float = 0.3, spread: Callable[[], float] = random.random) -> float:
-    """Seconds between ``pause`` and ``pause * (1 + most)``, so that replicas do not act in step."""
+    """Draw seconds between ``pause`` and ``pause * (1 + most)``, so that replicas do not act at the same time."""
     return pause.total_seconds() * (1 + most * spread())

@@ -12,7 +12,7 @@ from surelane_worker.leasing.capacity import Capacity
 from surelane_worker.leasing.claim import LOST, Claim, Holder
 from surelane_worker.leasing.parts import is_slow, parts_of
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 
 LONGEST_PAUSE = DEAD_FOR / 3
 """A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""

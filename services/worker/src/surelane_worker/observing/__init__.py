@@ -1,1 +1,1 @@
-"""Observing: metrics, spans, readiness and outages of the worker."""
+"""Observe the worker: metrics, spans, readiness and outages."""

@@ -1,26 +1,75 @@
 """Count what a worker does, by kind. Names follow OpenTelemetry's messaging conventions.
 
-A worker handles tens of thousands of events per second, and the SDK takes 10 µs to record one value. So values are
-added up here in plain dictionaries and read when metrics are collected: counters as the SDK's observable ones,
-histograms as a Prometheus collector.
+A worker handles tens of thousands of events per second, each with three durations. Recording one costs 0.4 µs here,
+2 µs in ``prometheus_client`` and 10 µs in the SDK (ADR 0030). So values are added up in plain lists and dictionaries.
+They are read when metrics are collected: counters as the SDK's observable ones, histograms as a Prometheus collector.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
 from surelane_service.figures import MOST_KINDS, Bounded
 from surelane_service.telemetry.setup import SCHEMA_URL
-from surelane_worker.observing.distribution import KIND, SHORT, Distribution
 
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Upper bounds of the buckets, up to ten minutes: agents are slow."""
+SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+KIND = "messaging.destination.name"
 COMMIT = 1.0
-"""Seconds for which an event may be visible by its row before its commit sends the notification."""
+"""Most seconds between an event's visibility by its row and the notification that its commit sends."""
+
+
+class Distribution:
+    """A histogram of seconds with one label, by default the kind of an event."""
+
+    def __init__(
+        self, name: str, description: str, label: str = KIND, bounds: Sequence[float] = SECONDS
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.label = label
+        self.bounds = bounds
+        self.counts: dict[str, list[int]] = {}
+        self.sums: dict[str, float] = {}
+        self._histogram: Histogram | None = None
+
+    def record_with(self, meter: Meter) -> None:
+        """Record every value through the SDK from now on. Metrics that are pushed by OTLP need this."""
+        self._histogram = meter.create_histogram(
+            self.name, unit="s", description=self.description, explicit_bucket_boundaries_advisory=self.bounds
+        )
+
+    def add(self, kind: str, value: float) -> None:
+        """Count one value."""
+        if self._histogram is not None:
+            self._histogram.record(value, {"messaging.system": "surelane", self.label: kind})
+            return
+        counts = self.counts.get(kind)
+        if counts is None:
+            counts = self.counts[kind] = [0] * (len(self.bounds) + 1)
+            self.sums[kind] = 0.0
+        counts[bisect_left(self.bounds, value)] += 1
+        self.sums[kind] += value
+
+    def family(self) -> HistogramMetricFamily:
+        """Return the histogram as Prometheus scrapes it."""
+        name = self.name.replace(".", "_") + "_seconds"
+        family = HistogramMetricFamily(name, self.description, labels=[self.label.replace(".", "_")])
+        for kind, counts in self.counts.items():
+            buckets, total = [], 0
+            for bound, count in zip([*map(str, self.bounds), "+Inf"], counts, strict=True):
+                total += count
+                buckets.append((bound, total))
+            family.add_metric([kind], buckets, self.sums[kind])
+        return family
 
 
 class Metrics(Collector):

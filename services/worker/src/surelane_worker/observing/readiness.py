@@ -1,4 +1,4 @@
-"""Whether the worker can work now: what ``/readyz`` answers."""
+"""Decide whether the worker can work now: ``/readyz`` answers with it, and logs report outages."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,17 +7,18 @@ from datetime import timedelta
 from surelane_service.compatibility import unfit
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
-from surelane_service.logs import get_logger
+from surelane_service.logs import Logger, get_logger
 from surelane_service.pool import UNAVAILABLE
 
 BUDGET = 2.0
+"""Seconds that the database has to answer a probe."""
 PAUSE = timedelta(seconds=0.5)
 
 log = get_logger("surelane_worker.observing.readiness")
 
 
 class Readiness:
-    """Ready: not stopping, a database that answers and whose schema serves this version, and a loop that claims."""
+    """Reports a worker as ready while it is not stopping, its schema fits, and its claims succeed."""
 
     def __init__(self, engine: Engine, stopping: Callable[[], bool], claiming: Callable[[], bool]) -> None:
         self._engine = engine
@@ -25,7 +26,7 @@ class Readiness:
         self._claiming = claiming
 
     async def unready(self) -> str | None:
-        """Why the worker cannot work, or ``None``."""
+        """Return why the worker cannot work, or ``None`` if it can."""
         if self._stopping():
             return "stopping"
         reason = await schema_unfit(self._engine)
@@ -34,23 +35,46 @@ class Readiness:
         return reason
 
 
+class Outage:
+    """Logs an outage of the database twice: when it begins and when it ends."""
+
+    def __init__(self, log: Logger, what: str) -> None:
+        """``what`` names the part of the worker that needs the database: ``claims``, ``settles``, …"""
+        self._log = log
+        self._what = what
+        self.on = False
+        """Whether the database failed to answer the last time."""
+
+    def goes_on(self, error: BaseException) -> None:
+        """Record that the database did not answer."""
+        if not self.on:
+            self._log.warning("database unavailable", waiting=self._what, error=type(error).__name__)
+        self.on = True
+
+    def is_over(self) -> None:
+        """Record that the database answered."""
+        if self.on:
+            self._log.info("database available again", resumed=self._what)
+        self.on = False
+
+
 async def schema_unfit(engine: Engine) -> str | None:
-    """Why the database cannot be worked with, or ``None``."""
+    """Return why this version cannot work with the database, or ``None`` if it can."""
     try:
         async with asyncio.timeout(BUDGET):
             version, min_compatible = await engine.schema_version()
     except UNAVAILABLE as error:
         return f"the database is unavailable: {type(error).__name__}"
-    except Exception as error:  # noqa: BLE001 - a probe answers, whatever is wrong with the schema
+    except Exception as error:  # noqa: BLE001 - a probe answers, however the schema is broken
         return f"the schema cannot be used: {type(error).__name__}"
     return unfit(version, min_compatible)
 
 
 async def until_schema_fits(engine: Engine, stop: asyncio.Event) -> None:
-    """Waits until the database is there and serves this version, or ``stop`` is set; says why it waits."""
-    said = None
+    """Wait until the database is up and serves this version, or ``stop`` is set. Log each new reason to wait."""
+    logged = None
     while (reason := await schema_unfit(engine)) is not None and not stop.is_set():
-        if reason != said:
+        if reason != logged:
             log.warning("waiting for the database", reason=reason)
-        said = reason
+        logged = reason
         await sleep_unless(stop, PAUSE)

@@ -17,9 +17,9 @@ from surelane_service.telemetry.setup import shape_of
 from surelane_service.telemetry.spans import Tracer, Value
 
 MOST_LINKS = 128
-"""Links of a span at most, as the SDK keeps by default."""
+"""Most links of a span, as many as the SDK keeps by default."""
 MOST_OF_A_TRIP = 32
-"""Links of a round trip at most. Under load one carries hundreds of events, and a link costs as much as an event."""
+"""Most links of a round trip. Under load one carries hundreds of events, and a link costs as much as an event."""
 MIXED = "events"
 """The destination of a round trip for events of several kinds."""
 

@@ -1,1 +1,1 @@
-"""Remote agents: signed calls to programs outside the queue, and their settings."""
+"""Call remote agents: signed requests to programs outside the queue, and their settings."""

@@ -1,7 +1,7 @@
-"""Calls to remote agents: signed, bounded, and only to where the settings say.
+"""Call remote agents with signed and bounded requests, at the URLs in the settings only.
 
-Hosts come from the settings, never from an event. Redirects are not followed, and private addresses are refused unless
-the settings list them.
+Hosts come from the settings, never from an event. Redirects are not followed. Private addresses are refused unless the
+settings list them.
 """
 
 import json
@@ -27,16 +27,17 @@ from surelane_service.webhooks import keys_of, sign, task_id
 from surelane_worker.remote_agents.settings import DispatchSettings
 
 LONGEST_NAME = 100
-"""Characters of an unknown agent's name that an error quotes."""
+"""Most characters of an unknown agent's name in an error."""
 TRY_AGAIN = frozenset({408, 425, 429})
+"""Statuses below 500 after which another attempt may succeed."""
 
 
 class RemoteAgentError(SurelaneError):
-    """A remote agent could not be reached, or failed; another attempt may do better."""
+    """A remote agent could not be reached, or it failed. Another attempt may succeed."""
 
 
 class RefusedError(SurelaneError):
-    """The call must not be made, or the agent refused it: another attempt would end the same."""
+    """The call is not allowed, or the agent refused it. Another attempt would end the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +59,20 @@ class RemoteAgents:
         self._settings = settings
 
     async def send(self, name: str, identity: int, task: object, deadline: datetime) -> Answered | Accepted:
-        """Sends a task. Sent again for the same event it has the same ``webhook-id``, by which the agent knows it.
+        """Send a task.
 
-        The answer's ``webhook-id`` is another, so that this request is no answer when it is posted to us.
+        Each attempt of an event sends the same ``webhook-id``, by which the agent recognises a repeated task. An
+        answer must have a different ``webhook-id``: so this request, posted back to ingest, is not taken as an answer.
 
         Args:
-            name: the agent's, as in ``SURELANE_DISPATCH_URLS``.
+            name: the agent's name in ``SURELANE_DISPATCH_URLS``.
             identity: the event's id.
             task: any JSON.
-            deadline: until when an answer is waited for.
+            deadline: the time until which an answer counts.
 
         Raises:
-            RefusedError: no such agent, an address that is not allowed, or the agent refused the task.
-            RemoteAgentError: anything that another attempt may mend.
+            RefusedError: the agent is unknown, its address is not allowed, or it refused the task.
+            RemoteAgentError: another attempt may succeed.
         """
         url = self._settings.dispatch_urls.get(name)
         if url is None:

@@ -1,4 +1,4 @@
-"""The settings of triggers and remote agents, as the worker needs them."""
+"""Read the settings of triggers and remote agents."""
 
 import ipaddress
 from datetime import timedelta
@@ -15,7 +15,7 @@ from surelane_service.webhooks import Secrets
 
 
 def _pairs(text: object) -> object:
-    """Reads ``name=value,name2=value2``."""
+    """Parse ``name=value,name2=value2``."""
     if not isinstance(text, str):
         return text
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
@@ -34,30 +34,30 @@ Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(_pairs)]
 
 
 class DispatchSettings(ServiceSettings):
-    """Where calls come from and go to."""
+    """The settings of triggers and of calls to remote agents."""
 
     trigger_kinds: Pairs = Field(default_factory=dict, validation_alias="SURELANE_TRIGGER_KINDS")
-    """The kind that a trigger goes on as: ``name=kind,name2=kind2``. Others are only recorded."""
+    """The kind of job that each trigger starts: ``name=kind,name2=kind2``. Other triggers are only recorded."""
 
     dispatch_urls: Pairs = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_URLS")
     """The remote agents: ``name=https://…,name2=https://…``."""
 
     dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
-    """What calls to them are signed with: ``name=whsec_…|whsec_…``; ingest has the same for their answers."""
+    """The secrets that sign calls: ``name=whsec_…|whsec_…``. Ingest verifies answers with the same secrets."""
 
     dispatch_private: Annotated[list[Network], NoDecode, BeforeValidator(_networks)] = Field(
         default_factory=list, validation_alias="SURELANE_DISPATCH_PRIVATE"
     )
-    """Networks that are not public and may be called nevertheless: ``10.1.0.0/16,fd00::/8``."""
+    """Private networks that calls may reach: ``10.1.0.0/16,fd00::/8``."""
 
     dispatch_deadline: Duration = Field(timedelta(hours=1), validation_alias="SURELANE_DISPATCH_DEADLINE")
-    """For how long an answer is waited for, where the task does not say."""
+    """The deadline of an answer, counted from the call, for tasks without ``within``."""
 
     public_url: str | None = Field(None, validation_alias="SURELANE_PUBLIC_URL")
-    """How ingest's public port is reached from outside: where remote agents answer."""
+    """The URL of ingest's public port from outside. Remote agents answer there."""
 
     def answer_url(self, identity: int) -> str:
-        """Where a remote agent answers an event."""
+        """Return the URL at which a remote agent answers an event."""
         return f"{(self.public_url or '').rstrip('/')}/v1/dispatch/{identity}"
 
     @model_validator(mode="after")

@@ -259,8 +259,8 @@ class Runner:
                 return True, message_of(given)
             case Fail(error):
                 # A refused result is final: the handler did its work, and would return the same again.
-                reason = "result_refused" if isinstance(error, ResultError) else final_reason(error)
-                return reason is not None, reason
+                final = "result_refused" if isinstance(error, ResultError) else final_reason(error)
+                return final is not None, final
 
     @staticmethod
     def _log(context: Context, outcome: Fail | Retry | Discard, *, retried: bool) -> None:

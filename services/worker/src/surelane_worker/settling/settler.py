@@ -21,7 +21,7 @@ from surelane_worker.leasing.claim import Claim
 from surelane_worker.leasing.leases import Leases
 from surelane_worker.leasing.parts import is_slow, parts_of
 from surelane_worker.observing.observer import Observer
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Tracing, now
 from surelane_worker.settling.records import message_of, storable
 
@@ -29,7 +29,6 @@ MANY = 32
 """A batch of this size means load: the next one is gathered for a moment."""
 BESIDE = 2
 """Round trips at once, each: of fresh batches, and of parts of slow batches."""
-CONNECTIONS = 2 * BESIDE
 ALONE = 3
 """Busy answers after which an outcome is sent alone: in a batch, a refused one also answers busy, to delay no other."""
 FAILURES = {"retry": "fail", "discard": "fail"}

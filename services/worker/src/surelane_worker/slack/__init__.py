@@ -1,1 +1,1 @@
-"""Slack: replies that are sent once, however often an event is tried."""
+"""Talk to Slack: replies are posted once, even if their event is handled again."""

@@ -1,43 +1,103 @@
-"""The clients for Slack: the Web API's on one HTTP session, response URLs' on a guarded one. Spans show no secrets."""
+"""Make the clients for Slack: the Web API's on one HTTP session, and that for response URLs on a guarded one.
 
-from collections.abc import AsyncIterator, Callable
+A ``response_url`` comes from an event's payload, so it proves nothing. Answers go to Slack's own hosts or to the
+simulator's, and nowhere else. slack-sdk's webhook client follows redirects, reads answers of any size, and has no
+setting against either, so the request is made here.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
-import yarl
 from opentelemetry.instrumentation.aiohttp_client import create_trace_config
 from slack_sdk.http_retry.builtin_async_handlers import (
     AsyncConnectionErrorRetryHandler,
     AsyncRateLimitErrorRetryHandler,
     AsyncServerErrorRetryHandler,
 )
+from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
+from yarl import URL
 
+from surelane_service.outbound import Guard, Reply, guarded_session, post
 from surelane_worker.settings import WorkerSettings
-from surelane_worker.slack.response_url import ResponseUrls
+from surelane_worker.slack.errors import ResponseUrlError
 
 RATE_LIMIT_RETRIES = 10
-"""Each waits as long as Slack asks; the lease is renewed meanwhile."""
+"""Most retries after a rate limit. Each waits as long as Slack asks; heartbeats renew the lease meanwhile."""
 
 TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=10, sock_read=30)
-"""Seconds: a call waits for a free connection too, but no more than 30 for a Slack that says nothing."""
+"""Seconds. ``total`` includes the wait for a free connection; 30 seconds without a byte from Slack end a call."""
+
+SLACK_ORIGINS = frozenset({URL("https://hooks.slack.com"), URL("https://hooks.slack-gov.com")})
+"""The origins of Slack's response URLs."""
+LONGEST_URL = 2000
+"""Most characters of a response URL. Slack's have about a hundred."""
+
+
+class ResponseUrls:
+    """Posts answers to response URLs."""
+
+    def __init__(
+        self, api: URL | None, *, proxy: str | None = None, traces: Sequence[aiohttp.TraceConfig] = ()
+    ) -> None:
+        """Prepare the session. It opens no connection yet.
+
+        Args:
+            api: the Web API's address if it is not Slack's own; its origin is allowed too.
+            proxy: the HTTP proxy to Slack.
+            traces: the observers of the requests.
+        """
+        own = {api.origin()} if api is not None else set()
+        self._origins = SLACK_ORIGINS | own
+        self._proxy = proxy
+        trusted = [url.host for url in (*own, *([URL(proxy)] if proxy else [])) if url.host]
+        self._session = guarded_session(Guard(trusted=trusted), traces=traces)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+    async def post(self, url: str, message: dict[str, Any]) -> Reply:
+        """Post a message, without its members that are ``None``.
+
+        Raises:
+            ResponseUrlError: the URL is neither Slack's nor the simulator's.
+            PrivateAddressError: a host name of Slack's resolves to a private address.
+            aiohttp.ClientError, TimeoutError, OSError: no answer came.
+        """
+        checked = self._checked(url)
+        given = {name: value for name, value in message.items() if value is not None}
+        body = json.dumps(given, default=_plain).encode()
+        return await post(self._session, str(checked), body, {}, proxy=self._proxy)
+
+    def _checked(self, url: str) -> URL:
+        try:
+            parsed = URL(url) if len(url) <= LONGEST_URL else None
+            if parsed is not None and not parsed.user and parsed.origin() in self._origins:
+                return parsed
+        except ValueError:
+            pass
+        raise ResponseUrlError
 
 
 @dataclass(frozen=True, slots=True)
 class SlackClients:
-    """Two clients on one HTTP session, and the one for response URLs."""
+    """Two clients for the Web API on one HTTP session, and one for response URLs."""
 
     client: AsyncWebClient
-    """Sends again after connection errors, 5xx answers and rate limits."""
+    """Sends a call again after a connection error, a 5xx answer or a rate limit."""
     once: AsyncWebClient
-    """Sends again only what Slack said it has not done: for what must not be said twice."""
+    """Sends a call again after a rate limit only: for messages that must not be posted twice."""
     responses: ResponseUrls
 
 
 @asynccontextmanager
 async def slack_clients(settings: WorkerSettings, *, traced: bool) -> AsyncIterator[SlackClients]:
-    """Slack's Web API for the length of the block."""
+    """Open the clients for the length of the block."""
     api = settings.slack_api_url.rstrip("/") + "/"
     traces = [create_trace_config(url_filter=without_secrets(api))] if traced else []
     async with aiohttp.ClientSession(trace_configs=traces, timeout=TIMEOUT) as session:
@@ -47,7 +107,7 @@ async def slack_clients(settings: WorkerSettings, *, traced: bool) -> AsyncItera
         token = settings.bot_token
         client = AsyncWebClient(token, api, session=session, retry_handlers=[broken, failed, limited])
         once = AsyncWebClient(token, api, session=session, retry_handlers=[limited])
-        own = None if settings.speaks_to_slack else yarl.URL(api)
+        own = None if settings.speaks_to_slack else URL(api)
         responses = ResponseUrls(own, proxy=client.proxy, traces=traces)
         try:
             yield SlackClients(client, once, responses)
@@ -55,11 +115,21 @@ async def slack_clients(settings: WorkerSettings, *, traced: bool) -> AsyncItera
             await responses.close()
 
 
-def without_secrets(api: str) -> Callable[[yarl.URL], str]:
-    """What spans show of a URL: no query, and of anything but the API no path, as a ``response_url`` is a secret."""
+def without_secrets(api: str) -> Callable[[URL], str]:
+    """Return a filter for the URLs in spans: it drops every query, and every path outside the API.
 
-    def shown(url: yarl.URL) -> str:
+    The path of a ``response_url`` is a secret.
+    """
+
+    def shown(url: URL) -> str:
         plain = url.with_query(None).with_fragment(None).with_user(None)
         return str(plain) if str(plain).startswith(api) else str(plain.origin())
 
     return shown
+
+
+def _plain(value: object) -> object:
+    """Return one of slack-sdk's blocks or attachments as JSON."""
+    if isinstance(value, JsonObject):
+        return value.to_dict()
+    raise TypeError(f"a message cannot hold a {type(value).__name__}")

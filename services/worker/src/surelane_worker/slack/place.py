@@ -1,4 +1,4 @@
-"""Where in Slack an event happened, so that answers go there. Pure: reads payloads, calls nothing."""
+"""Find where in Slack an event happened, so that answers go there. It reads payloads and calls nothing."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from surelane.events import Event
 
 SLACK_KINDS = "slack."
-"""How the kinds of Slack's events begin."""
+"""The prefix of the kinds of Slack's events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +14,14 @@ class Place:
     """Where to answer an event.
 
     Attributes:
-        channel: the channel's id, where there is one.
-        thread_ts: the thread's timestamp; the message's own where it began no thread yet.
-        message_ts: the timestamp of the message the event is about.
-        since: answers are looked for from this timestamp on.
-        user: who caused the event.
+        channel: the channel's id, if there is one.
+        thread_ts: the thread's timestamp; the message's own if it began no thread yet.
+        message_ts: the timestamp of the message that the event is about.
+        since: a lookup of earlier answers starts at this timestamp.
+        user: the person who caused the event.
         team: the workspace.
-        response_url: where commands and interactions are answered; a secret. Only Slack's own events have one:
-            the payload of any other job is its producer's, who may not choose where the worker posts to.
+        response_url: the URL for answers to commands and interactions; a secret. Only Slack's own events have one:
+            a job's payload comes from its producer, who may not choose where the worker posts.
     """
 
     channel: str | None = None
@@ -34,7 +34,7 @@ class Place:
 
 
 def place_of(event: Event) -> Place:
-    """The place of an event of the Events API, a slash command, or an interaction."""
+    """Return the place of an event of the Events API, a slash command, or an interaction."""
     payload, inner = event.payload, event.slack
     about = (
         _object(inner.get("item")) or _object(inner.get("assistant_thread")) or _object(inner.get("message"))
@@ -56,7 +56,7 @@ def _channel(holder: dict[str, Any]) -> str | None:
 
 
 def _identity(value: object) -> str | None:
-    """Slack names things by id, or by an object that has one."""
+    """Return an id. Slack gives it as text, or inside an object."""
     return _text(value.get("id")) if isinstance(value, dict) else _text(value)
 
 

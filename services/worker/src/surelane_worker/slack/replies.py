@@ -1,12 +1,13 @@
-"""Replies: what a handler says in Slack is said once, however often its event is tried.
+"""Reply in Slack once, even if the event is handled again.
 
-Each message carries the event's id and the reply's ordinal (the first reply of a handler, the second, …) in its
-``metadata``. When an event was claimed before, and only then (the lookup is dear: some apps may do one a minute), a
-reply that an earlier attempt already sent is found and not sent again.
+Each message carries the event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first reply, and so
+on. If an event was claimed before, a reply looks for the message of an earlier attempt and does not post it again. A
+first attempt does not look, because the lookup is expensive: Slack allows some apps one per minute.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -24,43 +25,123 @@ from surelane_worker.slack.errors import (
     unknown_whether_done,
 )
 from surelane_worker.slack.place import place_of
-from surelane_worker.slack.sent import SentReplies, Thread, metadata_of
 from surelane_worker.slack.stream import Notebook, Stream
 
 PAUSES = (1.0, 4.0)
-"""Seconds before a message is looked for, and posted again, whose fate is unknown."""
+"""Seconds to wait before a message of unknown fate is looked for and then posted again."""
 LONGEST_PAUSE = 300
-"""Seconds that are waited at most where a response URL asks for a pause."""
+"""Most seconds to wait when a response URL asks for a pause."""
+METADATA_TYPE = "surelane_reply"
+PAGES = 10
+"""Most pages of messages that a lookup reads."""
+UNREADABLE = (
+    "missing_scope",
+    "thread_not_found",
+    "not_in_channel",
+    "channel_not_found",
+    "method_not_supported_for_channel_type",
+)
+"""Slack's errors after which a lookup is impossible. The reply is then posted: rather twice than never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """The messages to search: a thread's, or a channel's if ``ts`` is ``None``, from the timestamp ``since`` on."""
+
+    channel: str
+    ts: str | None
+    since: str | None
+
+
+class SentReplies:
+    """Finds the replies to events that Slack has already. Used by one attempt."""
+
+    def __init__(self, client: AsyncWebClient, log: Logger) -> None:
+        self._client = client
+        self._log = log
+        self._found: dict[tuple[int, Thread], dict[int, str]] = {}
+
+    async def before(self, event: Event, thread: Thread) -> dict[int, str]:
+        """Return the timestamps of earlier claims' replies by ordinal.
+
+        Look once per attempt, and never on the first claim. Claims decide, not attempts: an attempt that a stopping
+        worker released is not counted, but may have replied.
+        """
+        if event.claim <= 1:
+            return {}
+        key = (event.id, thread)
+        if key not in self._found:
+            self._found[key] = await self.look(event, thread)
+        return self._found[key]
+
+    async def look(self, event: Event, thread: Thread) -> dict[int, str]:
+        """Return the timestamps of the event's replies in the thread now, by ordinal.
+
+        Raises:
+            SlackApiError: Slack failed for a reason that may pass.
+        """
+        try:
+            return await self._read(event, thread)
+        except SlackApiError as error:
+            if slack_error(error) not in UNREADABLE:
+                raise
+            self._log.warning("cannot look for an earlier reply", error=slack_error(error))
+            return {}
+
+    async def _read(self, event: Event, thread: Thread) -> dict[int, str]:
+        found: dict[int, str] = {}
+        cursor: str | None = None
+        for _ in range(PAGES):
+            page = await self._page(thread, cursor)
+            for message in page.get("messages") or []:
+                ordinal = ordinal_of(message, event)
+                if ordinal is not None:
+                    found.setdefault(ordinal, str(message["ts"]))
+            cursor = (page.get("response_metadata") or {}).get("next_cursor")
+            if not cursor:
+                break
+        return found
+
+    async def _page(self, thread: Thread, cursor: str | None) -> Any:  # noqa: ANN401 - Slack's answer
+        asked: dict[str, Any] = {
+            "channel": thread.channel,
+            "oldest": thread.since,
+            "include_all_metadata": True,
+            "cursor": cursor,
+        }
+        if thread.ts:
+            return await self._client.conversations_replies(ts=thread.ts, **asked)
+        return await self._client.conversations_history(**asked)
 
 
 class Replies:
-    """What a handler says in Slack during one attempt."""
+    """Posts what a handler says in Slack during one attempt."""
 
     def __init__(
-        self, clients: SlackClients, engine: Engine, log: Logger, hold: Callable[[], Awaitable[None]]
+        self, clients: SlackClients, engine: Engine, log: Logger, check_claim: Callable[[], Awaitable[None]]
     ) -> None:
-        """``hold`` is asked before each message: it returns while the claim stands, and cancels the handler else."""
+        """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler."""
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
         self._engine = engine
         self._log = log
-        self._hold = hold
+        self._check_claim = check_claim
         self._ordinals: dict[int, int] = {}
         self._notebooks: dict[int, Notebook] = {}
         self._sent = SentReplies(clients.client, log)
 
     @property
     def client(self) -> AsyncWebClient:
-        """The plain Web API client; what it sends is sent again on every attempt."""
+        """The plain Web API client. Each attempt sends its calls again."""
         return self._client
 
     async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
-        """Answers an event in its thread; a command or an interaction through its ``response_url``.
+        """Answer an event in its thread, or a command or an interaction through its ``response_url``.
 
         Args:
-            event: the event that is answered.
-            text: what to say.
-            arguments: any of ``chat.postMessage``'s: ``blocks``, ``channel`` and ``thread_ts`` to answer elsewhere, …
+            event: the event to answer.
+            text: the text of the answer.
+            arguments: any of ``chat.postMessage``'s; ``channel`` and ``thread_ts`` answer elsewhere.
 
         Returns:
             The message's timestamp; ``None`` for an answer through a ``response_url``.
@@ -69,7 +150,7 @@ class Replies:
             SlackApiError: Slack refused it.
             NowhereToReplyError: the event names no place.
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
-            ResponseRefusedError: Slack did not take the answer through the ``response_url``.
+            ResponseRefusedError: Slack refused the answer through the ``response_url``.
         """
         place = place_of(event)
         ordinal = self._next_ordinal(event)
@@ -101,7 +182,7 @@ class Replies:
             except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
                 if not unknown_whether_done(error):
                     raise
-                # It may have been posted and the answer lost: look before saying it again.
+                # Slack may have posted it and the answer got lost: look for it before posting it again.
                 self._log.warning("Slack did not answer", error=type(error).__name__)
                 await asyncio.sleep(pause)
                 found = await self._sent.look(event, thread)
@@ -110,12 +191,12 @@ class Replies:
         return await self._post(message)
 
     async def _post(self, message: dict[str, Any]) -> str:
-        await self._hold()
+        await self._check_claim()
         response = await self._once.chat_postMessage(**message)
         return str(response["ts"])
 
     async def react(self, event: Event, name: str) -> None:
-        """Adds an emoji to the event's message; it may be there already.
+        """Add an emoji to the event's message. Succeed if it is there already.
 
         Raises:
             SlackApiError: Slack refused it.
@@ -133,7 +214,7 @@ class Replies:
                 raise
 
     async def set_status(self, event: Event, status: str, **arguments: Any) -> None:  # noqa: ANN401 - the method's
-        """Shows in the thread what is going on; an empty status removes it. Slack drops it after two minutes.
+        """Show in the thread what is going on. An empty status removes it. Slack drops it after two minutes.
 
         Raises:
             SlackApiError: Slack refused it.
@@ -147,9 +228,9 @@ class Replies:
         )
 
     def stream(self, event: Event, **arguments: Any) -> Stream:  # noqa: ANN401 - chat.startStream's
-        """A reply that grows: ``async with ctx.slack.stream(event) as stream: await stream.append("…")``.
+        """Return a reply that grows: ``async with ctx.slack.stream(event) as stream: await stream.append("…")``.
 
-        An attempt that finds a stream of an earlier one finishes that message instead of beginning another.
+        If an earlier attempt began a stream, this attempt finishes that message.
 
         Raises:
             NowhereToReplyError: the event is in no thread.
@@ -169,7 +250,7 @@ class Replies:
             ordinal,
             metadata_of(event, ordinal),
             {"channel": channel, "thread_ts": thread_ts, **arguments},
-            self._hold,
+            self._check_claim,
         )
 
     def _next_ordinal(self, event: Event) -> int:
@@ -179,7 +260,7 @@ class Replies:
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
         for _ in range(RATE_LIMIT_RETRIES):
-            await self._hold()
+            await self._check_claim()
             reply = await self._responses.post(url, {"text": text, **arguments})
             if reply.status == 200:
                 return
@@ -187,3 +268,18 @@ class Replies:
                 break
             await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
         raise ResponseRefusedError(reply.status)
+
+
+def metadata_of(event: Event, ordinal: int) -> dict[str, Any]:
+    """Return the metadata that marks a message as the event's reply number ``ordinal``."""
+    return {"event_type": METADATA_TYPE, "event_payload": {"event_id": event.key, "ordinal": ordinal}}
+
+
+def ordinal_of(message: dict[str, Any], event: Event) -> int | None:
+    """Return the ordinal of a message that is a reply to the event, or ``None`` for any other message."""
+    metadata = message.get("metadata") or {}
+    payload = metadata.get("event_payload") or {}
+    if metadata.get("event_type") != METADATA_TYPE or payload.get("event_id") != event.key:
+        return None
+    ordinal = payload.get("ordinal")
+    return ordinal if isinstance(ordinal, int) else None

@@ -1,4 +1,7 @@
-"""Streamed replies, whose timestamp is kept on the event's row so that a later attempt finishes the same message."""
+"""Stream replies to Slack.
+
+A stream's timestamp is kept on the event's row, so that a later attempt finishes the same message.
+"""
 
 import asyncio
 import json
@@ -18,7 +21,7 @@ NOTE_PAUSE = 0.05
 
 
 class Notebook:
-    """What is kept on an event's row for its later attempts: the streams it began, by ordinal."""
+    """Keeps notes on an event's row for later attempts: the streams that were begun, by ordinal."""
 
     def __init__(self, engine: Engine, event: Event) -> None:
         self._engine = engine
@@ -26,12 +29,12 @@ class Notebook:
         self._notes: dict[str, Any] = json.loads(event.notes) if event.notes else {}
 
     def stream(self, ordinal: int) -> Mapping[str, Any]:
-        """What an earlier attempt, or this one, noted about a stream: ``ts``, ``stopped``."""
+        """Return the note of this or an earlier attempt about a stream: ``ts`` and ``stopped``, or nothing."""
         noted: Mapping[str, Any] = self._notes.get("streams", {}).get(str(ordinal), {})
         return noted
 
     async def note_stream(self, ordinal: int, ts: str, *, stopped: bool) -> None:
-        """Keeps a stream's timestamp on the row, unless the claim is lost: then nothing may be written any more."""
+        """Store a stream's timestamp on the row, unless the claim is lost."""
         self._notes.setdefault("streams", {})[str(ordinal)] = {"ts": ts, "stopped": stopped}
         text = json.dumps(self._notes)
         for _ in range(NOTE_TRIES):
@@ -42,7 +45,7 @@ class Notebook:
 
 
 class Stream:
-    """One reply that grows. Text is buffered by slack-sdk and sent as it accumulates."""
+    """A reply that grows. slack-sdk buffers its text and sends it as it accumulates."""
 
     def __init__(
         self,
@@ -51,21 +54,21 @@ class Stream:
         ordinal: int,
         metadata: dict[str, Any],
         arguments: dict[str, Any],
-        hold: Callable[[], Awaitable[None]],
+        check_claim: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
         self._notebook = notebook
         self._ordinal = ordinal
         self._metadata = metadata
         self._arguments = arguments
-        self._hold = hold
+        self._check_claim = check_claim
         self._earlier = notebook.stream(ordinal)
         self._text: list[str] = []
         self._live: Any = None
 
     @property
     def ts(self) -> str | None:
-        """The message's timestamp; ``None`` until something was sent."""
+        """The message's timestamp; ``None`` before Slack has any of it."""
         ts = self._earlier.get("ts") or (self._live.ts if self._live is not None else None)
         return str(ts) if ts else None
 
@@ -81,7 +84,7 @@ class Stream:
             await self._stop()
 
     async def append(self, text: str) -> None:
-        """Adds Markdown text.
+        """Append Markdown text.
 
         Raises:
             SlackApiError: Slack refused it.
@@ -89,7 +92,7 @@ class Stream:
         self._text.append(text)
         if self._live is None:
             return
-        await self._hold()
+        await self._check_claim()
         began = self._live.ts is None
         await self._live.append(markdown_text=text)
         if began and self._live.ts is not None:
@@ -98,7 +101,7 @@ class Stream:
     async def _stop(self) -> None:
         if self._earlier.get("stopped"):
             return
-        await self._hold()
+        await self._check_claim()
         if self._live is not None:
             await self._live.stop(metadata=self._metadata)
         else:
@@ -107,7 +110,7 @@ class Stream:
             await self._notebook.note_stream(self._ordinal, self.ts, stopped=True)
 
     async def _replace(self) -> None:
-        """Finishes the message an earlier attempt left behind, with this attempt's whole text."""
+        """Finish an earlier attempt's message with the whole text of this attempt."""
         channel = self._arguments["channel"]
         try:
             await self._client.chat_stopStream(channel=channel, ts=str(self.ts))

@@ -1,6 +1,6 @@
-"""Cron: fires named schedules when they are due. Every worker tries; the database lets one of them.
+"""Fire named schedules when they are due.
 
-It looks when something is due. When that will be, the worker's polls tell it.
+Every worker tries, and the database lets one of them fire. The worker's polls say when the next schedule is due.
 """
 
 import asyncio
@@ -13,38 +13,41 @@ from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_service.schedules import DueCron
-from surelane_worker.handling.schedule import Schedule
+from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
 
 RETRY = timedelta(seconds=1)
-"""The pause after a failure, and the least between two looks at what is due."""
 
-log = get_logger("surelane_worker.duties.cron")
+log = get_logger("surelane_worker.duties.scheduler")
 
 
-class CronDuty:
-    """Declares the schedules that come with the handlers, then fires whatever is due."""
+class Scheduler:
+    """Stores the schedules that come with the handlers, then fires every schedule that is due."""
 
-    def __init__(self, engine: Engine, declared: Sequence[Schedule], metrics: Metrics) -> None:
+    def __init__(
+        self, engine: Engine, declared: Sequence[Schedule], metrics: Metrics, *, retry: timedelta = RETRY
+    ) -> None:
+        """``retry`` is the pause after a failure, and the shortest pause between two looks at the schedules."""
         self._engine = engine
         self._declared = list(declared)
         self._metrics = metrics
+        self._retry = retry.total_seconds()
         self._unreadable: set[tuple[str, str, str]] = set()
         self._outage = Outage(log, "schedules")
         self._due: float | None = None
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def due_in(self, seconds: float | None) -> None:
-        """Tells when the next schedule is due; ``None``: there is none."""
+        """Set when the next schedule is due: in so many seconds, or never if ``None``."""
         self._due = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        self._told.set()
+        self._changed.set()
 
     async def run(self) -> None:
-        """Fires until cancelled."""
+        """Fire schedules until cancelled."""
         while True:
             succeeded = await self._attempt()
-            await asyncio.sleep(RETRY.total_seconds())
+            await asyncio.sleep(self._retry)
             if succeeded:
                 await self._until_due()
 
@@ -78,18 +81,18 @@ class CronDuty:
     async def _until_due(self) -> None:
         clock = asyncio.get_running_loop().time
         while self._due is None or self._due > clock():
-            self._told.clear()
+            self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._due is None else self._due - clock()):
-                    await self._told.wait()
+                    await self._changed.wait()
 
     async def _fire_due(self) -> None:
-        while await self._fire_once():
+        while await self._fire_each():
             pass
         self.due_in(await self._engine.next_cron())
 
-    async def _fire_once(self) -> bool:
-        """Fires each due schedule once; returns whether one of them has more to catch up than fits into once."""
+    async def _fire_each(self) -> bool:
+        """Fire each due schedule once. Return whether one has more missed times than one firing takes."""
         more = False
         for due in await self._engine.due_cron():
             more = await self._fire(due) or more
@@ -101,7 +104,7 @@ class CronDuty:
                 Cron(due.schedule, due.time_zone), due.catch_up, due.next_at, due.now
             )
         except ValueError as error:
-            self._complain(due, error)
+            self._report_unreadable(due, error)
             return False
         fired = await self._engine.fire_cron(due.name, due.next_at, times, following)
         if fired:
@@ -109,8 +112,8 @@ class CronDuty:
             log.info("schedule fired", schedule=due.name, jobs=fired)
         return following <= due.now
 
-    def _complain(self, due: DueCron, error: ValueError) -> None:
-        """Once for each schedule: somebody wrote it into the table by hand, or its time zone is gone."""
+    def _report_unreadable(self, due: DueCron, error: ValueError) -> None:
+        """Log once per schedule that it was edited by hand into something unreadable, or lost its time zone."""
         known = (due.name, due.schedule, due.time_zone)
         if known not in self._unreadable:
             self._unreadable.add(known)

@@ -1,49 +1,48 @@
-"""The sweep: moves exhausted and too old events to history, about once a minute."""
+"""Move exhausted and expired events to history, about once a minute."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.pool import UNAVAILABLE, DatabaseError
 from surelane_worker.handling.retry import jittered
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.outage import Outage
+from surelane_worker.observing.readiness import Outage
+from surelane_worker.settings import WorkerSettings
 
 BATCH = 1000
 
-log = get_logger("surelane_worker.duties.sweep")
+log = get_logger("surelane_worker.duties.sweeper")
 
 
-class Sweep:
-    """Sweeps by age only Slack events of kinds this worker handles, and only once it has been claiming for that age.
+class Sweeper:
+    """Sweeps exhausted events of every kind, and old Slack events of the kinds that this worker handles.
 
-    So an outage of the workers, or of the database, never empties the backlog that built up meanwhile. Attempts are
-    judged by the maximum that is stored with an event or its kind: other teams' kinds have other maxima.
+    It sweeps by age only after this worker has been claiming for that age. So an outage of the workers or of the
+    database never empties the backlog that it caused. Attempts count against the maximum stored with an event or its
+    kind, because another team's kinds have other maxima.
     """
 
     def __init__(
         self,
         engine: Engine,
+        settings: WorkerSettings,
         kinds: Sequence[str],
         metrics: Metrics,
-        *,
-        max_vt_age: timedelta,
-        interval: timedelta,
         claiming_for: Callable[[], float],
     ) -> None:
-        """``claiming_for`` says for how many seconds this worker has been claiming without interruption."""
+        """``claiming_for`` returns for how many seconds this worker has been claiming without interruption."""
         self._engine = engine
         self._kinds = [kind for kind in kinds if kind.startswith("slack.")]
         self._metrics = metrics
-        self._max_vt_age = max_vt_age
-        self._interval = interval
+        self._max_vt_age = settings.max_vt_age
+        self._interval = settings.sweep_interval
         self._claiming_for = claiming_for
         self._outage = Outage(log, "sweep")
 
     async def run(self) -> None:
-        """Sweeps until cancelled, at intervals with jitter so that replicas do not sweep in step."""
+        """Sweep until cancelled, at intervals with jitter so that replicas do not sweep at the same time."""
         while True:
             await asyncio.sleep(jittered(self._interval))
             try:

@@ -1,0 +1,136 @@
+"""Slack's three URLs: verify Slack's signature, decide what a payload is, and store the events."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from aiohttp import web
+
+from surelane.trace_context import traceparent_of
+from surelane_ingest.envelope import (
+    Challenge,
+    Envelope,
+    Ignore,
+    Malformed,
+    RateLimited,
+    Subscriptions,
+    Take,
+    read_command,
+    read_event,
+    read_interaction,
+)
+from surelane_ingest.request import FORM, JSON, Refused, Signatures
+from surelane_ingest.tracing import RETRY, answered, delivered
+from surelane_ingest.writer import Answer, NotStored, Writer
+from surelane_service.logs import Logger, get_logger
+from surelane_service.telemetry.setup import send_span
+from surelane_service.telemetry.spans import Tracer
+
+SLACK = ("slack",)
+NO_RETRY = {"x-slack-no-retry": "1"}
+"""Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlackUrl:
+    """One of Slack's URLs.
+
+    Attributes:
+        path: its route.
+        media_type: the content type that Slack sends there.
+        read: reads its bodies.
+        signatures: verifies them.
+        writer: stores its events.
+        tracer: makes spans; ``None``: tracing is off.
+        log: a bound logger. An unbound one costs more per silenced line than the rest of the answer.
+    """
+
+    path: str
+    media_type: str
+    read: Callable[[bytes], Envelope]
+    signatures: Signatures
+    writer: Writer
+    tracer: Tracer | None
+    log: Logger
+
+    def plausible(self, request: web.Request) -> bool:
+        """Return whether the headers can be those of a request that Slack signed."""
+        return self.signatures.plausible(request.headers)
+
+    def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
+        """Return Slack, if it signed the body."""
+        return SLACK if self.signatures.valid(body, request.headers) else ()
+
+    async def take(self, request: web.Request, body: bytes, _: Sequence[str]) -> web.Response:
+        """Store an event, or answer what else Slack sends.
+
+        Raises:
+            Refused: the body is malformed (400), or the event is not known to be stored (400 or 503).
+        """
+        metrics = self.writer.metrics
+        envelope = self.read(body)
+        match envelope:
+            case Take():
+                await self._store(request, envelope)
+            case Challenge(challenge):
+                self.log.info("url verified")
+                return web.json_response({"challenge": challenge})
+            case Ignore(reason):
+                metrics.ignored[reason] += 1
+                self.log.debug("request ignored", reason=reason)
+            case RateLimited(team, minute):
+                metrics.rate_limited += 1
+                self.log.warning("slack drops events of a workspace with too many", team=team, minute=minute)
+            case Malformed(reason):
+                raise Refused(400, reason, headers=NO_RETRY)
+            case _:
+                assert_never(envelope)
+        return web.Response()
+
+    async def _store(self, request: web.Request, event: Take) -> None:
+        metrics = self.writer.metrics
+        answer = await self._insert(request, event)
+        if isinstance(answer, NotStored):
+            metrics.sent(event.kind, answer.name.lower())
+            named = {"event_id": event.key, "kind": event.kind}
+            if answer is NotStored.UNSTORABLE:
+                raise Refused(400, answer.value, headers=NO_RETRY, event=named)
+            raise Refused(503, answer.value, event=named)
+        if answer.duplicate:
+            metrics.duplicates += 1
+        else:
+            metrics.sent(event.kind)
+        if event.altered:
+            metrics.altered += 1
+            self.log.warning("event stored with replaced characters", event_id=event.key, kind=event.kind)
+        self.log.debug(
+            "event stored", event_id=event.key, kind=event.kind, id=answer.id, duplicate=answer.duplicate
+        )
+
+    async def _insert(self, request: web.Request, event: Take) -> Answer:
+        if self.tracer is None:
+            return await self.writer.store(event.body, event.key)
+        # The trace's id follows from the key, so that a retry continues the trace. Without a key it is random.
+        with send_span(self.tracer, event.key or secrets.token_hex(16), event.kind) as span:
+            delivered(span, request.headers.get(RETRY))
+            answer = await self.writer.store(event.body, event.key, traceparent_of(span))
+            answered(span, answer)
+            return answer
+
+
+def slack_urls(
+    signatures: Signatures, subscriptions: Subscriptions, writer: Writer, tracer: Tracer | None
+) -> list[SlackUrl]:
+    """Return the URLs of the Events API, of slash commands, and of interactions (clicks, shortcuts, modals)."""
+
+    def read(body: bytes) -> Envelope:
+        return read_event(body, subscriptions)
+
+    # Bound here, not on import: binding fixes the configuration of the logs, which starts after the imports.
+    log: Logger = get_logger(__name__).bind()
+    return [
+        SlackUrl("/slack/events", JSON, read, signatures, writer, tracer, log),
+        SlackUrl("/slack/commands", FORM, read_command, signatures, writer, tracer, log),
+        SlackUrl("/slack/interactions", FORM, read_interaction, signatures, writer, tracer, log),
+    ]

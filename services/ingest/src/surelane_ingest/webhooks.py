@@ -1,0 +1,176 @@
+"""Signed requests of other programs: webhooks, and remote agents' answers. ``app`` has the statuses they share.
+
+- 401: also for an unknown name, or an answer that was signed for another task.
+- 404: no event waits for this answer.
+- 409: the event does not wait for its answer yet. Try again.
+
+An answer must be signed with the ``webhook-id`` of its own task's answer. A signed request about another task,
+or our own request to the agent sent back to us, therefore answers nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from aiohttp import web
+from pydantic import SecretBytes
+
+from surelane.trace_context import traceparent_of
+from surelane_ingest.connections import Connections, never_storable
+from surelane_ingest.json_text import Json, NotJsonError, read_json
+from surelane_ingest.metrics import Metrics
+from surelane_ingest.request import JSON, Refused
+from surelane_ingest.tracing import answered
+from surelane_ingest.writer import NotStored
+from surelane_service.intake import Intake
+from surelane_service.logs import get_logger
+from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
+from surelane_service.telemetry.setup import send_span
+from surelane_service.telemetry.spans import Tracer
+from surelane_service.webhooks import ID, answer_id, keys_of, plausible, verified
+
+CONNECTIONS = 2
+"""Webhooks and answers that use the database at once. Further ones wait for their turn, within the budget."""
+KIND = "trigger-fire"
+
+Answer = TypeVar("Answer")
+Secrets = Mapping[str, Sequence[SecretBytes]]
+"""The keys of each sender, by its name."""
+
+_logger = get_logger(__name__)
+
+
+class Turns:
+    """Call the database for a request in turn, within the budget and :data:`CONNECTIONS`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._turn = asyncio.Semaphore(CONNECTIONS)
+
+    async def __call__(self, call: Callable[[Intake], Awaitable[Answer]]) -> Answer:
+        """Return what ``call`` returns.
+
+        Raises:
+            Refused: the database cannot hold this (400), or is away or refuses (503).
+        """
+        lend = self._connections.lend
+        try:
+            async with asyncio.timeout(self._connections.budget), self._turn, lend() as connection:
+                return await call(Intake(connection))
+        except (*UNAVAILABLE, *RETRYABLE) as error:
+            _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
+            raise Refused(503, NotStored.UNAVAILABLE.value) from None
+        except DatabaseError as error:
+            if never_storable(error):
+                raise Refused(400, NotStored.UNSTORABLE.value) from None
+            _logger.warning(NotStored.REFUSED.value, error=type(error).__name__)
+            raise Refused(503, NotStored.REFUSED.value) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerUrl:
+    """The URL of webhooks: each stores an event of kind ``trigger-fire``, once per ``webhook-id``.
+
+    Attributes:
+        secrets: the triggers, by their names.
+        call: calls the database.
+        metrics: counts the events.
+        tracer: makes spans; ``None``: tracing is off.
+    """
+
+    secrets: Secrets
+    call: Turns
+    metrics: Metrics
+    tracer: Tracer | None
+    path: str = "/v1/triggers/{name}"
+    media_type: str = JSON
+
+    def plausible(self, request: web.Request) -> bool:
+        """Return whether the headers can be those of a signed webhook of a known trigger."""
+        return request.match_info["name"] in self.secrets and plausible(request.headers) is not None
+
+    def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
+        """Return the trigger that the path names, if one of its keys signed the body."""
+        return _signers(request, body, self.secrets, [request.match_info["name"]])
+
+    async def take(self, request: web.Request, body: bytes, senders: Sequence[str]) -> web.Response:
+        """Store the webhook; answer its event's id, and whether it was stored before.
+
+        Raises:
+            Refused: it is not JSON (400), or not stored (400 or 503).
+        """
+        (name,) = senders
+        webhook_id, payload = request.headers[ID], _json(body)
+        with send_span(self.tracer, f"webhook:{name}:{webhook_id}", KIND) as span:
+            traceparent = traceparent_of(span)
+            inserted = await self.call(
+                lambda intake: intake.fire_trigger(name, webhook_id, payload.text, traceparent)
+            )
+            answered(span, inserted)
+        if inserted.duplicate:
+            self.metrics.duplicates += 1
+        else:
+            self.metrics.sent(KIND)
+            self.metrics.altered += payload.altered
+        _logger.debug("webhook stored", trigger=name, id=inserted.id, duplicate=inserted.duplicate)
+        return web.json_response({"id": inserted.id, "duplicate": inserted.duplicate})
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerUrl:
+    """The URL of remote agents' answers: each ends the event that waits for it.
+
+    Attributes:
+        secrets: the remote agents, by their names.
+        call: calls the database.
+    """
+
+    secrets: Secrets
+    call: Turns
+    path: str = "/v1/dispatch/{id}"
+    media_type: str = JSON
+
+    def plausible(self, request: web.Request) -> bool:
+        """Return whether the headers can be those of a signed answer to the task that the path names."""
+        return bool(self.secrets) and plausible(request.headers) == answer_id(request.match_info["id"])
+
+    def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
+        """Return the agents whose key signed the body. Several may share one."""
+        return _signers(request, body, self.secrets, self.secrets)
+
+    async def take(self, request: web.Request, body: bytes, senders: Sequence[str]) -> web.Response:
+        """Settle the event with the answer, if it waits for one of the senders.
+
+        Raises:
+            Refused: it is not JSON (400), has no event (404), comes too early (409), or is not stored (400 or 503).
+        """
+        identity, result = _event_id(request.match_info["id"]), _json(body).text
+        match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
+            case "done":
+                return web.json_response({"id": identity})
+            case "running":
+                raise Refused(
+                    409, "the event does not wait for its answer yet: try again", headers={"Retry-After": "1"}
+                )
+            case _:
+                raise Refused(404, "no event waits for this answer")
+
+
+def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[str]) -> list[str]:
+    return [name for name in names if verified(request.headers, body, keys_of(known, name)) is not None]
+
+
+def _json(body: bytes) -> Json:
+    try:
+        return read_json(body.decode())
+    except UnicodeDecodeError:
+        raise Refused(400, "not JSON") from None
+    except NotJsonError as error:
+        raise Refused(400, str(error)) from None
+
+
+def _event_id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise Refused(404, "no event waits for this answer")
+    return int(text)

@@ -1,0 +1,49 @@
+"""Answer what people say: mentions and direct messages in Slack, and ``agent-turn`` jobs from anywhere else.
+
+The built-in answers quote what was received, so that a new installation is seen to work. A team registers its own
+functions for these kinds.
+"""
+
+import re
+
+from surelane.events import Event
+from surelane_worker.handling.context import Context
+from surelane_worker.handling.registry import Handlers
+
+handlers = Handlers()
+
+_CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
+
+
+@handlers.on("slack.app_mention", "slack.message.im", timeout="5m")
+async def answer(event: Event, ctx: Context) -> None:
+    """Answer a mention or a direct message in its thread."""
+    await ctx.slack.reply(event, plain_answer(event.slack.get("text"), event.slack.get("user")))
+
+
+@handlers.on("agent-turn", timeout="5m")
+async def turn(event: Event, ctx: Context) -> dict[str, str]:
+    """Answer a turn in its result, and in Slack if the payload names a channel.
+
+    A team's own gateway enqueues turns. A payload looks like
+    ``{"text": …, "user": …, "channel": …, "thread_ts": …}``.
+    """
+    text = plain_answer(event.payload.get("text"), event.payload.get("user"))
+    await tell(event, ctx, text)
+    return {"answer": text}
+
+
+async def tell(event: Event, ctx: Context, text: str) -> bool:
+    """Post ``text`` to the Slack channel that the job's payload names. Return whether it names one."""
+    named = _CHANNEL.fullmatch(str(event.payload.get("channel", "")))
+    if named:
+        await ctx.slack.reply(event, text)
+    return bool(named)
+
+
+def plain_answer(text: object, user: object) -> str:
+    """Return the answer of an installation without an agent: a quotation of ``text``, addressed to ``user``."""
+    said = str(text or "").strip()
+    greeting = f"<@{user}> " if user else ""
+    quoted = "\n".join(f"> {line}" for line in said.splitlines()) if said else "> (no text)"
+    return f"{greeting}I received:\n{quoted}"

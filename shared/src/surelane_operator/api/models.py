@@ -1,0 +1,303 @@
+"""Models of what the operator's API reads and answers. Its OpenAPI document is made from them."""
+
+import base64
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StringConstraints,
+    model_validator,
+)
+
+from surelane_operator.operations import Cursor, Filter
+from surelane_operator.timeline import Step, trace_of
+from surelane_service.cron import CatchUp, Cron
+
+MAX_ID = 2**63 - 1
+MAX_CURSOR = 100
+"""Characters."""
+
+
+def _digits(text: object) -> object:
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ID))):
+        raise ValueError("write an event's id as a whole number above 0")
+    return text
+
+
+def _parts(value: object) -> object:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+def _date_and_time(value: object) -> object:
+    # Pydantic would also read a number, as seconds since 1970. The document describes text only.
+    if not isinstance(value, str) or "-" not in value[1:]:
+        raise ValueError("write a time as 2026-01-31T12:00:00Z")
+    return value
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("write a time that is in the years 1 to 9999 in UTC") from None
+
+
+def _visible_at(moment: datetime | None) -> datetime | None:
+    # PostgreSQL's infinity arrives as the last moment of the year 9999.
+    return None if moment is None or moment.year == 9999 else moment
+
+
+def _read_cursor(text: str) -> Cursor:
+    try:
+        identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
+        finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
+        cursor = Cursor(int(identity), finished_at)
+    except (ValueError, OverflowError):
+        cursor = None
+    if cursor is None or len(text) > MAX_CURSOR or not 0 < cursor.id <= MAX_ID:
+        raise ValueError("pass `next` of the page before")
+    return cursor
+
+
+def cursor_after(row: dict[str, Any]) -> str:
+    """Return the cursor of the page that follows a row."""
+    moment = row["finished_at"].isoformat() if row["finished_at"] else ""
+    return base64.urlsafe_b64encode(f"{row['id']} {moment}".encode()).decode().rstrip("=")
+
+
+Status = Literal["pending", "scheduled", "running", "completed", "failed", "cancelled", "expired"]
+Ended = Literal["completed", "failed", "cancelled", "expired"]
+Name = Annotated[str, StringConstraints(pattern=r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]{1,200}$")]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+"""PostgreSQL cannot store the null character."""
+Kind = Annotated[Text, StringConstraints(min_length=1, max_length=200)]
+Key = Annotated[Text, StringConstraints(min_length=1, max_length=1000)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_date_and_time), AfterValidator(_in_utc)]
+Place = Annotated[
+    Cursor, PlainValidator(_read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
+]
+
+
+class Strict(BaseModel):
+    """Refuse unknown names: a misspelt filter must not mean no filter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class EventPath(BaseModel):
+    """The path of one event."""
+
+    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(_digits)]
+
+
+class KindPath(BaseModel):
+    """The path of one kind."""
+
+    kind: Name
+
+
+class CronPath(BaseModel):
+    """The path of one schedule."""
+
+    name: Name
+
+
+class Which(Strict):
+    """A filter of events. A field that is left out matches every event."""
+
+    status: Sequence[Status] | None = None
+    kind: list[Kind] | None = Field(None, description="exact kinds")
+    key: Key | None = Field(None, description="an item key, a group key or a dedupe key")
+    since: Moment | None = Field(None, description="enqueued, or ended if it has, at or after")
+    until: Moment | None = Field(None, description="enqueued, or ended if it has, before")
+
+    def filter(self) -> Filter:
+        """Return the filter for :class:`Operations`."""
+        return Filter(self.status, self.kind, self.key, self.since, self.until)
+
+
+class JobsQuery(Which):
+    """The query of ``GET /v1/jobs``."""
+
+    status: Annotated[list[Status] | None, BeforeValidator(_parts)] = Field(
+        None, description="separated by commas"
+    )
+    kind: Annotated[list[Kind] | None, BeforeValidator(_parts)] = Field(
+        None, description="separated by commas"
+    )
+    limit: int = Field(20, ge=1, le=1000)
+    cursor: Place | None = Field(None, description="`next` of the page before")
+
+
+class Requeue(Which):
+    """The body of a bulk requeue: the newest ended events that match."""
+
+    status: Annotated[list[Ended], Field(min_length=1)]
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class Orchestrate(Strict):
+    """The body of ``POST /v1/orchestrate``: the goal of the plan."""
+
+    goal: Annotated[Text, StringConstraints(min_length=1, max_length=20_000)]
+    subtasks: list[Text] | None = Field(
+        None,
+        max_length=10_000,
+        description="the plan; without it, the handler of orchestrator-plan makes one",
+    )
+    fails_with_children: StrictBool = Field(
+        False, description="end as failed with the first subtask that does not complete"
+    )
+    dedupe_key: Key | None = None
+
+
+class CronBody(Strict):
+    """The body of ``PUT /v1/cron/{name}``."""
+
+    kind: Kind
+    schedule: Annotated[str, StringConstraints(max_length=200)] = Field(description="five cron fields")
+    payload: dict[str, Any] = Field(default_factory=dict)
+    time_zone: Annotated[str, StringConstraints(max_length=100)] = "UTC"
+    catch_up: CatchUp = "one"
+    paused: StrictBool = False
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        Cron(self.schedule, self.time_zone)
+        return self
+
+
+class ListedJob(BaseModel):
+    """An event, live or ended, as a list shows it: without its large fields."""
+
+    id: int
+    kind: str
+    status: Status
+    attempts: int
+    max_attempts: int | None
+    locked_by: str | None
+    run_at: Annotated[datetime | None, BeforeValidator(_visible_at)] = Field(
+        description="when it becomes visible, or when its latest attempt began; null: it waits for events"
+    )
+    lease_until: datetime | None = Field(description="when the lease of a running event ends")
+    error: str | None = Field(description="the latest attempt's error; a list shows 1,000 characters")
+    reason: str | None
+    dedupe_key: str | None
+    item_key: str | None
+    group_key: str | None
+    event_ts: datetime
+    enqueued_at: datetime
+    enqueued_by: str
+    heartbeat_at: datetime | None
+    deadline: datetime | None
+    finished_at: datetime | None
+    finished_by: str | None
+    continuation_id: int | None
+    waits_for: int | None
+    trace_id: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _traced(cls, row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "trace_id": trace_of(row)}
+
+
+class JobStory(ListedJob):
+    """An event with all its fields and its timeline."""
+
+    payload: Any
+    errors: list[Any]
+    result: Any
+    timeline: list[Step]
+
+
+class JobPage(BaseModel):
+    """A page of events, newest first: live ones, then ended ones."""
+
+    jobs: list[ListedJob]
+    next: str | None = Field(description="the cursor of the next page; null: this is the last page")
+
+
+class Why(BaseModel):
+    """The reason why an event is not running."""
+
+    reason: str
+    detail: str
+
+
+class Ids(BaseModel):
+    """The events that were moved back into the queue."""
+
+    requeued: list[int]
+
+
+class Cancelled(BaseModel):
+    """The event's state. A ``running`` event finishes this attempt and gets no other."""
+
+    status: Literal["cancelled", "running"]
+
+
+class Started(BaseModel):
+    """The job that was enqueued, or the pending job under its dedupe key."""
+
+    id: int
+
+
+class KindState(BaseModel):
+    """The number of a kind's events in each state."""
+
+    kind: str
+    paused: bool
+    pending: int
+    scheduled: int
+    running: int
+    oldest_pending: datetime | None
+
+
+class WorkerState(BaseModel):
+    """A worker as it last announced itself."""
+
+    name: str
+    kinds: list[str]
+    version: str
+    alive: bool
+    started_at: datetime
+    seen_at: datetime
+
+
+class Stats(BaseModel):
+    """The queue in figures."""
+
+    kinds: list[KindState]
+    workers: list[WorkerState]
+
+
+class CronState(CronBody):
+    """A named schedule."""
+
+    name: str
+    next_at: datetime
+    last_at: datetime | None
+    updated_at: datetime
+    updated_by: str
+
+
+class CronList(BaseModel):
+    """The named schedules."""
+
+    schedules: list[CronState]
+
+
+class Problem(BaseModel):
+    """The reason why a request was refused."""
+
+    error: str

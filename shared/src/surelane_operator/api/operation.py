@@ -1,0 +1,158 @@
+"""HTTP operations: a function's signature says how its request is read, what it answers, and how it is documented."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, Json, ValidationError, create_model
+from pydantic.json_schema import models_json_schema
+
+from surelane_operator.api.models import Problem
+
+ALWAYS = {
+    400: "the request cannot be read",
+    401: "the token is missing or wrong",
+    503: "the database is away",
+}
+"""The refusals of every operation."""
+
+
+class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
+    """Answer a request with an error."""
+
+    def __init__(self, status: int, error: str) -> None:
+        super().__init__(error)
+        self.status = status
+        self.error = error
+
+
+class Operation:
+    """One method of one path.
+
+    Args:
+        call: the function. Its parameters ``path``, ``query`` and ``body`` are models; it needs no others. It returns
+            a model, or ``None`` for 204. Its name becomes the operation's id, its docstring the summary.
+        status: of the answer, where it is not 200 or 204.
+        refusals: statuses beside :data:`ALWAYS`, and what they mean.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        call: Callable[..., Awaitable[BaseModel | None]],
+        *,
+        status: int | None = None,
+        refusals: Mapping[int, str] | None = None,
+    ) -> None:
+        signature = inspect.signature(call)
+        first, *others = call.__name__.split("_")
+        self.id = first + "".join(word.capitalize() for word in others)
+        self.method, self.path, self._call = method, path, call
+        self._refusals = {**ALWAYS, **(refusals or {})}
+        self._answer: type[BaseModel] | None = signature.return_annotation
+        self._status = status or (200 if self._answer else 204)
+        self._parts: dict[str, type[BaseModel]] = {
+            name: parameter.annotation for name, parameter in signature.parameters.items()
+        }
+        fields: dict[str, Any] = {
+            name: (Json[model] if name == "body" else model, ...)  # type: ignore[misc, valid-type]
+            for name, model in self._parts.items()
+        }
+        self._input = create_model(self.id, **fields)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Read the request, call the function and answer.
+
+        Raises:
+            Refused: the request cannot be read, or the function refuses it.
+        """
+        given: dict[str, object] = {"path": dict(request.match_info), "query": dict(request.query)}
+        if "body" in self._parts:
+            given["body"] = await request.read()
+        try:
+            values = dict(self._input.model_validate(given))
+        except ValidationError as error:
+            complaints = [
+                f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}"
+                for each in error.errors(include_url=False)
+            ]
+            raise Refused(400, "; ".join(complaints)) from None
+        found = await self._call(**values)
+        if found is None:
+            return web.Response(status=self._status)
+        return web.Response(
+            text=found.model_dump_json(), status=self._status, content_type="application/json"
+        )
+
+    def models(self) -> list[type[BaseModel]]:
+        """Return the models that the document names: those of the body and of the answer."""
+        return [model for model in (self._parts.get("body"), self._answer) if model]
+
+    def described(self) -> dict[str, Any]:
+        """Return the OpenAPI description."""
+        answer: dict[str, Any] = {"description": "done"}
+        if self._answer:
+            description = inspect.getdoc(self._answer) or self._answer.__name__
+            answer = {"description": description.splitlines()[0], "content": _json(self._answer)}
+        described: dict[str, Any] = {
+            "operationId": self.id,
+            "summary": (inspect.getdoc(self._call) or self.id).splitlines()[0].rstrip("."),
+            "parameters": [
+                _parameter(name, place, schema)
+                for place in ("path", "query")
+                if place in self._parts
+                for name, schema in self._parts[place].model_json_schema()["properties"].items()
+            ],
+            "responses": {str(self._status): answer}
+            | {
+                str(status): {"description": meaning, "content": _json(Problem)}
+                for status, meaning in self._refusals.items()
+            },
+        }
+        if "body" in self._parts:
+            described["requestBody"] = {"required": True, "content": _json(self._parts["body"])}
+        return described
+
+
+def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the operations."""
+    models = {Problem}.union(*(operation.models() for operation in operations))
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)],
+        ref_template=_reference("{model}"),
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = operation.described()
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Surelane's operator API", "version": version},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _parameter(name: str, place: str, schema: dict[str, Any]) -> dict[str, Any]:
+    # In a query, null is a parameter that is left out.
+    for alternative in schema.pop("anyOf", []):
+        if alternative != {"type": "null"}:
+            schema |= alternative
+    schema = {key: value for key, value in schema.items() if (key, value) != ("default", None)}
+    parameter = {"name": name, "in": place, "required": place == "path", "schema": schema}
+    if schema.get("type") == "array":
+        parameter |= {"style": "form", "explode": False}  # separated by commas
+    return parameter
+
+
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _reference(model.__name__)}}}
+
+
+def _reference(model: str) -> str:
+    return f"#/components/schemas/{model}"

@@ -1,0 +1,160 @@
+"""Ingest names an event before it is stored; the database derives kind, key and group when it stores it.
+
+Ingest needs kind and key for its logs, metrics and traces. This table holds both derivations to each other.
+"""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import asyncpg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surelane.calls import Connection
+from surelane_ingest.envelope import (
+    MAX_KEY,
+    Subscriptions,
+    Take,
+    key_of,
+    kind_of,
+    read_command,
+    read_event,
+    read_interaction,
+)
+
+Payload = Mapping[str, Any]
+TRIGGER = {"trigger_id": "1.2.a"}
+TRIGGERED = "trigger:" + hashlib.sha256(b"1.2.a").hexdigest()
+ACME = {"id": "T1", "domain": "acme"}
+CHANNEL = {"id": "C1", "name": "general"}
+REPLY = {"ts": "1.2", "thread_ts": "1.1"}
+
+
+def around(**event: Any) -> dict[str, Any]:
+    return {"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event": event}
+
+
+EVENTS: list[tuple[Payload, str, str | None, str | None]] = [
+    (around(type="app_mention", channel="C1", ts="1.1"), "slack.app_mention", "Ev1", "T1:C1:1.1"),
+    (around(type="app_mention", channel="C1", **REPLY), "slack.app_mention", "Ev1", "T1:C1:1.1"),
+    (around(type="message", channel_type="im", channel="D1", ts="1.1"), "slack.message.im", "Ev1", "T1:D1"),
+    (
+        around(type="message", channel_type="im", channel="D1", **REPLY),
+        "slack.message.im",
+        "Ev1",
+        "T1:D1:1.1",
+    ),
+    (around(type="message", channel_type="channel"), "slack.message.channels", "Ev1", None),
+    (around(type="message", channel_type="group"), "slack.message.groups", "Ev1", None),
+    (around(type="message", channel_type="mpim"), "slack.message.mpim", "Ev1", None),
+    (around(type="message", channel_type="app_home"), "slack.message", "Ev1", None),
+    (around(type="message", channel_type=["im"]), "slack.message", "Ev1", None),
+    (
+        around(type="reaction_added", item={"channel": "C1", "ts": "1.1"}),
+        "slack.reaction_added",
+        "Ev1",
+        "T1:C1:1.1",
+    ),
+    (around(type="team_join"), "slack.team_join", "Ev1", None),
+    (around(type="t" * 300), "slack." + "t" * 194, "Ev1", None),
+    ({**around(type="team_join"), "event_id": "é" * MAX_KEY}, "slack.team_join", "é" * MAX_KEY, None),
+    ({**around(type="team_join"), "event_id": "é" * (MAX_KEY + 1)}, "slack.team_join", None, None),
+    ({**around(type="team_join"), "event_id": 7}, "slack.team_join", None, None),
+    ({**around(type="team_join"), "event_id": None}, "slack.team_join", None, None),
+    ({**around(type="team_join"), "event_id": "", **TRIGGER}, "slack.team_join", TRIGGERED, None),
+]
+COMMANDS: list[tuple[Payload, str, str | None, str | None]] = [
+    ({"command": "/deploy", "channel_id": "C1", **TRIGGER}, "slack.command.deploy", TRIGGERED, None),
+    ({"command": "//deploy/", **TRIGGER}, "slack.command.deploy/", TRIGGERED, None),
+    ({"command": "deploy", "trigger_id": ""}, "slack.command.deploy", None, None),
+    ({"command": "/" + "d" * 300}, "slack.command." + "d" * 186, None, None),
+    ({"command": "/deploy", "type": "odd", **TRIGGER}, "slack.odd", TRIGGERED, None),
+]
+CLICK = {"type": "block_actions", "team": ACME, "channel": CHANNEL, **TRIGGER}
+INTERACTIONS: list[tuple[Payload, str, str | None, str | None]] = [
+    ({**CLICK, "message": REPLY}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
+    ({**CLICK, "message": {"ts": "1.1"}}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
+    ({**CLICK, "team": None, "message": {"ts": "1.1"}}, "slack.block_actions", TRIGGERED, "C1:1.1"),
+    ({**CLICK, "type": "message_action", "message": REPLY}, "slack.message_action", TRIGGERED, "T1:C1:1.1"),
+    ({"type": "shortcut", "team": ACME, **TRIGGER}, "slack.shortcut", TRIGGERED, None),
+    ({"type": "view_submission", "view": {"id": "V1"}, **TRIGGER}, "slack.view_submission", TRIGGERED, None),
+    ({"type": "view_closed", "team": ACME, "view": {"id": "V1"}}, "slack.view_closed", None, None),
+    ({"type": "message", "channel_type": "im", **TRIGGER}, "slack.message.im", TRIGGERED, None),
+    (around(type="team_join"), "slack.team_join", "Ev1", None),
+]  # fmt: skip
+
+
+@pytest.fixture
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+async def derived(connection: Connection, payloads: list[str]) -> list[tuple[str, str, str | None]]:
+    """Derive kind, key and group of each JSON text in the database."""
+    rows = await connection.fetch(
+        "select agent.event_kind(event), agent.event_item_key(event), agent.event_group_key(event)"
+        " from unnest($1::text[]) with ordinality as given (text, nth), lateral (select text::jsonb) as read (event)"
+        " order by nth",
+        payloads,
+    )
+    return [tuple(row) for row in rows]
+
+
+async def test_ingest_and_the_database_derive_the_same_kind_and_key(connection: Connection) -> None:
+    types = frozenset(str(payload["event"]["type"]) for payload, *_ in EVENTS)
+    messages = {f"message.{where}" for where in ("im", "channels", "groups", "mpim")}
+    subscriptions = Subscriptions(types - {"app_mention"} | messages)
+    # Without messages of channels, a mention has no key of its own.
+    mentions = Subscriptions(frozenset({"app_mention"}))
+    taken = [
+        *(
+            read_event(
+                json.dumps(payload).encode(), mentions if kind == "slack.app_mention" else subscriptions
+            )
+            for payload, kind, *_ in EVENTS
+        ),
+        *(read_command(urlencode(payload).encode()) for payload, *_ in COMMANDS),
+        *(
+            read_interaction(urlencode({"payload": json.dumps(payload)}).encode())
+            for payload, *_ in INTERACTIONS
+        ),
+    ]
+    events = [event for event in taken if isinstance(event, Take)]
+    assert len(events) == len(taken)
+    found = await derived(connection, [event.body for event in events])
+    expected = [*EVENTS, *COMMANDS, *INTERACTIONS]
+    for event, (kind, key, group), (payload, *wanted) in zip(events, found, expected, strict=True):
+        assert [event.kind, event.key, group] == wanted, payload
+        assert (kind, key) == (event.kind, event.key or key), payload
+
+
+@pytest.fixture
+def payloads() -> list[str]:
+    """Return random payloads as JSON texts."""
+    texts = st.sampled_from(
+        ["", "message", "app_mention", "im", "channel", "event_callback", "/x", "é", "a" * 201]
+    )
+    fields = ["type", "event_id", "trigger_id", "command", "channel_type"]
+    flat = st.dictionaries(st.sampled_from(fields), texts | st.none())
+    found: list[str] = []
+
+    @given(flat, flat | st.none())
+    def collect(payload: dict[str, Any], event: dict[str, Any] | None) -> None:
+        found.append(json.dumps({**payload, "event": event}))
+
+    collect()
+    return found
+
+
+async def test_random_payloads_have_the_same_kind_and_key(
+    connection: Connection, payloads: list[str]
+) -> None:
+    for text, (kind, key, _) in zip(payloads, await derived(connection, payloads), strict=True):
+        payload = json.loads(text)
+        assert (kind_of(payload), key_of(payload) or key) == (kind, key), text
