@@ -1,11 +1,11 @@
-# `make up` and `make test` need Python >= 3.11 and nothing else; each installs what it uses into .venv.
+# `make up` and `make test` need only Python >= 3.11; each installs its requirements into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared services/ingest services/worker migrations
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
 TESTS ?= tests/system tests/sql tests/security tests/deploy tests/unit # the longest first
-# Tests wait more than they compute: more of them at once than there are cores.
+# Tests mostly wait, so run more of them at once than there are cores.
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
@@ -14,26 +14,26 @@ JOBS ?= 3
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: .venv/up.stamp ## the whole system on this machine: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
+up: .venv/up.stamp ## run the whole system here: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
 	@exec $(BIN)/python -m dev.up
 
-test: .venv/test.stamp ## the whole suite: unit, SQL and system
+test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry" $(TESTS)
 
-fuzz: .venv/fuzz.stamp ## the operator's API against its own OpenAPI document
+fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
 
-check: .venv/check.stamp ## ruff, mypy, import directions, manifests
+check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q tests/deploy -m "not container and not cluster"
 
-format: .venv/check.stamp ## lay the code out and fix what can be fixed mechanically
+format: .venv/check.stamp ## format the code and apply the automatic fixes
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: .venv/bench.stamp ## the benchmarks, side by side with peers
+bench: .venv/bench.stamp ## run the benchmarks, side by side with peers
 	@$(BIN)/python -m benchmarks
 
-images: ## the four container images, tagged with the version
+images: ## build the four container images, tagged with the version
 	@SURELANE_VERSION=$(VERSION) docker compose --env-file /dev/null -f compose.yaml -f compose.override.yaml build
 
 lock: ## resolve the pinned, hashed requirements again (needs uv)
@@ -42,14 +42,14 @@ lock: ## resolve the pinned, hashed requirements again (needs uv)
 clean: ## remove the environment and the development data
 	rm -rf .venv .surelane .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/graphile/node_modules
 
-# Checked one by one, so that each says what to do.
+# Check one by one, so that each error says what to do.
 .venv/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Surelane needs Python 3.11 or newer and %s is %d.%d; name another: make PYTHON=/path/to/python3" % (sys.executable, sys.version_info[0], sys.version_info[1]))'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; exit 1; }
 
-# One stamp a requirements file: nothing is installed again until it, or a package's own metadata, changes.
+# One stamp per requirements file: install again only after it or a package's metadata changed.
 .venv/%.stamp: requirements/%.txt $(PACKAGES:%=%/pyproject.toml) | .venv/bin/python
 	@echo "installing requirements/$*.txt into .venv (a minute, once)" >&2
 	@$(PIP) install --require-hashes --only-binary=:all: -r $<

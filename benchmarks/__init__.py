@@ -1,5 +1,5 @@
-"""The benchmarks: each target of the queue as one small module, side by side with peers in one run.
+"""Benchmarks: one small module per target of the queue, side by side with peers in one run.
 
-``make bench`` runs them all and writes ``docs/performance/``; ``python -m benchmarks --help`` says what else it can do.
+``make bench`` runs them all and writes ``docs/performance/``; ``python -m benchmarks --help`` lists the options.
 A benchmark is a module with ``async def measure(bench: Bench) -> Result``, listed in ``benchmarks/__main__.py``.
 """

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measures, prints, and writes ``docs/performance/``."""
+"""Run ``python -m benchmarks``: measure, print, and write ``docs/performance/``."""
 
 import argparse
 import asyncio
@@ -30,7 +30,7 @@ ROUNDS = 3
 
 
 def main() -> int:
-    """Reads the command line and runs what it asks for."""
+    """Read the command line and run the benchmarks that it names."""
     arguments = _arguments()
     return asyncio.run(_run(arguments.only or NAMES, arguments))
 
@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Runs benchmarks; one that fails does not keep the others from running. Returns the exit code."""
+    """Run benchmarks; one that fails does not keep the others from running. Returns the exit code."""
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)
@@ -77,7 +77,7 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
             print(name, file=sys.stderr, flush=True)
             try:
                 results[name] = result = await import_module(f"benchmarks.{name}").measure(bench)
-            except Exception:  # noqa: BLE001 - told, and the exit code says it
+            except Exception:  # noqa: BLE001 - printed, and the exit code says it
                 traceback.print_exc()
                 continue
             print(f"\n{result.title}\n\n{report.table_text(result.table)}\n", flush=True)

@@ -1,4 +1,4 @@
-"""Backlog: whether a claim costs the same whatever waits behind it."""
+"""Measure whether a claim costs the same behind a short and a long backlog."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ class Queue:
         self._clients = clients
 
     async def slice(self) -> list[float]:
-        """Claims one at a time with every client; returns the seconds each claim took."""
+        """Claim one at a time with every client; return the seconds each claim took."""
         times = await asyncio.gather(*(self._claim(client) for client in self._clients))
         return [seconds for client in times for seconds in client]
 
@@ -40,7 +40,7 @@ class Queue:
         return times
 
     async def replace(self) -> None:
-        """Brings the backlog back to what it was."""
+        """Bring the backlog back to what it was."""
         await self._admin.execute(
             "select agent.complete_events(array_agg(id), array_agg(cardinality(claimed))) "
             "from agent.event where claimed_by is not null"
@@ -49,7 +49,7 @@ class Queue:
 
 
 async def measure(bench: Bench) -> Result:
-    """Claims from a short and from a long queue, a slice of each in turn."""
+    """Claim from a short and from a long queue, a slice of each in turn."""
     sizes = (SMALL, bench.size(LARGE, 50_000))
     times: dict[int, list[float]] = {size: [] for size in sizes}
     rates: dict[int, list[float]] = {size: [] for size in sizes}
@@ -92,10 +92,10 @@ def _result(sizes: tuple[int, int], rates: dict[int, list[float]], times: dict[i
     return Result(
         title="Single claims by backlog",
         how=f"""
-            agent.claim_event(), one event at a time, by {CLIENTS} connections, from a queue of
-            {small:,} and from one of {large:,} waiting events: {len(rates[small])} slices of {SLICE}
-            claims from each in turn, medians of the slices; what was claimed is completed and replaced
-            between them.
+            {CLIENTS} connections call agent.claim_event() for one event at a time. One queue holds
+            {small:,} waiting events, the other {large:,}. Each queue gets {len(rates[small])}
+            slices of {SLICE} claims, in turn, and the figures are medians of the slices. Between
+            slices the claimed events are completed and replaced.
         """,
         table=Table(("waiting events", "claims/s", "p50", "p99"), rows),
         verdicts=[

@@ -1,4 +1,4 @@
-"""Bare: what the worker service adds to its SQL, in rate and in CPU."""
+"""Measure what the worker service adds to its SQL, in rate and in CPU."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ CPU_LIMIT = 25e-6
 
 
 async def measure(bench: Bench) -> Result:
-    """Drains the same queue by the worker and by bare SQL, in turn."""
+    """Drain the same queue by the worker and by bare SQL, in turn."""
     count = bench.size(100_000, 20_000)
     starts = {
         BARE: lambda database: consumer.running(BARE, "benchmarks.bare_driver", database.worker, ends=True),
@@ -36,11 +36,11 @@ def _result(count: int, rounds: dict[str, list[Drain]]) -> Result:
         title="The worker against its SQL",
         how=f"""
             {count:,} events are claimed and completed in batches of {bare_driver.BATCH} over
-            {bare_driver.CONNECTIONS} connections: by the worker service
-            (SURELANE_CONCURRENCY={CONCURRENCY}, a handler that does nothing), and by a process that
-            calls agent.claim_events and agent.complete_events and does nothing else. Median of
-            {len(rounds[BARE])} rounds, in turn. Python and PostgreSQL share the cores. CPU is the
-            process's own time, user and system.
+            {bare_driver.CONNECTIONS} connections. One queue is drained by the worker service
+            (SURELANE_CONCURRENCY={CONCURRENCY}, a handler that does nothing). The other is drained
+            by a process that only calls agent.claim_events and agent.complete_events. The figures
+            are medians of {len(rounds[BARE])} rounds, in turn. Python and PostgreSQL share the
+            cores. CPU is the process's own time, user and system.
         """,
         table=ours.table("process", rounds),
         verdicts=[

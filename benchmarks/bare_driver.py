@@ -22,7 +22,7 @@ async def _drive(connection: Connection, count: tally.Tally) -> None:
 
 
 async def _complete(connection: Connection, ids: list[int], claims: list[int]) -> None:
-    """Completes until none is busy: another transaction had it locked for a moment."""
+    """Complete until none is busy: another transaction had it locked for a moment."""
     while ids:
         answers = await connection.fetch(
             "select answer from agent.complete_events($1, $2) order by ordinal", ids, claims

@@ -1,4 +1,4 @@
-"""What every benchmark is given: a server, how much to measure, and databases filled for it."""
+"""Give every benchmark a server, the amount to measure, and databases filled for it."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ class Bench:
 
     @staticmethod
     def say(line: str) -> None:
-        """Tells who waits what was just measured."""
+        """Print what was just measured."""
         print(f"    {line}", file=sys.stderr, flush=True)
 
 

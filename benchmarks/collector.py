@@ -1,6 +1,6 @@
-"""A collector of OTLP over HTTP that reads what it is sent, counts the bytes and forgets them: as cheap as can be.
+"""Collect OTLP over HTTP as cheaply as possible: read requests, count their bytes and discard them.
 
-A process of its own that says at its end how much it was. What it takes of the cores is missing from what is measured.
+It is a process of its own and prints the count at its end. Its CPU time is missing from the measured rate.
 """
 
 import asyncio

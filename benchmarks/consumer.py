@@ -1,4 +1,4 @@
-"""A process that handles events, ours or a peer's, as the benchmark sees it: what it counted, its memory, its end."""
+"""Observe a process that handles events, ours or a peer's: its count, its memory, its end."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ class Consumer:
         self._child: Child | None = None
 
     async def start(self, module: Sequence[str], env: Mapping[str, str]) -> None:
-        """Starts ``python -m`` with our environment, none of the caller's settings in it."""
+        """Start ``python -m`` with our environment, none of the caller's settings in it."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         command = (sys.executable, "-m", *module)
         self._child = await Child.start(self.name, *command, on_line=self._read, env={**clean, **env})
@@ -69,7 +69,7 @@ class Consumer:
         return self.moments[-1].count if self.moments else 0
 
     async def handled(self, count: int, within: float) -> None:
-        """Waits until ``count`` events were handled.
+        """Wait until ``count`` events were handled.
 
         Raises:
             RuntimeError: the process ended, or time is up.
@@ -85,7 +85,7 @@ class Consumer:
             ) from None
 
     async def news(self, within: float = 0.2) -> None:
-        """Waits until the process tells something, or for a moment."""
+        """Wait until the process reports something, or for a moment."""
         self._news.clear()
         try:
             async with asyncio.timeout(within):
@@ -113,7 +113,7 @@ class Consumer:
         return size
 
     async def end(self, *, itself: bool) -> None:
-        """Waits for its end, which it is asked for unless it comes ``itself``; it first flushes what is not settled.
+        """Wait for its end, which it is asked for unless it comes ``itself``; it first flushes what is not settled.
 
         Raises:
             RuntimeError: it did not end well.

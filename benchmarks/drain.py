@@ -1,4 +1,4 @@
-"""Drain: how fast one worker process empties a full queue into history, beside its peers."""
+"""Measure how fast one worker process empties a full queue into history, beside its peers."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,7 +18,7 @@ OURS, KEYED = "surelane", "surelane, events with a natural key"
 
 
 async def measure(bench: Bench) -> Result:
-    """Finds each peer's fastest tuning, then drains each queue once a round, in turn."""
+    """Find each peer's fastest tuning, then drain each queue once a round, in turn."""
     peers, missing = await at_hand()
     tunings = {peer: tuning for peer in peers if (tuning := await _fastest(bench, peer)) is not None}
     missing |= {peer.name: "it did not finish a trial" for peer in peers if peer not in tunings}
@@ -55,7 +55,7 @@ async def _fastest(bench: Bench, peer: Peer) -> Tuning | None:
 
 
 async def _finished(bench: Bench, peer: Peer, tuning: Tuning, count: int) -> Drain | None:
-    """A peer's drain; nothing, and a word about it, where it did not complete all its jobs."""
+    """Run a peer's drain; print a line and return ``None`` if it did not complete all its jobs."""
     try:
         return await _peer(bench, peer, tuning, count)
     except RuntimeError as error:
@@ -125,11 +125,11 @@ def _how(bench: Bench, tunings: dict[Peer, Tuning], missing: dict[str, str]) -> 
     )
     left_out = "".join(f" {name} is left out: {reason}." for name, reason in missing.items())
     return f"""
-        A queue of {count:,} events of 400 bytes is emptied by one worker process whose handler does
-        nothing. Ours all end in history; a peer keeps or deletes its finished jobs as is its default.
-        Median of {bench.rounds} rounds, the queues in turn, each in a fresh database after a checkpoint.
-        The rate is from the first claim to the last completion by the database's clock.
-        Surelane: the service as shipped, SURELANE_CONCURRENCY={CONCURRENCY}.
-        Peers in the fastest of the settings their documentation offers, found before the rounds.
+        One worker process empties a queue of {count:,} events of 400 bytes; its handler does nothing.
+        Our events all end in history; a peer keeps or deletes its finished jobs as is its default.
+        The figures are medians of {bench.rounds} rounds, the queues in turn, each in a fresh database
+        after a checkpoint. The rate counts from the first claim to the last completion by the
+        database's clock. Surelane is the service as shipped, SURELANE_CONCURRENCY={CONCURRENCY}. Each
+        peer runs with the fastest settings that its documentation offers, found before the rounds.
         {peers}.{left_out}
     """

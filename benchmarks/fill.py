@@ -20,12 +20,12 @@ _FILL = """
 async def fill(
     connection: Connection, count: int, *, group_size: int | None = None, item_key: str | None = None
 ) -> None:
-    """Adds ``count`` events.
+    """Add ``count`` events.
 
     Args:
         connection: an administrator's.
         count: how many.
-        group_size: events an entity has; ungrouped where ``None``.
+        group_size: events per group; ``None`` for events without a group.
         item_key: what the events' natural keys begin with; none where ``None``.
     """
     await connection.execute("insert into agent.kind (kind) values ($1) on conflict do nothing", KIND)
@@ -33,5 +33,5 @@ async def fill(
 
 
 async def clear(connection: Connection) -> None:
-    """Empties queue and history, dead rows and all."""
+    """Empty queue and history, dead rows and all."""
     await connection.execute("truncate agent.event, agent.event_hist")

@@ -1,4 +1,4 @@
-"""Groups: what the order of an entity's events costs."""
+"""Measure the cost of keeping the events of a group in order."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ BUSY_RATE = 10_000
 
 
 async def measure(bench: Bench) -> Result:
-    """Drains the same number of events without groups, in many groups and in one, in turn."""
+    """Drain the same number of events without groups, in many groups and in one, in turn."""
     count = bench.size(100_000, 10_000)
     sizes = {UNGROUPED: None, MANY: 10, BUSY: count}
     rounds: dict[str, list[Drain]] = {name: [] for name in sizes}
@@ -37,10 +37,10 @@ def _result(count: int, rounds: dict[str, list[Drain]]) -> Result:
     return Result(
         title="Groups",
         how=f"""
-            {count:,} events are drained by one worker (SURELANE_CONCURRENCY={CONCURRENCY}): without
-            groups, in {count // 10:,} groups of 10, and in a single group, which is handed over in
-            batches of a head and up to 100 members, each batch when the one before is settled. Median
-            of {len(rounds[MANY])} rounds, in turn.
+            One worker (SURELANE_CONCURRENCY={CONCURRENCY}) drains {count:,} events: without groups,
+            in {count // 10:,} groups of 10, and in a single group. A claim takes a group's head and
+            up to 100 members, and the next claim follows when these are settled. The figures are
+            medians of {len(rounds[MANY])} rounds, in turn.
         """,
         table=ours.table("events", rounds),
         verdicts=[

@@ -1,4 +1,4 @@
-"""The handlers that the measured worker runs: they do nothing but say that they were called."""
+"""Handlers of the measured worker: they only report that they were called."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ _tally = tally.Tally()
 
 @counting.on("bench")
 async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler's signature
-    """Does nothing."""
+    """Do nothing."""
     if event.item_key is not None and event.item_key.startswith(TIMED):
         tally.started(int(event.item_key.removeprefix(TIMED)))
     else:
@@ -29,12 +29,12 @@ async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler
 
 @waiting.on("bench")
 async def wait(event: Event, ctx: Context) -> None:  # noqa: ARG001
-    """Takes a while, as a handler that calls Slack does."""
+    """Take a while, as a handler that calls Slack does."""
     await asyncio.sleep(NAP)
 
 
 @napping.on("bench")
 async def nap(event: Event, ctx: Context) -> None:  # noqa: ARG001
-    """Takes a moment, and is counted."""
+    """Take a moment, then count the event."""
     await asyncio.sleep(SHORT_NAP)
     _tally.add()

@@ -39,7 +39,7 @@ class Load:
 
 
 async def measure(bench: Bench) -> Result:
-    """Loads the queue without and with a transaction that holds back vacuum."""
+    """Load the queue without and with a transaction that holds back vacuum."""
     seconds = bench.size(60, 6)
     loads = {}
     for name in (FREE, HELD):
@@ -68,7 +68,7 @@ async def _load(bench: Bench, database: Database, seconds: float, *, hold: bool)
 
 @asynccontextmanager
 async def _vacuuming(database: Database) -> AsyncIterator[None]:
-    """Vacuums the queue regularly, as autovacuum does, but at the same moments in every run."""
+    """Vacuum the queue regularly, as autovacuum does, but at the same moments in every run."""
 
     async def vacuum() -> None:
         async with connected(database.admin) as connection:
@@ -85,7 +85,7 @@ async def _vacuuming(database: Database) -> AsyncIterator[None]:
 
 
 async def _hold(connection: Connection) -> None:
-    """Takes a snapshot and keeps it, as a forgotten session or a long report does."""
+    """Take a snapshot and keep it, as a forgotten session or a long report does."""
     await connection.execute("begin isolation level repeatable read")
     await connection.execute("select count(*) from agent.kind")
 
@@ -130,12 +130,12 @@ def _result(seconds: float, loads: dict[str, Load]) -> Result:
     return Result(
         title="Vacuum held back",
         how=f"""
-            For {seconds:g} seconds one producer inserts batches of 100 events and one worker handles
-            them, once as always and once while another session keeps a snapshot open, so that no dead
-            row can be removed; a vacuum runs every {VACUUM_EVERY:g} s. The rate is that of the last third.
-            Then, in that state, {A_SECOND} events a second are enqueued singly,
-            {len(loads[FREE].latencies)} of them: the latency is
-            from the insert's commit to the handler's start.
+            For {seconds:g} seconds one producer inserts batches of 100 events and one worker
+            handles them. The first run is normal. In the second run another session keeps a
+            snapshot open, so that vacuum can remove no dead row. Vacuum runs every {VACUUM_EVERY:g}
+            s. The rate is that of the last third. After that, {A_SECOND} single events per second
+            are enqueued, {len(loads[FREE].latencies)} in all. Their latency is the time from the
+            insert's commit to the handler's start.
         """,
         table=Table(
             ("", "events/s, insert to history", "dead rows in the queue", "trickle p50", "trickle p99"), rows

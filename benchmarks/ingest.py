@@ -60,13 +60,13 @@ class Service:
         return float(times.user + times.system)
 
     async def batches(self) -> float:
-        """Commits so far, by its own count."""
+        """Return the number of commits so far, by the server's own count."""
         async with aiohttp.ClientSession() as session, session.get(f"{self.private}/metrics") as response:
             return sum(float(number) for number in _BATCHES.findall(await response.text()))
 
 
 async def measure(bench: Bench) -> Result:
-    """Loads both services in turn, each with a database of its own."""
+    """Load both services in turn, each with a database of its own."""
     count = bench.size(30_000, 3_000)
     rounds: dict[str, list[Round]] = {name: [] for name in MODULES}
     for _ in range(bench.rounds):
@@ -77,7 +77,7 @@ async def measure(bench: Bench) -> Result:
 
 
 async def load_once(bench: Bench, name: str, count: int, settings: Mapping[str, str] | None = None) -> Round:
-    """Sends a service that is warm ``count`` requests."""
+    """Send a service that is warm ``count`` requests."""
     async with (
         bench.database() as database,
         at_rest(database) as connection,
@@ -140,7 +140,7 @@ async def _until_ready(service: Service) -> None:
 
 
 async def _load(port: int, count: int, pace: int = 0) -> dict[str, Any]:
-    """Sends ``count`` requests from a process of its own, at a pace or as fast as they are answered.
+    """Send ``count`` requests from a process of its own, at a pace or as fast as they are answered.
 
     Returns:
         What it measured.
@@ -170,14 +170,15 @@ def _result(count: int, rounds: dict[str, list[Round]]) -> Result:
     return Result(
         title="Ingest, durable",
         how=f"""
-            {count:,} signed requests of 1.3 kB with distinct event ids, from a process of its own over {CONNECTIONS}
-            connections, each request sent when the one before is answered: to the ingest service, and to the same
-            service with a writer that stores nothing. Load, service and PostgreSQL share the cores, so what the
-            database takes is missing from the rate. Median of {len(rounds[STORING])} rounds, in turn.
-
-            The targets are judged by this load: both services are saturated, and what storing costs shows in how long
-            requests wait for one another. The last two columns are of {count // 3:,} further requests, {PACE:,} a
-            second, which load neither: p99 is that of an idle service, and where it stores, that of a commit to disk.
+            A load process sends {count:,} signed requests of 1.3 kB with distinct event ids over
+            {CONNECTIONS} connections. Each connection sends a request when the one before is
+            answered. One target is the ingest service. The other is the same service with a writer
+            that stores nothing. Load, service and PostgreSQL share the cores, so the database's CPU
+            time lowers the rate. The figures are medians of {len(rounds[STORING])} rounds, in turn.
+            The targets apply to this load: it saturates both services, and requests wait for one
+            another. The last two columns come from {count // 3:,} further requests at {PACE:,} per
+            second, which saturate neither service. There p99 is that of an idle service; with
+            storing it includes a commit to disk.
         """,
         table=Table(
             (

@@ -31,7 +31,7 @@ class Queue:
     from_commit: list[float] = field(default_factory=list)
 
     async def time(self, number: int) -> None:
-        """Inserts one event and notes how long its handler took to start."""
+        """Insert one event and note how long its handler took to start."""
         sent, committed = await self.insert(number)
         started = await load.until_started(self.consumer, number)
         if number >= WARM_UP:
@@ -40,7 +40,7 @@ class Queue:
 
 
 async def measure(bench: Bench) -> Result:
-    """Gives each queue one event in turn."""
+    """Give each queue one event in turn."""
     async with AsyncExitStack() as stack:
         queues = {OURS: await _ours(bench, stack)}
         for peer in PEERS:
@@ -92,11 +92,11 @@ def _result(queues: dict[str, Queue]) -> Result:
     return Result(
         title="Latency of an idle system",
         how=f"""
-            One event at a time is enqueued singly, {len(queues[OURS].from_sent)} for each queue, the
-            queues in turn, about {PAUSE * 1000:g} ms apart; every worker is idle and runs all the
-            while. From the moment the insert's commit was known to the one who sent it (a worker may
-            already be at it by then), and from the moment the insert was sent, to the start of the
-            handler.
+            Single events are enqueued about {PAUSE * 1000:g} ms apart,
+            {len(queues[OURS].from_sent)} for each queue, the queues in turn. Every worker is idle
+            and runs all the time. Both latencies end at the handler's start. The first begins when
+            the sender learns that its insert is committed; a worker may have started by then. The
+            second begins when the sender sends the insert.
         """,
         table=Table(("queue", "from commit, p50", "p99", "from sending, p50", "p99"), rows),
         verdicts=[

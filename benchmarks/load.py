@@ -22,7 +22,7 @@ _INSERT = """
 
 
 async def supply(connection: Connection, handled: Callable[[], int], seconds: float) -> int:
-    """Inserts batches for ``seconds``, never far ahead of what is handled; returns how many events."""
+    """Insert batches for ``seconds``, never far ahead of what is handled; return how many events."""
     inserted, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
         if inserted - handled() < AHEAD:
@@ -34,14 +34,14 @@ async def supply(connection: Connection, handled: Callable[[], int], seconds: fl
 
 
 async def insert_timed(connection: Connection, number: int) -> tuple[float, float]:
-    """Enqueues a numbered event as an application does; returns when it was sent and when its commit was known."""
+    """Enqueue a numbered event as an application does; return when it was sent and when its commit was known."""
     sent = time.monotonic()
     await connection.execute("select agent.enqueue($1, '{}', _item_key => $2)", KIND, f"{TIMED}{number}")
     return sent, time.monotonic()
 
 
 async def until_started(consumer: Consumer, number: int, within: float = 10) -> float:
-    """Waits until a numbered event's handler starts; returns when it did.
+    """Wait until a numbered event's handler starts; return when it did.
 
     Raises:
         RuntimeError: it does not.

@@ -15,7 +15,7 @@ TOLERANCE = 0.05
 
 
 async def measure(bench: Bench) -> Result:
-    """Runs a worker beside an empty, a short and a long queue, each fresh."""
+    """Run a worker beside an empty, a short and a long queue, each fresh."""
     sizes = (0, 1_000, bench.size(1_000_000, 50_000))
     peaks = {size: await _peak(bench, size) for size in sizes}
     _, small, large = sizes
@@ -24,8 +24,8 @@ async def measure(bench: Bench) -> Result:
         title="Memory of a worker",
         how=f"""
             The largest resident memory of a worker process (SURELANE_CONCURRENCY={CONCURRENCY}, a
-            handler that takes {NAP * 1000:g} ms) in {bench.size(8, 4)} seconds beside a queue of that
-            many waiting events.
+            handler that takes {NAP * 1000:g} ms) within {bench.size(8, 4)} seconds. The queue holds
+            the given number of waiting events.
         """,
         table=Table(
             ("waiting events", "resident memory"),

@@ -21,7 +21,7 @@ class Usage:
 
 
 async def usage(connection: Connection) -> Usage:
-    """Reads the counters of the connection's database. Sessions report when they end, and at most once a second."""
+    """Read the counters of the connection's database. Sessions report when they end, and at most once a second."""
     await asyncio.sleep(FLUSHED)
     row = await connection.fetchrow(
         "select (pg_current_wal_insert_lsn() - '0/0')::int8 as wal, xact_commit "

@@ -1,4 +1,4 @@
-"""Drains of our own queue, by whatever process: what several benchmarks do."""
+"""Drain our own queue with a given process; several benchmarks share this."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -55,7 +55,7 @@ async def drain(bench: Bench, count: int, fill: Fill, start: Start) -> Drain:
 async def measured(
     connection: Connection, span: str, count: int, cpu: float, wal_bytes: int, commits: int
 ) -> Drain:
-    """The drain that a database's history tells of; ``span`` selects its seconds and how many events it completed."""
+    """Read a drain from a database's history; ``span`` selects its seconds and how many events it completed."""
     seconds, completed = await connection.fetchrow(span) or (0.0, 0)
     if completed != count:
         raise RuntimeError(f"{completed} of {count} events are in history")

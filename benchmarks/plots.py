@@ -30,7 +30,7 @@ mpl.rcParams.update(
 
 
 def draw(plot: Bars | Lines, path: Path) -> None:
-    """Draws a chart into an SVG file."""
+    """Draw a chart into an SVG file."""
     height = 1.2 + 0.4 * len(plot.values) if isinstance(plot, Bars) else 3.2
     figure, axes = plt.subplots(figsize=(7.5, height), layout="constrained")
     axes.set_title(plot.title, loc="left")

@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import subprocess
+import textwrap
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -48,8 +49,8 @@ def _processor() -> str:
 
 
 def paragraph(text: str) -> str:
-    """A text in one line."""
-    return " ".join(text.split())
+    """Wrap a text at 100 columns."""
+    return textwrap.fill(" ".join(text.split()), 100, break_long_words=False, break_on_hyphens=False)
 
 
 def table_text(table: Table) -> str:
@@ -64,7 +65,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def write(directory: Path, name: str, result: Result, where: str) -> None:
-    """Writes ``name.md`` and its plots."""
+    """Write ``name.md`` and its plots."""
     directory.mkdir(parents=True, exist_ok=True)
     pictures = []
     for number, plot in enumerate(result.plots):

@@ -47,7 +47,7 @@ class Server:
         return urlunsplit(urlsplit(self.admin)._replace(path=f"/{quote(database)}"))
 
     async def execute(self, statement: str) -> None:
-        """Runs one statement as the administrator."""
+        """Run one statement as the administrator."""
         async with connected(self.admin) as connection:
             await connection.execute(statement)
 

@@ -17,7 +17,7 @@ YEARLY = "0 0 1 1 *"
 
 
 async def measure(bench: Bench) -> Result:
-    """Counts what an idle worker sends, function by function."""
+    """Count what an idle worker sends, function by function."""
     interval, intervals = bench.size(5, 1), bench.size(36, 8)
     async with bench.database() as database:
         async with connected(database.admin) as connection:
@@ -35,9 +35,9 @@ async def measure(bench: Bench) -> Result:
     return Result(
         title="Statements of an idle worker",
         how=f"""
-            What one worker without events sends in {intervals} poll intervals of {interval} s
-            (jittered), after its first {SETTLING:g} s, counted on the wire: everything, also what it
-            does once a minute. There is a named schedule that is not due.
+            All statements that one worker without events sends in {intervals} poll intervals of
+            {interval} s (jittered), counted on the wire after its first {SETTLING:g} s. They
+            include the duties that run once a minute. One named schedule exists and is not due.
         """,
         table=Table(
             ("statement", "sent", "a poll interval"),

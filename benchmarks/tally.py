@@ -1,4 +1,4 @@
-"""How a process that handles events tells the benchmark about it: lines of JSON on standard output.
+"""Report handled events to the benchmark: lines of JSON on standard output.
 
 Printed once every thousand events, so that the telling does not weigh on what is measured. The clock is
 CLOCK_MONOTONIC, which is one for all processes of a machine.
@@ -19,7 +19,7 @@ class Tally:
         """Events handled."""
 
     def add(self) -> None:
-        """Counts one event; tells at the first and at every thousandth."""
+        """Count one event; report the first and every thousandth."""
         if self.count == 0:
             self._tell()
         self.count += 1
@@ -32,5 +32,5 @@ class Tally:
 
 
 def started(number: int) -> None:
-    """Tells that the handler of a numbered event starts."""
+    """Report that the handler of a numbered event starts."""
     print(json.dumps({"bench": "started", "number": number, "at": time.monotonic()}), flush=True)

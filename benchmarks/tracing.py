@@ -147,13 +147,15 @@ def _result(bench: Bench, rounds: dict[tuple[str, str], list[Run]]) -> Result:
     return Result(
         title="Tracing",
         how=f"""
-            Each load without traces, with a trace of every event, and with one of one event in a hundred
-            (OTEL_TRACES_SAMPLER=parentbased_traceidratio), exported in batches over OTLP/HTTP with the SDK's default
-            queue: what does not fit into it is dropped, as the bytes exported show. The collector is a process on the
-            same cores that reads and forgets. Worker: a queue of events that were stored by ingest in the same mode is
-            drained, with handlers that do nothing and {ours.CONCURRENCY} slots, and with handlers that take 10 ms, less
-            than a call of Slack's, and {SLOTS} slots. Ingest: signed requests over {ingest.CONNECTIONS} connections.
-            Median of {bench.rounds} rounds, all of it in turn.
+            Each load runs without traces, with a trace of every event, and with a trace of one
+            event in a hundred (OTEL_TRACES_SAMPLER=parentbased_traceidratio). Spans are exported in
+            batches over OTLP/HTTP with the SDK's default queue. Spans beyond the queue's size are
+            dropped, as the bytes exported show. The collector is a process on the same cores that
+            reads its input and discards it. Worker: it drains a queue of events that ingest stored
+            in the same mode. Its handlers do nothing and have {ours.CONCURRENCY} slots, or take 10
+            ms, less than a call of Slack's API, and have {SLOTS} slots. Ingest: it gets signed
+            requests over {ingest.CONNECTIONS} connections. The figures are medians of
+            {bench.rounds} rounds, in turn.
         """,
         table=Table(columns, rows),
         verdicts=[

@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that counts the statements a client sends: exactly, whatever the server can tell."""
+"""A proxy before PostgreSQL that counts exactly the statements that a client sends."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ class Wiretap:
         self.statements: Counter[str] = Counter()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Passes a connection's bytes on in both directions."""
+        """Pass a connection's bytes on in both directions."""
         upstream_reader, upstream_writer = await self._connect()
         back = asyncio.create_task(_copy(upstream_reader, writer))
         try:
@@ -35,7 +35,7 @@ class Wiretap:
         return await asyncio.open_connection(self._upstream.hostname, port)
 
     async def _listen(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
-        """Reads the client's messages: a start-up message, then ones of a type, a length and a body."""
+        """Read the client's messages: a start-up message, then ones of a type, a length and a body."""
         size = await reader.readexactly(4)
         upstream.write(size + await reader.readexactly(int.from_bytes(size) - 4))
         prepared: dict[bytes, str] = {}

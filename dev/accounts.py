@@ -16,7 +16,7 @@ PASSWORD = "surelane"  # noqa: S105 - of development and test servers only; igno
 
 
 async def prepare(superuser: str, database: str) -> None:
-    """Creates the roles and the owner's database, where missing, on the server of a superuser's URI."""
+    """Create the roles and the owner's database, where missing, on the server of a superuser's URI."""
     admin = await asyncpg.connect(superuser)
     try:
         await create_roles(admin)
@@ -27,7 +27,7 @@ async def prepare(superuser: str, database: str) -> None:
 
 
 async def create_roles(admin: Connection) -> None:
-    """Creates the roles that are missing, as a superuser; existing ones are left as they are."""
+    """Create the roles that are missing, as a superuser; existing ones are left as they are."""
     await _create_role(admin, OWNER, f"login createrole password '{PASSWORD}'")
     for group in GROUPS:
         await _create_role(admin, group, "nologin")

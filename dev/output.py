@@ -29,7 +29,7 @@ class Output:
         return lambda line: self.say(*(f"{prefix}  {part}" for part in self.readable(line).splitlines()))
 
     def say(self, *lines: str) -> None:
-        """Writes lines. A terminal that went away is no reason to end without cleaning up."""
+        """Write lines. A terminal that went away is no reason to end without cleaning up."""
         try:
             print(*lines, sep="\n", flush=True)
         except OSError:

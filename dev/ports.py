@@ -1,4 +1,4 @@
-"""Which ports the services listen on: the wanted ones, or free ones where nobody asked for these."""
+"""Choose the services' ports: the ones that are set, else the defaults, else free ones."""
 
 import socket
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Wanted:
 
 
 def choose(host: str, wanted: Mapping[str, Wanted]) -> dict[str, int]:
-    """Finds a free port for each name; those that are set come first and do not move.
+    """Find a free port for each name; those that are set come first and do not move.
 
     Raises:
         SettingsError: a port that is set is in use; the message names its variable.

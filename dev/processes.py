@@ -41,7 +41,7 @@ class Child:
         orphaned: signal.Signals = signal.SIGTERM,
         killed_by: signal.Signals = signal.SIGKILL,
     ) -> "Child":
-        """Starts ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
+        """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
 
         Args:
             name: what messages call it.
@@ -71,7 +71,7 @@ class Child:
         return self.process.returncode
 
     async def wait(self) -> int:
-        """Waits for its end and for the last of its output."""
+        """Wait for its end and for the last of its output."""
         code = await self.process.wait()
         await asyncio.wait({self._reader}, timeout=1)  # a grandchild may hold the pipe open
         self._reader.cancel()
@@ -79,7 +79,7 @@ class Child:
         return code
 
     async def stop(self, number: signal.Signals, within: float) -> int:
-        """Sends a signal, waits ``within`` seconds, then kills what is left. Returns the exit code."""
+        """Send a signal, wait ``within`` seconds, then kill what is left. Return the exit code."""
         if self.exit_code is None:
             # asyncio's own `send_signal` asks for the exit status first, which a watcher waits for in another thread.
             # Of one that has just ended it would take that away: "Unknown child process pid", and the code 255.
@@ -93,7 +93,7 @@ class Child:
             return await self.wait()
 
     def kill(self) -> None:
-        """Ends it at once, and whatever it started."""
+        """Kill it and everything that it started."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, self._killed_by)

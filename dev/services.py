@@ -133,7 +133,7 @@ def simulated() -> bool:
 
 
 def set_aside() -> str | None:
-    """Says which secrets of a real app are not used; ``None`` where that is so of none."""
+    """Say which secrets of a real app are not used; ``None`` where that is so of none."""
     given = [name for name in SLACK_SECRETS if os.environ.get(name)]
     if not simulated() or not given:
         return None
@@ -142,7 +142,7 @@ def set_aside() -> str | None:
 
 
 async def ready(service: Service, say: Callable[[str], None]) -> None:
-    """Waits until a service is ready, and says once which one is waited for when that takes long."""
+    """Wait until a service is ready; if that takes long, say once which service."""
     impatient = time.monotonic() + PATIENCE
     async with aiohttp.ClientSession() as session:
         while not await _answers(session, service.ready):

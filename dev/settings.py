@@ -1,4 +1,4 @@
-"""What `make up` reads from the environment; whatever the services read too is passed on to them."""
+"""Read the settings of `make up` from the environment, and pass the services' own on to them."""
 
 from datetime import timedelta
 from pathlib import Path

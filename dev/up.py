@@ -31,7 +31,7 @@ class UpError(SurelaneError):
 
 
 def main() -> int:
-    """Runs the system until a signal; returns the exit code."""
+    """Run the system until a signal; return the exit code."""
     output = Output()
     try:
         return asyncio.run(_until_signal(output))
@@ -120,7 +120,7 @@ async def _database(
 
 
 async def _migrate(uri: str, output: Output, *options: str) -> None:
-    """Brings the schema up; shows every script only where one failed.
+    """Bring the schema up; show every script only where one failed.
 
     Raises:
         UpError: it did not get there.
@@ -143,7 +143,7 @@ async def _migrate(uri: str, output: Output, *options: str) -> None:
 
 @asynccontextmanager
 async def _running(*wanted: Service, within: float, output: Output) -> AsyncIterator[list[Child]]:
-    """Runs services, and ends them together: ``within`` seconds after SIGTERM they are killed."""
+    """Run services, and end them together: ``within`` seconds after SIGTERM they are killed."""
     children: list[Child] = []
     try:
         for service in wanted:
@@ -157,7 +157,7 @@ async def _running(*wanted: Service, within: float, output: Output) -> AsyncIter
 
 @asynccontextmanager
 async def _staying_up(*children: Child) -> AsyncIterator[None]:
-    """Stays in the block, and after it, until a child ends.
+    """Stay in the block, and after it, until a child ends.
 
     Raises:
         UpError: when one does, saying which.

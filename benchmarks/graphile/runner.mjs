@@ -2,7 +2,7 @@
 //   node runner.mjs install URI
 //   node runner.mjs fill URI COUNT PAYLOAD_BYTES
 //   node runner.mjs drain URI CONCURRENT_JOBS LOCAL_QUEUE
-// It tells what it handled as benchmarks/tally.py does: lines of JSON, one every thousand jobs.
+// It reports what it handled as benchmarks/tally.py does: lines of JSON, one every thousand jobs.
 import { makeWorkerUtils, runOnce } from "graphile-worker";
 
 const TASK = "bench";

@@ -40,7 +40,7 @@ class Bench:
 
 
 async def install(uri: str) -> None:
-    """Creates its schema."""
+    """Create its schema."""
     client = _client(uri)
     await client.migrate()
     await client.install_queue_storage(schema=SCHEMA)
@@ -48,7 +48,7 @@ async def install(uri: str) -> None:
 
 
 async def fill(uri: str, count: int) -> None:
-    """Enqueues ``count`` jobs."""
+    """Enqueue ``count`` jobs."""
     text = "x" * (PAYLOAD_BYTES - 30)
     client = _client(uri)
     for start in range(0, count, CHUNK):

@@ -54,12 +54,12 @@ async def prepare() -> None:
 
 
 async def install(uri: str) -> None:
-    """Creates its schema."""
+    """Create its schema."""
     await _call("node", str(RUNNER), "install", uri)
 
 
 async def fill(uri: str, count: int) -> None:
-    """Enqueues ``count`` jobs."""
+    """Enqueue ``count`` jobs."""
     await _call("node", str(RUNNER), "fill", uri, str(count), str(PAYLOAD_BYTES))
 
 

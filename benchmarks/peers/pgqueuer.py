@@ -36,14 +36,14 @@ CHUNK = 10_000
 
 
 async def install(uri: str) -> None:
-    """Creates its schema."""
+    """Create its schema."""
     async with _queries(uri) as queries:
         await queries.install()
         await queries.optimize_autovacuum()
 
 
 async def fill(uri: str, count: int) -> None:
-    """Enqueues ``count`` jobs."""
+    """Enqueue ``count`` jobs."""
     payload = b"x" * PAYLOAD_BYTES
     async with _queries(uri) as queries:
         for _ in range(0, count, CHUNK):
@@ -53,7 +53,7 @@ async def fill(uri: str, count: int) -> None:
 
 @asynccontextmanager
 async def inserting(uri: str) -> AsyncIterator[Callable[[int], Awaitable[object]]]:
-    """Enqueues numbered jobs one at a time."""
+    """Enqueue numbered jobs one at a time."""
     async with _queries(uri) as queries:
         yield lambda number: queries.enqueue(ENTRYPOINT, str(number).encode())
 

@@ -32,7 +32,7 @@ _tally = tally.Tally()
 
 
 async def handle(number: int, text: str) -> None:
-    """Does nothing but say that it was called."""
+    """Do nothing but say that it was called."""
     if text:
         _tally.add()
     else:
@@ -45,14 +45,14 @@ def _app(uri: str, connections: int = 10) -> tuple[App, Any]:
 
 
 async def install(uri: str) -> None:
-    """Creates its schema."""
+    """Create its schema."""
     app, _ = _app(uri)
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
 
 
 async def fill(uri: str, count: int) -> None:
-    """Enqueues ``count`` jobs."""
+    """Enqueue ``count`` jobs."""
     text = "x" * (PAYLOAD_BYTES - 30)
     app, task = _app(uri)
     async with app.open_async():
@@ -63,7 +63,7 @@ async def fill(uri: str, count: int) -> None:
 
 @asynccontextmanager
 async def inserting(uri: str) -> AsyncIterator[Callable[[int], Awaitable[object]]]:
-    """Enqueues numbered jobs one at a time."""
+    """Enqueue numbered jobs one at a time."""
     app, task = _app(uri)
     async with app.open_async():
         yield lambda number: task.defer_async(number=number, text="")

@@ -31,7 +31,7 @@ class SimulatorClient:
         await self._session.close()
 
     async def say(self, text: str, **fields: Any) -> JSON:  # noqa: ANN401 - the fields of `Said`
-        """Writes a message; answers ``message`` and ``events``.
+        """Write a message; return ``message`` and ``events``.
 
         Raises:
             SimulatorError: it is not there, or refuses.
@@ -39,7 +39,7 @@ class SimulatorClient:
         return await self.request("POST", "/control/messages", {"text": text, **fields})
 
     async def reply(self, message: JSON, timeout: float) -> JSON:
-        """Waits for the bot's answer to a message.
+        """Wait for the bot's answer to a message.
 
         Raises:
             SimulatorError: there is none within ``timeout`` seconds.

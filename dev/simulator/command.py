@@ -35,7 +35,7 @@ def _default(context: typer.Context) -> None:
 
 @app.command()
 def serve() -> None:
-    """Serve the page, Slack's Web API and the event sender until told to stop. The default."""
+    """Serve the page, Slack's Web API and the event sender until a signal. The default."""
 
     async def main(stop: asyncio.Event) -> None:
         from dev.simulator import server  # noqa: PLC0415 - the other commands start faster without it

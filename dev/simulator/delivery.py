@@ -41,7 +41,7 @@ class Delivery:
     channel: str | None = None
     ts: str | None = None
     own_message: bool = False
-    """Whether it tells the app of what the app itself said, which it is to pass over."""
+    """Whether it reports a message of the app's own, which the app should ignore."""
     state: State = "sending"
     next_at: float | None = None
     """When the next retry is due."""
@@ -49,7 +49,7 @@ class Delivery:
     job: JSON | None = None
     """What the queue says of it, where a database is given."""
     answered: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
-    """Set by the first answer, whatever it is, and when the delivery is given up."""
+    """Set by the first answer of any kind, and when the delivery is given up."""
 
 
 def event_delivery(envelope: JSON) -> Delivery:

@@ -56,12 +56,12 @@ class Faults:
         self.active: list[Fault] = []
 
     def add(self, fault: Fault) -> None:
-        """Switches a fault on."""
+        """Switch a fault on."""
         self.active.append(fault)
         self._changed()
 
     def remove(self, number: int | None = None) -> bool:
-        """Switches one fault off, or all of them; answers whether there was any."""
+        """Switch one fault off, or all of them; return whether there was any."""
         kept = [fault for fault in self.active if number is not None and fault.id != number]
         removed = len(kept) != len(self.active)
         self.active = kept

@@ -1,4 +1,4 @@
-"""Server-sent events: whatever changes is told to every open page."""
+"""Send every change to every open page, as server-sent events."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ class Feed:
         self._subscribers: set[asyncio.Queue[bytes | None]] = set()
 
     def publish(self, kind: str, item: JSON) -> None:
-        """Tells every subscriber."""
+        """Notify every subscriber."""
         line = f"event: {kind}\ndata: {json.dumps(item)}\n\n".encode()
         for queue in list(self._subscribers):
             try:
@@ -35,7 +35,7 @@ class Feed:
                 yield line
 
     def close(self) -> None:
-        """Ends every subscription."""
+        """End every subscription."""
         for queue in self._subscribers:
             with suppress(asyncio.QueueFull):
                 queue.put_nowait(None)

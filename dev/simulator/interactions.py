@@ -54,7 +54,7 @@ class Interactions:
         return trigger
 
     def use_trigger(self, trigger: str) -> tuple[TriggerState, str]:
-        """Spends a trigger id; answers how that went and whose it was."""
+        """Spend a trigger id; return how that went and whose it was."""
         if trigger in self._used:
             return "used", ""
         until, user = self._triggers.get(trigger, (None, ""))
@@ -66,12 +66,12 @@ class Interactions:
         return "valid", user
 
     def show(self, view: View) -> None:
-        """Puts a modal in front of its user, in the place of its earlier state."""
+        """Put a modal in front of its user, in the place of its earlier state."""
         self.views[view.content["id"]] = view
         self.shown(view)
 
     def close(self, view_id: str) -> View | None:
-        """Takes a modal away."""
+        """Take a modal away."""
         return self.views.pop(view_id, None)
 
     def new_response_url(self, channel: str, user: str, message_ts: str | None = None) -> str:
@@ -83,7 +83,7 @@ class Interactions:
         return f"{self.public_url}/response/{key}"
 
     def spend_response(self, key: str) -> ResponseUrl | str:
-        """Counts one use of a response URL; the error's name where it has none left."""
+        """Count one use of a response URL; the error's name where it has none left."""
         response = self.responses.get(key)
         if response is None:
             return "no_such_url"

@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-import asyncpg
-
 from dev.simulator.delivery import Delivery
 from dev.simulator.model import JSON
-from surelane.calls import Pool
+from surelane.calls import Calls, Pool
+from surelane.errors import SurelaneError
 from surelane_service.logs import get_logger
-from surelane_service.pool import UNAVAILABLE, close_pool, create_pool
+from surelane_service.pool import close_pool, create_pool
 
 EVERY = timedelta(milliseconds=500)
 AFTER_FAILURE = timedelta(seconds=5)
@@ -28,7 +27,7 @@ _log = get_logger("simulator.jobs")
 
 
 class JobWatch:
-    """Asks for the status of each delivered event until it is final, and tells what changed."""
+    """Ask for the status of each delivered event until it is final, and report each change."""
 
     def __init__(
         self, url: str, deliveries: Mapping[str, Delivery], changed: Callable[[Delivery], None]
@@ -38,7 +37,7 @@ class JobWatch:
         self._changed = changed
 
     async def run(self) -> None:
-        """Watches until it is cancelled."""
+        """Watch until it is cancelled."""
         try:
             pool = await create_pool(self._url, service="surelane-simulator", max_size=1)
         except ValueError:
@@ -56,8 +55,8 @@ class JobWatch:
         if not asked:
             return True
         try:
-            rows = await pool.fetch(_SELECT, asked)
-        except (*UNAVAILABLE, asyncpg.PostgresError) as error:
+            rows = await Calls(pool).fetch(_SELECT, asked)
+        except SurelaneError as error:
             _log.debug("the queue's status cannot be read", reason=str(error))
             return False
         for row in rows:
@@ -74,6 +73,6 @@ class JobWatch:
 def _unsettled(delivery: Delivery) -> bool:
     if delivery.job is not None:
         return delivery.job["status"] in OPEN
-    # What ingest passed over never gets into the queue: after a while nobody asks any more.
+    # Events that ingest ignores never reach the queue: stop asking after a while.
     late = time.time() - LOOKED_FOR.total_seconds()
     return delivery.state == "delivered" and not delivery.own_message and delivery.attempts[-1].at > late

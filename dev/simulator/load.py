@@ -1,4 +1,4 @@
-"""Puts load on ingest: messages at a fixed rate, whatever the answers take, and a summary of these."""
+"""Put load on ingest: messages at a fixed rate, independent of the answers, and a summary of these."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ class Summary:
         return sum(count for answer, count in self.answers.items() if answer.startswith("2"))
 
     def note_answer(self, event: JSON) -> None:
-        """Counts the first answer to an event."""
+        """Count the first answer to an event."""
         if not event["attempts"]:
             self.answers["given up"] += 1
             return
@@ -55,7 +55,7 @@ async def run_load(
     reply_timeout: float | None = None,
     progress: Callable[[Summary], None] = lambda _: None,
 ) -> Summary:
-    """Sends ``rate`` messages a second for ``seconds``.
+    """Send ``rate`` messages a second for ``seconds``.
 
     Args:
         client: the simulator.
@@ -63,7 +63,7 @@ async def run_load(
         seconds: for how long.
         channel: where they are written.
         reply_timeout: wait this many seconds for the bot's replies as well; ``None``: do not.
-        progress: told about once a second.
+        progress: called about once a second.
 
     Raises:
         SimulatorError: the simulator is gone.

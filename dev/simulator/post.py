@@ -27,13 +27,13 @@ class Post:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout.total_seconds()))
 
     async def close(self) -> None:
-        """Closes the connections; may be called again."""
+        """Close the connections; may be called again."""
         await self._session.close()
 
     async def __call__(
         self, delivery: Delivery, retry_num: int = 0, retry_reason: str | None = None
     ) -> Attempt:
-        """Makes one attempt.
+        """Make one attempt.
 
         Args:
             delivery: what is posted.

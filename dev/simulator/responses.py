@@ -13,7 +13,7 @@ from dev.simulator.webapi.chat import content_of
 
 
 async def respond(request: web.Request) -> web.Response:
-    """Posts, replaces or deletes, as the body says; Slack answers plain ``ok``."""
+    """Post, replace or delete, as the body says; Slack answers plain ``ok``."""
     simulator = request.app[SIMULATOR]
     body = await _body(request)
     if body is None:

@@ -15,7 +15,7 @@ HELD_AT_MOST = timedelta(seconds=5)
 
 
 class Sender:
-    """Every delivery, and the tasks that make them. Each step is told to ``changed``."""
+    """Every delivery, and the tasks that make them. ``changed`` is called at each step."""
 
     def __init__(
         self,
@@ -34,23 +34,23 @@ class Sender:
         """By id, oldest first; the latest 2,000."""
 
     def send(self, delivery: Delivery) -> None:
-        """Starts the delivery of an event; faults may duplicate it or hold it back."""
+        """Start the delivery of an event; faults may duplicate it or hold it back."""
         self._keep(delivery)
         fault = self._faults.take(Faults.DELIVERY)
         self._start(self._deliver(delivery, fault.kind if fault else None))
 
     def resend(self, delivery: Delivery) -> None:
-        """Delivers once more, as Slack does when an acknowledgement is lost."""
+        """Deliver once more, as Slack does when an acknowledgement is lost."""
         self._start(self._repeat(delivery))
 
     async def send_once(self, delivery: Delivery) -> Attempt:
-        """Delivers a slash command or an interaction: Slack tries these once, while the user waits."""
+        """Deliver a slash command or an interaction: Slack tries these once, while the user waits."""
         self._keep(delivery)
         await self._attempt(delivery, 0, last=True)
         return delivery.attempts[-1]
 
     async def close(self) -> None:
-        """Gives up whatever is under way; may be called again."""
+        """Give up all deliveries under way; may be called again."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -93,7 +93,7 @@ class Sender:
     async def _attempt(
         self, delivery: Delivery, number: int, reason: str | None = None, *, last: bool
     ) -> bool:
-        """Posts once; answers whether that settled it."""
+        """Post once; return whether that settled it."""
         self._move(delivery, "sending")
         attempt = await self._post(delivery, number, reason)
         delivery.attempts.append(attempt)

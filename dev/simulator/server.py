@@ -37,7 +37,7 @@ def simulator_app(simulator: Simulator) -> web.Application:
 
 
 async def main(settings: SimulatorSettings, stop: asyncio.Event) -> None:
-    """Serves until ``stop`` is set.
+    """Serve until ``stop`` is set.
 
     Raises:
         SettingsError: the port is taken.
@@ -49,7 +49,7 @@ async def main(settings: SimulatorSettings, stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
-    """Serves a simulator for the length of the block; yields its address."""
+    """Serve a simulator for the length of the block; yield its address."""
     simulator = Simulator(settings, settings.public_url or "")
     app, host = simulator_app(simulator), settings.host
     try:

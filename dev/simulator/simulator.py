@@ -34,17 +34,17 @@ class Simulator:
         self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)
         self.workspace.listeners += [self._show, self._send_events]
         self.closing = asyncio.Event()
-        """Set when the simulator ends, so that nobody waits on."""
+        """Set when the simulator ends, to end every wait."""
 
     async def close(self) -> None:
-        """Ends deliveries, feeds and waits; may be called again."""
+        """End deliveries, feeds and waits; may be called again."""
         self.closing.set()
         self.api.closing.set()
         self.feed.close()
         await self.sender.close()
 
     def message(self, message: Message) -> JSON:
-        """A message as the page takes it: Slack's shape, and what Slack would not tell an app."""
+        """A message as the page takes it: Slack's shape, and details that Slack hides from apps."""
         return message_json(self.workspace, message, metadata=True) | {
             "channel": message.channel,
             "in_channel": message.in_channel,
@@ -54,7 +54,7 @@ class Simulator:
         }
 
     def delivery_changed(self, delivery: Delivery) -> None:
-        """Tells the pages how a delivery goes."""
+        """Show a delivery's progress on the pages."""
         self.feed.publish("delivery", delivery_json(delivery))
 
     def _send_events(self, change: Change) -> None:

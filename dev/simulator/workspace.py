@@ -35,7 +35,7 @@ class Status:
 
 
 class Workspace:
-    """Users, channels, messages and statuses; every change is told to the listeners, in order."""
+    """Users, channels, messages and statuses; the listeners get every change, in order."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Workspace:
         return found.messages.get(ts) if found else None
 
     def post(self, channel: Channel, user: str, text: str, **fields: Any) -> Message:  # noqa: ANN401 - Message's own
-        """Posts a message; a reply ends the assistant's status in its thread."""
+        """Post a message; a reply ends the assistant's status in its thread."""
         message = Message(channel.id, self.next_ts(), user, text, **fields)
         if not message.by_app:
             message.client_msg_id = str(uuid4())
@@ -100,7 +100,7 @@ class Workspace:
         return message
 
     def edit(self, message: Message, **fields: Any) -> None:  # noqa: ANN401 - Message's own
-        """Replaces what is given of a message."""
+        """Replace what is given of a message."""
         previous = message.text
         for name, value in fields.items():
             setattr(message, name, value)
@@ -108,13 +108,13 @@ class Workspace:
         self._tell(Edited(message, previous))
 
     def stream(self, message: Message, text: str, *, ended: bool = False) -> None:
-        """Appends to a streamed message."""
+        """Append to a streamed message."""
         message.text += text
         message.streaming = not ended
         self._tell(Streamed(message))
 
     def delete(self, message: Message) -> None:
-        """Takes a message away; one with replies leaves a tombstone, so that its thread stays together."""
+        """Take a message away; one with replies leaves a tombstone, so that its thread stays together."""
         channel = self.channels[message.channel]
         tombstone = None
         if channel.replies(message.ts):
@@ -126,7 +126,7 @@ class Workspace:
         self._tell(Deleted(message, tombstone))
 
     def react(self, message: Message, user: str, name: str) -> bool:
-        """Adds a reaction; answers whether it is new."""
+        """Add a reaction; return whether it is new."""
         users = message.reactions.setdefault(name, [])
         if user in users:
             return False
@@ -135,7 +135,7 @@ class Workspace:
         return True
 
     def unreact(self, message: Message, user: str, name: str) -> bool:
-        """Takes a reaction away; answers whether it was there."""
+        """Take a reaction away; return whether it was there."""
         users = message.reactions.get(name, [])
         if user not in users:
             return False
@@ -146,7 +146,7 @@ class Workspace:
         return True
 
     def set_status(self, channel: str, thread_ts: str, text: str) -> None:
-        """Says what the assistant is doing in a thread; an empty text ends it."""
+        """Say what the assistant is doing in a thread; an empty text ends it."""
         had = self._statuses.pop((channel, thread_ts), None)
         if text:
             self._statuses[channel, thread_ts] = Status(text, self.now() + STATUS_LASTS.total_seconds())
@@ -162,7 +162,7 @@ class Workspace:
         ]
 
     def join(self, channel: Channel, user: str) -> bool:
-        """Makes a user a member of a channel; answers whether that is new."""
+        """Make a user a member of a channel; return whether that is new."""
         if user in channel.members:
             return False
         channel.members.add(user)

@@ -29,7 +29,7 @@ class Message:
 
 
 async def receive(connection: "asyncpg.Connection[asyncpg.Record]", message: Message) -> int:
-    """Stores a message and its turn; returns the turn's id in the queue, the first one's for a repeated message."""
+    """Store a message and its turn; return the turn's id in the queue, the first one's for a repeated message."""
     key = f"{message.session_id}:{message.message_id}"
     async with connection.transaction():
         await connection.execute(

@@ -1,4 +1,4 @@
-"""The agent behind the gateway: answers a turn, and hands on what nobody waits for."""
+"""The agent behind the gateway: answer a turn, and enqueue the work that can wait."""
 
 from surelane_worker import Context, Event, Handlers, builtin
 from surelane_worker.builtin.messages import tell

@@ -24,7 +24,7 @@ handlers.cron(
 
 @handlers.on("provider-refresh", timeout="1m")
 async def refresh(event: Event, ctx: Context) -> dict[str, object]:
-    """Reads the prices of the providers that the schedule names; ``scheduled_at`` is the time that this is for."""
+    """Read the prices of the providers that the schedule names; ``scheduled_at`` is the time that this is for."""
     prices = json.loads(PRICES.read_text())
     chosen = {name: prices[name] for name in event.payload["providers"]}
     ctx.log.info("prices read", providers=len(chosen), scheduled_at=event.payload.get("scheduled_at"))

@@ -30,13 +30,13 @@ class Agent:
         self._working: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
-        """Takes tasks at ``/tasks``."""
+        """Take tasks at ``/tasks``."""
         app = web.Application()
         app.router.add_post("/tasks", self.take)
         return app
 
     async def take(self, request: web.Request) -> web.Response:
-        """Takes a task. One that is sent again, as its ``webhook-id`` says, is done once."""
+        """Take a task. One that is sent again, as its ``webhook-id`` says, is done once."""
         body = await request.read()
         webhook_id = verified(request.headers, body, [self._key])
         given = json.loads(body) if webhook_id else {}
@@ -51,7 +51,7 @@ class Agent:
         return web.Response(status=202)
 
     async def work(self, given: dict[str, Any]) -> None:
-        """Does a task and sends the answer, again as long as it may still be wanted: 409 and 503 say try again.
+        """Do a task and send the answer, again as long as it may still be wanted: 409 and 503 say try again.
 
         The answer is signed under an id of its own, which names its task: it answers no other one.
         """
@@ -68,7 +68,7 @@ class Agent:
 
 
 def main() -> None:
-    """Serves the agent that the command line names, on port 8100."""
+    """Serve the agent that the command line names, on port 8100."""
     name, secrets = sys.argv[1], read_secrets(f"agent={os.environ['AGENT_SECRET']}")
     web.run_app(Agent(name, secrets["agent"][0]).app(), port=8100)
 

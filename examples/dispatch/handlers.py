@@ -17,7 +17,7 @@ handlers.include(dispatching)
 
 @handlers.on("question")
 async def ask(event: Event, ctx: Context) -> FanOut:
-    """Asks both agents."""
+    """Ask both agents."""
     question = event.payload["question"]
     ctx.log.info("asking", agents=2)
     return dispatch({"counter": question, "shouter": question}, within=event.payload.get("within", "10m"))
@@ -25,7 +25,7 @@ async def ask(event: Event, ctx: Context) -> FanOut:
 
 @handlers.on("dispatch-synthesize")
 async def combine(event: Event, ctx: Context) -> dict[str, Any]:
-    """Puts the answers together; an agent that did not answer in time is named with the reason."""
+    """Put the answers together; an agent that did not answer in time is named with the reason."""
     children = await ctx.queue.children(event.id)
     return {
         child.payload["agent"]: child.result if child.status == "completed" else child.reason

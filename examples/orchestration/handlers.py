@@ -11,7 +11,7 @@ handlers = Handlers()
 
 @handlers.on("orchestrator-plan")
 async def plan(event: Event, ctx: Context) -> FanOut | Discard:
-    """Plans: one subtask a paragraph. Planning again after a crash starts no subtask twice."""
+    """Plan: one subtask a paragraph. Planning again after a crash starts no subtask twice."""
     paragraphs = [part.strip() for part in event.payload["goal"].split("\n\n") if part.strip()]
     ctx.log.info("planned", subtasks=len(paragraphs))
     return split(event, paragraphs)
@@ -19,7 +19,7 @@ async def plan(event: Event, ctx: Context) -> FanOut | Discard:
 
 @handlers.on("orchestrator-subtask", concurrency=8)
 async def count(event: Event, ctx: Context) -> int:
-    """Counts a paragraph's words. One that fails three times is passed to the synthesis as failed."""
+    """Count a paragraph's words. One that fails three times is passed to the synthesis as failed."""
     if ctx.attempt == 1 and "flaky" in event.payload["subtask"]:
         raise RuntimeError("the first attempt fails")
     if "unreadable" in event.payload["subtask"]:
@@ -29,6 +29,6 @@ async def count(event: Event, ctx: Context) -> int:
 
 @handlers.on("orchestrator-synthesize")
 async def synthesize(event: Event, ctx: Context) -> dict[str, int]:
-    """Puts together whatever the subtasks came to."""
+    """Put the results of the subtasks together."""
     found = gathered(await ctx.queue.children(event.id))
     return {"words": sum(found["completed"]), "unread": len(found["failed"])}

@@ -26,7 +26,7 @@ BUTTONS: list[dict[str, Any]] = [
 
 
 async def answering(pair: Pair) -> None:
-    """Answers each event once, as it arrives, until it is cancelled."""
+    """Answer each event once, as it arrives, until cancelled."""
     client = AsyncWebClient(
         token=TOKEN, base_url=f"{pair.url}/api/", retry_handlers=[AsyncRateLimitErrorRetryHandler(3)]
     )

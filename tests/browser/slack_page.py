@@ -31,18 +31,18 @@ class SlackPage:
         await self.composer.press("Enter")
 
     async def open_channel(self, name: str) -> None:
-        """Goes to a channel, or to the direct messages by the bot's name."""
+        """Go to a channel, or to the direct messages by the bot's name."""
         await self.page.get_by_role("navigation").get_by_role("button", name=name).click()
 
     async def open_tools(self, tab: str = "Faults") -> None:
-        """Opens the pane with the faults, or another tab of it."""
+        """Open the pane with the faults, or another tab of it."""
         toggle = self.page.locator("#tools-toggle")
         if await toggle.get_attribute("aria-expanded") == "false":
             await toggle.click()
         await self.page.get_by_role("tab", name=tab).click()
 
     async def switch_on(self, fault: str, method: str | None = None) -> None:
-        """Switches a fault on, to happen once."""
+        """Switch a fault on, to happen once."""
         await self.open_tools()
         await self.page.get_by_label("What goes wrong").select_option(label=fault)
         if method:
@@ -64,7 +64,7 @@ class SlackPage:
 async def open_page(
     browser: Browser, url: str, *, width: int, height: int, touch: bool = False
 ) -> AsyncIterator[SlackPage]:
-    """Opens the page, waits until it is live, and checks at the end that no script failed."""
+    """Open the page, waits until it is live, and checks at the end that no script failed."""
     problems: list[str] = []
     context = await browser.new_context(
         viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch
@@ -80,7 +80,7 @@ async def open_page(
 
 
 async def _go(page: Page, url: str) -> None:
-    """Loads the page; again where Chromium dropped a request because the machine got or lost a network.
+    """Load the page; again where Chromium dropped a request because the machine got or lost a network.
 
     Containers that come and go make it do so, even for requests to this machine.
     """

@@ -57,8 +57,8 @@ async def test_a_server_error_is_switched_on_and_the_answer_comes_after_a_retry(
 
 async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "SlackPage") -> None:
     await slack.switch_on("the token is refused", "chat.postMessage")
-    await slack.say("in vain")
-    delivery = slack.message("in vain").locator(".delivery")
+    await slack.say("no luck")
+    delivery = slack.message("no luck").locator(".delivery")
     await slack.expect(delivery).to_contain_text("queue: failed")
     await delivery.locator("summary").click()
     await slack.expect(delivery).to_contain_text("invalid_auth")

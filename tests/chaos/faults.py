@@ -145,7 +145,7 @@ async def kind_paused(project: Project) -> float:
 
 
 async def _kill(container: str) -> float:
-    """Kills as a crash does (what `docker kill` kills stays dead), and sees it started again."""
+    """Kill as a crash does (what `docker kill` kills stays dead), and sees it started again."""
     killed = await _pid(container)
     kill = f"import os; os.kill({killed}, 9)"
     alone = ("--pid=host", "--network=none", "--user=0", "--entrypoint=python")

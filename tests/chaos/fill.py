@@ -14,7 +14,7 @@ AT_ONCE = 8
 
 
 async def grab(dsn: str, held: list["asyncpg.Connection[asyncpg.Record]"], until: float) -> None:
-    """Takes one connection after another; what others let go of, too."""
+    """Take one connection after another; what others let go of, too."""
     while time.monotonic() < until:
         try:
             held.append(await asyncpg.connect(dsn, timeout=5))
@@ -23,7 +23,7 @@ async def grab(dsn: str, held: list["asyncpg.Connection[asyncpg.Record]"], until
 
 
 async def cut(held: list["asyncpg.Connection[asyncpg.Record]"], until: float) -> None:
-    """Ends the services' own connections, so that they need new ones."""
+    """End the services' own connections, so that they need new ones."""
     while time.monotonic() < until:
         if held:
             await held[0].execute(CUT)
@@ -31,7 +31,7 @@ async def cut(held: list["asyncpg.Connection[asyncpg.Record]"], until: float) ->
 
 
 async def main(seconds: float, dsn: str) -> None:
-    """Holds them for so many seconds, then ends, which frees them."""
+    """Hold them for so many seconds, then ends, which frees them."""
     held: list[asyncpg.Connection[asyncpg.Record]] = []
     until = time.monotonic() + seconds
     await asyncio.gather(*(grab(dsn, held, until) for _ in range(AT_ONCE)), cut(held, until))

@@ -12,7 +12,7 @@ handlers = Handlers()
 
 @handlers.on("slack.app_mention")
 async def answer(event: Event, ctx: Context) -> None:
-    """Says when it begins and when it ends."""
+    """Say when it begins and when it ends."""
     await ctx.slack.reply(event, f"begun {event.key}")
     await asyncio.sleep(SECONDS["slow" if "slow" in event.slack["text"] else "quick"])
     await ctx.slack.reply(event, f"ended {event.key}")

@@ -49,7 +49,7 @@ def table(rows: list[Row]) -> str:
 
 
 def record(rows: list[Row]) -> None:
-    """Writes the table, where ``SURELANE_RECORD`` asks for it."""
+    """Write the table, where ``SURELANE_RECORD`` asks for it."""
     if not os.environ.get("SURELANE_RECORD"):
         return
     between = re.compile(f"{re.escape(BEGIN)}\n.*{re.escape(END)}", re.DOTALL)

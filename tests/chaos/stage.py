@@ -16,7 +16,7 @@ from tests.chaos.witness import double_handled, logged, stale_settles
 from tests.deploy.compose import Project
 
 WELL_WITHIN = 30.0
-"""Seconds after which the system is well again by itself, whatever happened to it."""
+"""Seconds within which the system recovers by itself from every fault."""
 PATIENCE = 90.0
 """Seconds a scenario waits for what is asserted afterwards, so that a failure says what it came to."""
 
@@ -30,7 +30,7 @@ class Stage:
     rows: list[Row] = field(default_factory=list)
 
     async def play(self, scenario: str, fault: Fault) -> Row:
-        """Lets something happen to the system under traffic, and checks that every promise holds."""
+        """Let something happen to the system under traffic, and checks that every promise holds."""
         began, traffic = time.time(), Traffic(self.simulator, self.project.system)
         async with flowing(traffic):
             await traffic.well(began, PATIENCE)
@@ -70,7 +70,7 @@ async def flowing(traffic: Traffic) -> AsyncIterator[None]:
 
 
 def check(row: Row, stories: list[Story], said: Counter[str], over: float) -> None:
-    """Checks every promise.
+    """Check every promise.
 
     Raises:
         AssertionError: one was broken.

@@ -65,7 +65,7 @@ class Traffic:
         self._sent: dict[str, Story] = {}
 
     async def flow(self) -> None:
-        """Sends until cancelled, whatever becomes of it."""
+        """Send until cancelled, also after errors."""
         began, thread = time.monotonic(), ""
         for number in count():
             await asyncio.sleep(began + number / RATE - time.monotonic())
@@ -100,7 +100,7 @@ class Traffic:
         return {key: tuple(row) for key, row in json.loads(rows).items()}
 
     async def well(self, since: float, within: float) -> None:
-        """Waits until a row of events sent after ``since`` was taken at once and handled soon.
+        """Wait until a row of events sent after ``since`` was taken at once and handled soon.
 
         Raises:
             AssertionError: that did not happen in time.
@@ -118,7 +118,7 @@ class Traffic:
             return []
 
     async def settled(self, within: float) -> list[Story]:
-        """Waits until the sender has done with every event, and all acknowledged ones are in history."""
+        """Wait until the sender has done with every event, and all acknowledged ones are in history."""
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             stories = await self.stories()

@@ -22,7 +22,7 @@ end $$;
 create trigger chaos_see_claim after update on agent.event for each row
 when (cardinality(new.claimed) > cardinality(old.claimed)) execute function chaos.see_claim();
 """
-"""Writes down every claim of an event, or of another event of its entity, that somebody else holds a live lease of."""
+"""Record every claim of an event while another worker holds a live lease on it or on its group."""
 
 DOUBLE = """
 select (select count(*) from chaos.double_claim)
@@ -31,7 +31,7 @@ select (select count(*) from chaos.double_claim)
 
 
 async def watch(project: Project) -> None:
-    """Begins to watch."""
+    """Begin to watch."""
     await asyncio.to_thread(project.query, WATCH)
 
 
@@ -41,7 +41,7 @@ async def double_handled(project: Project) -> int:
 
 
 async def stale_settles(project: Project, since: float) -> int:
-    """What workers said of claims that did not stand any more; of some they said it again on another connection."""
+    """Count the workers' log lines about stale claims; some repeat on another connection."""
     return await logged(project, "stale settle", since) + await logged(
         project, "stale settle, sent twice", since
     )

@@ -29,11 +29,11 @@ class Cluster:
     forwards: dict[str, Forward] = field(default_factory=dict)
 
     def kubectl(self, *arguments: str, within: float = 60, check: bool = True) -> str:
-        """Runs kubectl in the namespace; answers what it wrote."""
+        """Run kubectl in the namespace; return what it wrote."""
         return run("kubectl", "-n", self.namespace, *arguments, within=within, check=check).stdout
 
     def get(self, *arguments: str) -> dict[str, Any]:
-        """Reads objects."""
+        """Read objects."""
         read: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
         return read
 
@@ -43,12 +43,12 @@ class Cluster:
         return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def rolled_out(self, *workloads: str, within: int = 240) -> None:
-        """Waits until the workloads are as they should be."""
+        """Wait until the workloads are as they should be."""
         for workload in workloads:
             self.kubectl("rollout", "status", workload, f"--timeout={within}s", within=within + 10)
 
     def query(self, sql: str) -> str:
-        """Runs a query on the system's database."""
+        """Run a query on the system's database."""
         psql = ("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", "surelane", "-c", sql)
         return self.kubectl("exec", "timescaledb-0", "--", *psql, within=60).strip()
 
@@ -93,14 +93,14 @@ def installed(directory: Path) -> Iterator[Cluster]:
 
 
 def _remove(cluster: Cluster) -> None:
-    """Removes everything, pods first: a namespace with pods in it is looked at again only after their grace period."""
+    """Remove everything, pods first: a namespace with pods in it is looked at again only after their grace period."""
     cluster.kubectl("delete", "deployments,statefulsets,jobs", "--all", check=False)
     cluster.kubectl("wait", "--for=delete", "pod", "--all", "--timeout=90s", within=100, check=False)
     cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=60s", within=70, check=False)
 
 
 def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
-    """Applies a copy of ``k8s/`` with the cluster's namespace and, where given, another version of the images.
+    """Apply a copy of ``k8s/`` with the cluster's namespace and, where given, another version of the images.
 
     The simulator stays as it is: it keeps the threads that the scenarios read in memory.
     """

@@ -20,7 +20,7 @@ def run(
     check: bool = True,
     where: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a directory, with none of our settings but those given.
+    """Run a command in a directory, with none of our settings but those given.
 
     Raises:
         AssertionError: it failed (unless ``check`` is off); the message is its output.

@@ -55,7 +55,7 @@ class Project:
     files: tuple[str, ...] = ()
 
     def compose(self, *arguments: str, within: float = 240, check: bool = True) -> str:
-        """Runs ``docker compose …``; answers what it wrote to standard output."""
+        """Run ``docker compose …``; return what it wrote to standard output."""
         command = (
             "docker",
             "compose",
@@ -78,7 +78,7 @@ class Project:
         return self.compose("ps", "--format={{.Image}}", *services).split()
 
     def query(self, sql: str, *, role: str = "postgres") -> str:
-        """Runs a query on the project's database."""
+        """Run a query on the project's database."""
         psql = ("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", role, "-d", "surelane", "-c", sql)
         return self.compose("exec", "-T", "db", *psql, within=60).strip()
 

@@ -15,7 +15,7 @@ BUILT_BY = ("Makefile", ".dockerignore", "compose.yaml", "compose.override.yaml"
 
 @pytest.fixture(scope="session")
 def images() -> dict[str, str]:
-    """Builds the images, as ``make images`` does; answers their names with tag."""
+    """Build the images, as ``make images`` does; return their names with tag."""
     engine()
     run("make", "--no-print-directory", "images", env={"SURELANE_REGISTRY": REGISTRY}, within=600)
     return {image: f"{REGISTRY}surelane-{image}:{version()}" for image in IMAGES}
@@ -23,7 +23,7 @@ def images() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def next_version(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Builds the images of the release after this one, from the same code; answers its version."""
+    """Build the images of the release after this one, from the same code; return its version."""
     major, minor, patch = version().split(".")
     following = f"{major}.{minor}.{int(patch) + 1}"
     tree = tmp_path_factory.mktemp("next")

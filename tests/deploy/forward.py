@@ -22,7 +22,7 @@ class Forward:
 
     @classmethod
     def to(cls, namespace: str, service: str, port: int, within: float = 90) -> Self:
-        """Opens one. The pod that kubectl picks may be on its way out: then it is tried again.
+        """Open one. The pod that kubectl picks may be on its way out: then it is tried again.
 
         Raises:
             AssertionError: none could be opened within ``within`` seconds.
@@ -47,7 +47,7 @@ class Forward:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self._process.terminate()
         self._process.wait(timeout=10)
 

@@ -182,7 +182,7 @@ def test_each_service_has_all_three_probes(manifests: tuple[Manifest, ...]) -> N
             assert len(list(probes(container))) == 3, container["name"]
     for name in ("ingest", "worker"):
         (container,) = pod(named(manifests, "Deployment", name))["containers"]
-        assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts nobody"
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts no pod"
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 

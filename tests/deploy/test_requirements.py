@@ -5,9 +5,8 @@ import importlib.metadata
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ import pytest
 from tests.deploy.commands import ROOT, run
 
 PACKAGES = ("shared", "services/ingest", "services/worker", "migrations")
-OURS = {path.name for package in PACKAGES for path in (ROOT / package / "src").iterdir()}
+EXTRAS = {"surelane": (), "surelane_service": ("service",), "surelane_operator": ("service", "operator")}
+"""What each package of shared/ needs of the distribution's extras."""
+OURS = {*EXTRAS, "surelane_ingest", "surelane_worker", "surelane_migrations"}
 
 
 @cache
@@ -57,29 +58,32 @@ def pinned(requirements: str) -> dict[str, str]:
     }
 
 
-def declared(package: str) -> dict[str, str]:
-    """What a package depends on, and which versions of it."""
+def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
+    """What a package depends on, with these extras, and which versions of it."""
     project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
-    extras = chain.from_iterable(project.get("optional-dependencies", {}).values())
-    parts = (
-        re.match(r"([\w.-]+)(?:\[[^]]*])?([^;]*)", dependency)
-        for dependency in (*project["dependencies"], *extras)
-    )
+    wanted = [*project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    parts = (re.match(r"([\w.-]+)(?:\[[\w,]+\])?([^;]*)", dependency) for dependency in wanted)
     return {canonical(part[1]): part[2].strip() for part in parts if part}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_program_imports_nothing_that_its_image_or_its_package_does_not_install(package: str) -> None:
     installed = pinned("migrations" if package == "migrations" else "runtime")
-    for file in (ROOT / package / "src").rglob("*.py"):
-        for distribution in imported(file):
-            assert distribution in installed, f"{file.relative_to(ROOT)} imports {distribution}"
-            assert distribution in declared(package), f"{package} does not declare {distribution}"
+    for module in (ROOT / package / "src").iterdir():
+        depends = declared(package, EXTRAS.get(module.name, ()))
+        for file in module.rglob("*.py"):
+            for distribution in imported(file):
+                assert distribution in installed, f"{file.relative_to(ROOT)} imports {distribution}"
+                assert distribution in depends, f"{module.name} does not declare {distribution}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: str) -> None:
-    for name, demanded in declared(package).items():
+    for name, demanded in declared(
+        package, EXTRAS["surelane_operator"] if package == "shared" else ()
+    ).items():
         if demanded.startswith("=="):
             assert demanded[2:] == {**pinned("runtime"), "surelane": own_version()}[name]
         elif name.startswith("opentelemetry-"):

@@ -1,4 +1,4 @@
-"""What the runbook tells an operator to type, and where it sends them, is there."""
+"""The commands and links in the runbook exist."""
 
 import re
 import shlex

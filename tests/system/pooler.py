@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 from dev.processes import Child
 
-from surelane_service.pool import UNAVAILABLE
+from surelane.calls import DRIVER_ERRORS
 from tests.needs import program
 from tests.processes import free_port
 
@@ -68,7 +68,7 @@ async def _until_it_answers(uri: str) -> None:
         while True:
             try:
                 connection = await asyncpg.connect(uri, statement_cache_size=0)
-            except UNAVAILABLE:
+            except DRIVER_ERRORS:
                 await asyncio.sleep(0.05)
             else:
                 await connection.close()

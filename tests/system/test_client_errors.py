@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import asyncpg
@@ -19,6 +20,7 @@ from surelane import (
     SurelaneError,
 )
 from surelane.calls import Connection, Pool
+from surelane_service.listener import Listener
 from surelane_service.pool import close_pool, create_pool
 from tests.databases import Server, as_role
 from tests.processes import free_port
@@ -227,3 +229,35 @@ async def test_what_the_database_refuses_says_why(shared_database: str) -> None:
         await Queue(pool).enqueue("job")
     assert not isinstance(away.value, OutcomeUnknown)
     await close_pool(pool)
+
+
+async def test_the_listener_raises_the_clients_errors(
+    wire: tuple[Wire, str], admin: Connection, shared_database: str
+) -> None:
+    nowhere = f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere"
+    wrong_role = as_role(shared_database, "surelane_worker").replace("surelane_worker", "unknown_role")
+    for uri in (nowhere, wrong_role):
+        with pytest.raises(DatabaseUnavailable):
+            async with _listener(uri).connection():
+                pass
+    carried, uri = wire
+    pooled = _listener(uri, notifications=False)
+    with pytest.raises(DatabaseUnavailable):
+        async with pooled.bounded():  # the commit is cut
+            carried.cut_after("up", 0)
+    carried.mend()
+    async with pooled.bounded() as connection:
+        await Queue(connection).enqueue("cut", item_key="pooled")
+    assert await stored(admin, "pooled", "listens")
+    await pooled.close()
+
+
+def _listener(uri: str, *, notifications: bool = True) -> Listener:
+    return Listener(
+        uri,
+        service="listens",
+        on_wake=lambda: None,
+        on_open=lambda: None,
+        notifications=notifications,
+        within=timedelta(seconds=5),
+    )

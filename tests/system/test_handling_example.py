@@ -1,4 +1,4 @@
-"""The example's handlers, run by a real worker against a simulated Slack."""
+"""A real worker runs the example's handlers against a simulated Slack."""
 
 import json
 from collections.abc import AsyncIterator

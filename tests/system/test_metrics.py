@@ -1,4 +1,4 @@
-"""The services' metrics, scraped and pushed: exactly those documented. The queue's are among them."""
+"""The services export exactly the documented metrics, scraped and pushed. The queue's are among them."""
 
 import asyncio
 import json

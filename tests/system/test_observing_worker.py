@@ -26,7 +26,7 @@ def tracing(receiver: Receiver) -> dict[str, str]:
 
 
 async def store(connection: Connection, key: str, event: Mapping[str, object]) -> int:
-    """Stores a Slack event as ingest does while tracing is on."""
+    """Store a Slack event as ingest does while tracing is on."""
     envelope = {"type": "event_callback", "event_id": key, "team_id": "T1", "event": event}
     traceparent = f"00-{trace_id_of(key):032x}-{SEND}-01"
     (inserted,) = await Intake(connection).insert_events([json.dumps(envelope)], traceparents=[traceparent])

@@ -266,6 +266,14 @@ async def test_a_schedule_that_cannot_be_stored_is_refused(api: Api, body: str) 
     assert (status, bool(answer["error"])) == (400, True)
 
 
+async def test_a_body_that_cannot_be_read_is_refused_with_its_field(api: Api) -> None:
+    for body in (b"", b"\xff", b"[" * 5000, b'"\\ud800"', b'{"kind": "k", "schedule": "often"}'):
+        status, answer = await api.call("PUT", "/v1/cron/odd", data=body)
+        assert (status, answer["error"].partition(": ")[0]) == (400, "body"), body
+    status, answer = await api.call("POST", "/v1/jobs/requeue", json={"status": ["failed", "pending"]})
+    assert (status, answer["error"].partition(": ")[0]) == (400, "status.1")
+
+
 async def test_without_a_token_the_api_says_how_to_switch_it_on(shared_database: str) -> None:
     env = {
         "DATABASE_URL": as_role(shared_database, "surelane_ingest"),

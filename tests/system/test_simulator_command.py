@@ -19,7 +19,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 async def run(*arguments: str) -> Result:
-    """Runs a command; it has an event loop of its own, so it gets a thread."""
+    """Run a command; it has an event loop of its own, so it gets a thread."""
     return await asyncio.to_thread(lambda: CliRunner().invoke(app, arguments))
 
 

@@ -13,7 +13,7 @@ from tests.system.slack_app import Pair, simulated
 
 
 async def job(pair: Pair, event_id: str, status: str) -> dict[str, Any]:
-    """Waits until the simulator says that the event has a status in the queue."""
+    """Wait until the simulator says that the event has a status in the queue."""
     deadline = time.monotonic() + 30
     while True:
         found = (await pair.control.request("GET", f"/control/deliveries/{event_id}"))["job"]

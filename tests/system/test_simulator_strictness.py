@@ -1,4 +1,4 @@
-"""The simulated Web API refuses what Slack refuses, in Slack's words, whatever the client."""
+"""The simulated Web API refuses what Slack refuses, in Slack's words, with every client."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 async def call(pair: Pair, method: str, **request: Any) -> dict[str, Any]:
-    """Calls a method; answers the body, which comes with status 200 for every error but Slack's own troubles."""
+    """Call a method; return the body, which comes with status 200 for every error but Slack's own troubles."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{pair.url}/api/{method}", **({"headers": BEARER} | request)) as response,

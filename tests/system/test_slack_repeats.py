@@ -1,4 +1,4 @@
-"""What an attempt that comes after a lost one says in Slack, and what a slow Slack does to a lease."""
+"""Repeated attempts post no reply twice, and a slow Slack costs no lease."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ async def slack(connection: Connection) -> AsyncIterator[Stand]:
 
 
 async def die_and_try_again(database: str, slack: Stand, connection: Connection, text: str) -> list[str]:
-    """Lets a worker be killed by the handler, a second one try again; returns the thread."""
+    """Let the handler kill its worker and a second worker try again. Return the thread."""
     settings = {"SLACK_API_URL": slack.api, "SURELANE_LEASE": LEASE}
     async with worker(database, **settings) as first:
         identity, message = await slack.mention(text)

@@ -1,4 +1,4 @@
-"""Replies to a simulated Slack: said once, however often the event is tried."""
+"""Replies to a simulated Slack are posted once, even if the event is handled again."""
 
 import json
 from collections.abc import AsyncIterator

@@ -27,13 +27,13 @@ DECIDED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPL
 
 @asynccontextmanager
 async def away() -> AsyncIterator[int]:
-    """A port that no process listens on."""
+    """Yield a port that no process listens on."""
     yield free_port()
 
 
 @asynccontextmanager
 async def hanging() -> AsyncIterator[int]:
-    """Takes every connection and never answers."""
+    """Accept every connection and never answer."""
     held: list[asyncio.StreamWriter] = []
 
     async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,7 +50,7 @@ async def hanging() -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def failing() -> AsyncIterator[int]:
-    """Answers every request with an error."""
+    """Answer every request with an error."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1024)
@@ -66,7 +66,7 @@ async def failing() -> AsyncIterator[int]:
 
 
 def complaints(service: Service) -> list[str]:
-    """The log lines of a service about exporting."""
+    """Return the log lines of a service about exporting."""
     lines = [json.loads(line) for line in service.output if line.startswith("{")]
     return [line["event"] for line in lines if line["logger"].startswith("opentelemetry")]
 

@@ -35,7 +35,7 @@ async def system(request: pytest.FixtureRequest, server: Server, template: str) 
 
 
 def about(span: Received, *names: str) -> dict[str, object]:
-    """Some of a span's attributes."""
+    """Return some of a span's attributes."""
     return {name: span.attributes.get(name) for name in names}
 
 
@@ -224,7 +224,7 @@ async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> Non
 
 
 async def test_event_of_a_killed_worker_goes_on_in_its_trace(database: str) -> None:
-    """The attempt that died with its worker left no span, and nothing links to it."""
+    """The attempt that died with its worker left no span, so no span links to it."""
     async with traced(database, HTTP, SURELANE_LEASE="3s") as system:
         mention = await system.handled("die-after-first")
         spans = await system.spans(mention.event_id, send=1, process=1, settle=1)

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL starts on whatever an earlier owner left in its directory."""
+"""The embedded PostgreSQL starts on every state that an earlier owner left in its directory."""
 
 import os
 import stat
@@ -36,7 +36,9 @@ async def test_a_server_left_running_is_stopped_first(tmp_path: Path) -> None:
     )
     await until(lambda: status(data) == "ready", what="the server to be left over")
     async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
-        await leftover.wait()  # its code may be lost: whoever stopped it may have collected it first
+        await (
+            leftover.wait()
+        )  # its exit code may be lost: the process that stopped it may have collected it first
         assert await answers(server.uri)
 
 

@@ -5,10 +5,9 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 
-from surelane_service.pool import UNAVAILABLE
+from surelane.calls import DRIVER_ERRORS
 from tests.processes import Service, until
 from tests.system.restartable import Restartable, restartable
 from tests.system.worker import claimed, ended, enqueue, worker
@@ -25,7 +24,7 @@ async def server() -> AsyncIterator[Restartable]:
 async def load(server: Restartable, stop: asyncio.Event, stored: list[int]) -> None:
     """Stores jobs until told to stop, whatever happens to the server; ``stored`` are those that were acknowledged."""
     while not stop.is_set():
-        with contextlib.suppress(*UNAVAILABLE, asyncpg.PostgresError):
+        with contextlib.suppress(*DRIVER_ERRORS):
             async with server.connected() as connection:
                 while not stop.is_set():
                     stored.append(await enqueue(connection, "short", group_key=f"T:C:{len(stored) % 50}"))

@@ -1,4 +1,4 @@
-"""Every documented kind runs in a worker that was given no handlers."""
+"""Every documented kind runs in a worker with the built-in handlers."""
 
 import json
 from collections.abc import AsyncIterator
@@ -37,17 +37,17 @@ class System:
     worker: Service
 
     async def outcome(self, kind: str, payload: Any) -> tuple[str, Any]:
-        """How a job ends: its outcome, and its result or the reason."""
+        """Enqueue a job. Return its outcome, and its result or the reason, once it has ended."""
         return await self.outcome_of(await self.queue.enqueue(kind, payload))
 
     async def outcome_of(self, identity: int) -> tuple[str, Any]:
-        """How an event ends."""
+        """Return the outcome of an event, and its result or the reason."""
         row = await ended(self.connection, identity)
         done = row["outcome"] == "completed"
         return row["outcome"], json.loads(row["result"] or "null") if done else row["reason"]
 
     async def continuation(self, kind: str) -> tuple[str, Any]:
-        """How the only event of a kind ends."""
+        """Return how the only event of a kind ended."""
         return await self.outcome_of(
             await self.connection.fetchval("select max(id) from agent.job where kind = $1", kind)
         )
@@ -182,6 +182,6 @@ async def test_a_plan_that_makes_no_sense_is_refused(system: System, payload: An
     assert (await system.outcome("orchestrator-plan", payload))[0] == "failed"
 
 
-async def test_a_dispatch_to_nobody_known_is_refused_at_once(system: System) -> None:
+async def test_a_dispatch_to_an_unknown_agent_is_refused_at_once(system: System) -> None:
     outcome, reason = await system.outcome("dispatch-execute", {"agent": "nobody", "task": 1})
     assert (outcome, reason) == ("failed", "no remote agent is called 'nobody'")

@@ -1,4 +1,4 @@
-"""Workers that die by ``kill -9`` neither lose nor double what waits for their events."""
+"""After ``kill -9`` of a worker, each continuation still runs exactly once."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The worked examples, run whole: ingest, a worker, a database and remote agents, over real HTTP."""
+"""The workflow examples run with ingest, a worker, a database and remote agents over real HTTP."""
 
 import asyncio
 import base64
@@ -35,7 +35,7 @@ HANDLERS = "tests.system.workflow_handlers:handlers"
 
 @dataclass(frozen=True)
 class System:
-    """Everything that runs, and the queue in its midst."""
+    """The running services and their queue."""
 
     queue: Queue
     connection: Connection
@@ -43,7 +43,7 @@ class System:
     asked: list[Any]
 
     async def result(self, kind: str, after: int) -> Any:
-        """The result of the event of a kind that was stored after another, once it is completed."""
+        """Wait for the event of a kind that was stored after ``after``. Return its result."""
         async with asyncio.timeout(60):
             while True:
                 row = await self.connection.fetchrow(
@@ -56,7 +56,7 @@ class System:
                 await asyncio.sleep(0.02)
 
     async def post(self, path: str, body: Any, key: bytes, **headers: str) -> int:
-        """Posts a signed request to the public port; returns the status."""
+        """Post a signed request to the public port. Return the status."""
         sent = json.dumps(body).encode()
         signed = {
             "Content-Type": "application/json",
@@ -118,7 +118,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
 
 
 def _silent(asked: list[Any]) -> aiohttp.web.Application:
-    """An agent that takes tasks and never answers by itself."""
+    """Accept every task and never answer it."""
 
     async def take(request: aiohttp.web.Request) -> aiohttp.web.Response:
         asked.append(await request.json())

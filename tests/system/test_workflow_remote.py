@@ -1,4 +1,4 @@
-"""Calls to remote agents: signed, bounded, and only to where the settings say."""
+"""Calls to remote agents are signed and bounded, and go only to the URLs in the settings."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ def agents(url: str, private: str = "127.0.0.0/8") -> RemoteAgents:
 
 @asynccontextmanager
 async def agent(answer: Answer, host: str = "127.0.0.1") -> AsyncIterator[RemoteAgents]:
-    """A remote agent that answers as told, as the worker knows it."""
+    """Run a remote agent that gives a chosen answer, configured in the worker's settings."""
     app = web.Application()
     app.router.add_post("/tasks", answer)
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
@@ -133,7 +133,7 @@ async def test_a_task_that_is_too_large_is_not_sent() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_private_address_is_called_only_where_it_is_listed(host: str) -> None:
-    """By its number, and by a name that leads to it."""
+    """Both as a number and as a name that resolves to it."""
     async with agent(answering(202), host) as remote:
         assert await remote.send("scribe", 1, None, DEADLINE) == Accepted()
         url = remote._settings.dispatch_urls["scribe"]

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - a handler takes both arguments, used or not
-"""The registry, and how a team's handlers are found: mistakes are raised at start, and say what is wrong."""
+"""The registry and the loading of handlers raise every mistake at start, with its reason."""
 
 import asyncio
 import sys

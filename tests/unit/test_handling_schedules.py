@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - a handler takes both arguments, used or not
-"""Sets of handlers that include others, and schedules declared beside them."""
+"""Sets of handlers include other sets and declare schedules."""
 
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ NO_CONTEXT = cast("Context", None)
 
 
 def saying(word: str, *kinds: str) -> Handlers:
-    """A set whose handler says a word."""
+    """Return a set whose handler returns a word."""
     handlers = Handlers()
 
     @handlers.on(*kinds)
@@ -23,7 +23,7 @@ def saying(word: str, *kinds: str) -> Handlers:
 
 
 async def said(handlers: Handlers) -> dict[str, object]:
-    """What each kind's handler says."""
+    """Return what the handler of each kind returns."""
     return {
         kind: await handler.call(NO_EVENT, NO_CONTEXT) for handler in handlers.all() for kind in handler.kinds
     }

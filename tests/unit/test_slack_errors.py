@@ -1,4 +1,4 @@
-"""Which of Slack's errors end an event."""
+"""Slack's errors that end an event, and those that another attempt may solve."""
 
 import pytest
 from slack_sdk.errors import SlackApiError

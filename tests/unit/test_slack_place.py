@@ -1,4 +1,4 @@
-"""Where events of every sort are answered."""
+"""The place of every kind of Slack event."""
 
 import json
 from datetime import UTC, datetime

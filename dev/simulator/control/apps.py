@@ -22,7 +22,7 @@ from dev.simulator.simulator import Simulator
 
 
 async def command(request: web.Request) -> web.Response:
-    """Calls a slash command; what the app answers at once is shown in the channel."""
+    """Call a slash command; what the app answers at once is shown in the channel."""
     simulator = request.app[SIMULATOR]
     asked = await body_of(request, Command)
     channel, user = channel_named(simulator, asked.channel), person_named(simulator, asked.user)
@@ -41,7 +41,7 @@ async def command(request: web.Request) -> web.Response:
 
 
 async def press(request: web.Request) -> web.Response:
-    """Presses a button of a message."""
+    """Press a button of a message."""
     simulator = request.app[SIMULATOR]
     asked = await body_of(request, Press)
     message, user = message_at(simulator, asked), person_named(simulator, asked.user)
@@ -56,12 +56,12 @@ async def press(request: web.Request) -> web.Response:
 
 
 async def submit(request: web.Request) -> web.Response:
-    """Submits a modal; it closes when the app acknowledges."""
+    """Submit a modal; it closes when the app acknowledges."""
     return await _finish(request, "view_submission")
 
 
 async def close(request: web.Request) -> web.Response:
-    """Closes a modal; the app hears of it where it asked to."""
+    """Close a modal; the app hears of it where it asked to."""
     return await _finish(request, "view_closed")
 
 
@@ -101,7 +101,7 @@ def _button(message: Message, action_id: str) -> JSON:
 
 
 def _show_answer(simulator: Simulator, attempt: Attempt, name: str, channel: Channel, user: User) -> None:
-    """Shows what a command answered: to its user alone, unless it says ``in_channel``."""
+    """Show what a command answered: to its user alone, unless it says ``in_channel``."""
     if attempt.problem is not None:
         error = "operation_timeout" if attempt.problem == "http_timeout" else "dispatch_failed"
         answer: JSON = {"text": f"{name} failed with the error “{error}”"}

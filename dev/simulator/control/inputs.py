@@ -90,7 +90,7 @@ class Joining(Input):
 
 @web.middleware
 async def explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers 400 and why, where a body or what it names cannot be used."""
+    """Answer 400 with the reason if a body, or an object that it names, cannot be used."""
     try:
         return await handler(request)
     except RefusedError as error:
@@ -102,7 +102,7 @@ async def explain_errors(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def body_of(request: web.Request, kind: type[Body]) -> Body:
-    """Reads a body of JSON.
+    """Read a body of JSON.
 
     Only ``application/json`` is taken: a foreign page in the same browser cannot send that.
     """

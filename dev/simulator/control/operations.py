@@ -65,7 +65,7 @@ async def feed(request: web.Request) -> web.StreamResponse:
 
 
 async def reply(request: web.Request) -> web.Response:
-    """Waits for the bot to answer the message ``channel``, ``ts``; 504 when ``timeout`` seconds are over."""
+    """Wait for the bot to answer the message ``channel``, ``ts``; 504 when ``timeout`` seconds are over."""
     simulator = request.app[SIMULATOR]
     channel = channel_named(simulator, request.query.get("channel", ""))
     asked = channel.messages.get(request.query.get("ts", ""))
@@ -84,7 +84,7 @@ async def reply(request: web.Request) -> web.Response:
 async def _await_reply(
     simulator: Simulator, channel: Channel, asked: Message, timeout: float
 ) -> Message | None:
-    """Looks after every change; ``None`` when the time is up or the simulator ends."""
+    """Look after every change; ``None`` when the time is up or the simulator ends."""
     found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def look(_: Change | None) -> None:
@@ -111,7 +111,7 @@ def _reply_to(channel: Channel, asked: Message) -> Message | None:
 
 
 async def add_fault(request: web.Request) -> web.Response:
-    """Switches a fault on."""
+    """Switch a fault on."""
     simulator = request.app[SIMULATOR]
     fault = await body_of(request, Fault)
     if unknown := set(fault.methods) - set(METHODS):
@@ -126,7 +126,7 @@ async def list_faults(request: web.Request) -> web.Response:
 
 
 async def remove_faults(request: web.Request) -> web.Response:
-    """Switches a fault off, or all of them."""
+    """Switch a fault off, or all of them."""
     number = request.match_info.get("fault")
     removed = request.app[SIMULATOR].faults.remove(int(number) if number else None)
     return web.json_response({"removed": removed})
@@ -147,7 +147,7 @@ async def one_delivery(request: web.Request) -> web.Response:
 
 
 async def resend(request: web.Request) -> web.Response:
-    """Delivers an event once more."""
+    """Deliver an event once more."""
     simulator = request.app[SIMULATOR]
     delivery = simulator.sender.deliveries.get(request.match_info["event"])
     if delivery is None:

@@ -26,7 +26,7 @@ from dev.simulator.typed import slack_text
 
 
 async def say(request: web.Request) -> web.Response:
-    """Posts a message as a person; answers it and the events it made."""
+    """Post a message as a person; return it and the events it made."""
     simulator = request.app[SIMULATOR]
     said = await body_of(request, Said)
     message = post(simulator, said)
@@ -42,7 +42,7 @@ async def say(request: web.Request) -> web.Response:
 
 
 def post(simulator: Simulator, said: Said) -> Message:
-    """Posts what a person typed."""
+    """Post what a person typed."""
     workspace = simulator.workspace
     user, channel = person_named(simulator, said.user), channel_named(simulator, said.channel)
     if user.id not in channel.members:
@@ -62,7 +62,7 @@ def deliveries_of(simulator: Simulator, message: Message) -> list[Delivery]:
 
 
 async def rewrite(request: web.Request) -> web.Response:
-    """Edits a person's own message."""
+    """Edit a person's own message."""
     simulator = request.app[SIMULATOR]
     asked = await body_of(request, Rewrite)
     message = _own(simulator, asked)
@@ -72,14 +72,14 @@ async def rewrite(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Deletes a person's own message."""
+    """Delete a person's own message."""
     simulator = request.app[SIMULATOR]
     simulator.workspace.delete(_own(simulator, await body_of(request, Pointed)))
     return web.json_response({})
 
 
 async def react(request: web.Request) -> web.Response:
-    """Adds a person's reaction, or takes it back."""
+    """Add a person's reaction, or take it back."""
     simulator = request.app[SIMULATOR]
     asked = await body_of(request, Reaction)
     message, user = message_at(simulator, asked), person_named(simulator, asked.user)
@@ -90,12 +90,12 @@ async def react(request: web.Request) -> web.Response:
 
 
 async def join(request: web.Request) -> web.Response:
-    """Brings a user, such as the bot, into a channel."""
+    """Bring a user, such as the bot, into a channel."""
     simulator = request.app[SIMULATOR]
     channel = channel_named(simulator, request.match_info["channel"])
     user = simulator.workspace.user((await body_of(request, Joining)).user)
     if user is None or channel.is_im:
-        raise RefusedError("there is no such user, or nobody can join here")
+        raise RefusedError("there is no such user, or this channel takes no new members")
     return web.json_response({"joined": simulator.workspace.join(channel, user.id)})
 
 

@@ -129,7 +129,7 @@ class Sent:
 
 
 async def read(request: web.Request, method: Method) -> Sent:
-    """Reads a request as Slack does.
+    """Read a request as Slack does.
 
     Raises:
         ApiError: the body cannot be read.

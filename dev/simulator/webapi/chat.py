@@ -23,7 +23,7 @@ MAX_METADATA = 16_000
 
 
 def post_message(call: Call, slack: Slack) -> JSON:
-    """Posts as the bot; in a thread where ``thread_ts`` is given."""
+    """Post as the bot; in a thread where ``thread_ts`` is given."""
     channel = joined_channel(call, slack)
     content = content_of(call)
     thread_ts = thread_of(call, channel)
@@ -44,7 +44,7 @@ def post_message(call: Call, slack: Slack) -> JSON:
 
 
 def update(call: Call, slack: Slack) -> JSON:
-    """Replaces a message of the bot's own."""
+    """Replace a message of the bot's own."""
     channel = channel_of(call, slack)
     message = message_of(call, channel)
     if not message.by_app:
@@ -59,7 +59,7 @@ def update(call: Call, slack: Slack) -> JSON:
 
 
 def delete(call: Call, slack: Slack) -> JSON:
-    """Takes away a message of the bot's own."""
+    """Take away a message of the bot's own."""
     channel = channel_of(call, slack)
     message = message_of(call, channel)
     if not message.by_app:
@@ -69,7 +69,7 @@ def delete(call: Call, slack: Slack) -> JSON:
 
 
 def post_ephemeral(call: Call, slack: Slack) -> JSON:
-    """Posts what one user alone sees."""
+    """Post what one user alone sees."""
     channel = joined_channel(call, slack)
     user = slack.workspace.users.get(call.text("user"))
     if user is None or user.id not in channel.members:
@@ -134,7 +134,7 @@ def thread_of(call: Call, channel: Channel) -> str | None:
     """The thread a call posts into; one that is not written like a ``ts`` is passed over, as Slack does.
 
     Raises:
-        ApiError: ``thread_not_found``. Slack itself may let such a reply through, where nobody sees it.
+        ApiError: ``thread_not_found``. Slack itself may accept such a reply without showing it.
     """
     ts = call.text("thread_ts")
     if not is_ts(ts):

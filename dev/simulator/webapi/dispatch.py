@@ -37,7 +37,7 @@ class Logged:
 
 
 class WebApi:
-    """Answers calls; each is noted, newest last."""
+    """Answer calls and note each one, newest last."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ MOST = 23
 
 
 def add(call: Call, slack: Slack) -> JSON:
-    """Adds the bot's reaction."""
+    """Add the bot's reaction."""
     message = _item(call, slack)
     name = _name(call)
     if name not in message.reactions and len(message.reactions) >= MOST:
@@ -31,7 +31,7 @@ def add(call: Call, slack: Slack) -> JSON:
 
 
 def remove(call: Call, slack: Slack) -> JSON:
-    """Takes the bot's reaction away."""
+    """Take the bot's reaction away."""
     message = _item(call, slack)
     if not slack.workspace.unreact(message, slack.workspace.bot.id, _name(call)):
         raise ApiError("no_reaction")

@@ -9,7 +9,7 @@ CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", 
 
 
 def start(call: Call, slack: Slack) -> JSON:
-    """Starts a streamed reply; in a channel it must say whom it answers."""
+    """Start a streamed reply; in a channel it must say whom it answers."""
     channel = joined_channel(call, slack)
     thread_ts = thread_of(call, channel)
     if thread_ts is None:
@@ -27,7 +27,7 @@ def start(call: Call, slack: Slack) -> JSON:
 
 
 def append(call: Call, slack: Slack) -> JSON:
-    """Appends to a stream that runs."""
+    """Append to a stream that runs."""
     message = _running(call, slack)
     chunks = _chunks(call)
     if not chunks:
@@ -37,7 +37,7 @@ def append(call: Call, slack: Slack) -> JSON:
 
 
 def stop(call: Call, slack: Slack) -> JSON:
-    """Ends a stream; metadata and closing blocks come here or not at all."""
+    """End a stream; metadata and closing blocks come here or not at all."""
     message = _running(call, slack)
     chunks, metadata = _chunks(call), metadata_of(call)
     message.metadata = metadata or message.metadata

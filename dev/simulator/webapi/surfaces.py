@@ -7,7 +7,7 @@ from dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arg
 
 
 def set_status(call: Call, slack: Slack) -> JSON:
-    """Says what the bot is doing in a thread; an empty status, a reply or two minutes end it."""
+    """Say what the bot is doing in a thread; an empty status, a reply or two minutes end it."""
     channel, thread_ts = _thread(call, slack)
     slack.workspace.set_status(channel, thread_ts, call.text("status"))
     return {}
@@ -20,7 +20,7 @@ def accept(call: Call, slack: Slack) -> JSON:
 
 
 def open_view(call: Call, slack: Slack) -> JSON:
-    """Opens a modal in front of whoever the trigger id came from."""
+    """Open a modal in front of the user who made the trigger id."""
     content = _content(call)
     state, user = slack.interactions.use_trigger(call.text("trigger_id"))
     match state:
@@ -36,7 +36,7 @@ def open_view(call: Call, slack: Slack) -> JSON:
 
 
 def update_view(call: Call, slack: Slack) -> JSON:
-    """Replaces a modal that is open."""
+    """Replace a modal that is open."""
     shown = slack.interactions.views.get(call.text("view_id"))
     if shown is None:
         raise ApiError("not_found")

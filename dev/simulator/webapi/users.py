@@ -23,7 +23,7 @@ def auth_test(_: Call, slack: Slack) -> JSON:
 
 
 def api_test(call: Call, _: Slack) -> JSON:
-    """Answers what it was sent, or the error that it was asked for."""
+    """Answer with the arguments of the call, or with the error that it asks for."""
     if error := call.text("error"):
         raise ApiError(error, args=dict(call.arguments))
     return {"args": dict(call.arguments)}

@@ -1,4 +1,4 @@
-"""A team's own package: its handlers, and whatever they need."""
+"""A team's own package: its handlers and what they need."""
 
 from .handlers import handlers
 

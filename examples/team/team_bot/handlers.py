@@ -10,7 +10,7 @@ REMINDER = timedelta(hours=1)
 
 @handlers.middleware
 async def timed(given: Given, ctx: Context, call_next: Call) -> object:
-    """Logs how long each handler took; the line carries the event's id, kind and attempt."""
+    """Log how long each handler took; the line carries the event's id, kind and attempt."""
     began = datetime.now(UTC)
     try:
         return await call_next(given, ctx)
@@ -20,7 +20,7 @@ async def timed(given: Given, ctx: Context, call_next: Call) -> object:
 
 @handlers.on("slack.app_mention", timeout="2m", concurrency=4)
 async def answer(event: Event, ctx: Context) -> dict[str, int] | Discard:
-    """Streams an answer into the thread, word by word, as a language model would, and schedules a reminder."""
+    """Stream an answer into the thread, word by word, as a language model would, and schedules a reminder."""
     question = str(event.slack.get("text", ""))
     if "nothing" in question:
         return Discard("asked for nothing")
@@ -41,7 +41,7 @@ async def answer(event: Event, ctx: Context) -> dict[str, int] | Discard:
 
 @handlers.on("reminder")
 async def remind(event: Event, ctx: Context) -> None:
-    """Asks, an hour later, whether the answer helped."""
+    """Ask, an hour later, whether the answer helped."""
     where = event.payload
     await ctx.slack.reply(event, "Did that help?", channel=where["channel"], thread_ts=where["thread_ts"])
 

@@ -121,7 +121,7 @@ async def _with_connection(read: Callable[[Connection], Awaitable[Result]]) -> R
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs to the end, or until SIGTERM or SIGINT, which roll back and end with 128 plus the signal's number.
+    """Run to the end, or until SIGTERM or SIGINT, which roll back and end with 128 plus the signal's number.
 
     By itself SIGTERM does not end a container's first process.
     """

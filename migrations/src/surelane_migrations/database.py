@@ -179,7 +179,7 @@ def _one_line(error: BaseException) -> str:
 
 
 async def read_facts(connection: Connection) -> Facts:
-    """Reads catalogs that everybody may read."""
+    """Read catalogs that everybody may read."""
     (row,) = await connection.fetch(_FACTS)
     return Facts(**dict(row))
 

@@ -78,7 +78,7 @@ class Comparison:
     vanished: tuple[str, ...]
 
     def require_unchanged(self) -> None:
-        """Raises DifferentError naming each applied script that changed or vanished since."""
+        """Raise DifferentError naming each applied script that changed or vanished since."""
         problems = [f"incremental/{name} changed after it was applied" for name in self.changed]
         problems += [f"incremental/{name} was applied and is gone" for name in self.vanished]
         if problems:
@@ -89,7 +89,7 @@ class Comparison:
 
 
 def compare(scripts: Scripts, applied: Iterable[Applied]) -> Comparison:
-    """Compares by file name and checksum.
+    """Compare by file name and checksum.
 
     Numbers have no gaps and applied scripts cannot vanish, so what is pending comes after what was applied.
     """
@@ -103,7 +103,7 @@ def compare(scripts: Scripts, applied: Iterable[Applied]) -> Comparison:
 
 
 def discover(directory: Path = PACKAGED) -> Scripts:
-    """Reads the scripts in ``directory``'s ``incremental`` and ``idempotent``.
+    """Read the scripts in ``directory``'s ``incremental`` and ``idempotent``.
 
     Raises:
         ScriptsError: a folder is missing or has no scripts, or a name or text breaks a rule.
@@ -124,7 +124,7 @@ def _read(directory: Path, folder: str) -> tuple[Script, ...]:
 
 
 def _check_numbering(folder: str, names: Iterable[str]) -> None:
-    """Raises ScriptsError at the first name that is not the next number's. ``names`` are sorted."""
+    """Raise ScriptsError at the first name that is not the next number's. ``names`` are sorted."""
     previous = ""
     for expected, name in enumerate(names):
         match = _NAME.fullmatch(name)
@@ -153,5 +153,5 @@ def _read_script(directory: Path, folder: str, name: str) -> Script:
 
 
 def parse_releases(text: str) -> Mapping[str, str]:
-    """Reads ``releases.txt``: a line for every release with its scripts' digest (``Scripts.digest``)."""
+    """Read ``releases.txt``: a line for every release with its scripts' digest (``Scripts.digest``)."""
     return dict(line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))

@@ -34,7 +34,7 @@ class History:
 
 
 async def read_history(connection: Connection) -> History:
-    """Looks at the extension and at ``agent.event_hist``."""
+    """Look at the extension and at ``agent.event_hist``."""
     row = await connection.fetchrow(_TIMESCALEDB)
     if row is None:
         return History(None, None, None)

@@ -30,7 +30,7 @@ limit 1
 
 
 async def take_advisory_lock(connection: Connection) -> bool:
-    """Asks once, without waiting. The lock goes with the transaction, however that ends."""
+    """Ask once, without waiting. The lock goes with the transaction, however that ends."""
     return bool(await connection.fetchval("select pg_try_advisory_xact_lock($1)", ADVISORY_KEY))
 
 
@@ -38,7 +38,7 @@ TABLE_LOCK = "lock table agent.migration in exclusive mode"
 
 
 async def take_table_lock(connection: Connection) -> None:
-    """Locks ``agent.migration`` against everything but reading, waiting as long as ``lock_timeout`` says.
+    """Lock ``agent.migration`` against everything but reading, waiting as long as ``lock_timeout`` says.
 
     Raises:
         asyncpg.LockNotAvailableError: the time is up.

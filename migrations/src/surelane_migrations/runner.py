@@ -38,7 +38,7 @@ from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 Report = Callable[[str], None]
 """Takes one line of progress."""
 
-# A killed runner's session would otherwise finish a long script first. Not every platform's server can tell.
+# Otherwise the session of a killed runner would finish a long script first. Not every platform's server notices.
 _NOTICE_LOST_CLIENT = """
 do $$ begin set local client_connection_check_interval = '1s'; exception when others then null; end $$
 """
@@ -60,12 +60,12 @@ class Outcome:
 
 
 def silent(_line: str) -> None:
-    """Reports nothing."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
 class Migration:
-    """Brings a database from whatever version it is at to ``target``.
+    """Bring a database from its current version to ``target``.
 
     ``again`` runs it even where the version is equal: idempotent scripts restore functions and grants that
     were changed by hand, and history becomes a hypertable once TimescaleDB is there.
@@ -79,7 +79,7 @@ class Migration:
     report: Report = silent
 
     async def apply(self, dsn: str) -> Outcome:
-        """Migrates, waiting for a database that is not there yet, and for another runner if there is one.
+        """Migrate, waiting for a database that is not there yet, and for another runner if there is one.
 
         Raises:
             MigrationError: each of its kinds as ``errors`` has them. The database is then as it was before.
@@ -159,7 +159,7 @@ class Migration:
         )
 
     async def _prepare(self, connection: Connection) -> None:
-        """Creates what the runner keeps where it is missing, and locks it."""
+        """Create what the runner keeps where it is missing, and locks it."""
         await connection.execute(BASELINE)
         await connection.execute(_NOTICE_LOST_CLIENT)
         await connection.execute("select set_config('lock_timeout', $1, true)", str(self.locks.timeout_ms))
@@ -186,7 +186,7 @@ class Migration:
 
 
 def require_owner(facts: Facts) -> None:
-    """Raises ForbiddenError unless this role owns the schema, or may create it where there is none yet.
+    """Raise ForbiddenError unless this role owns the schema, or may create it where there is none yet.
 
     A superuser or a member of the owner's role could do it too, and leave objects the owner cannot change.
     """

@@ -1,4 +1,4 @@
-"""Runs one script inside the migration's transaction, and tells people what went wrong where."""
+"""Run one script inside the migration's transaction, and report an error with its place in the script."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _EXECUTE = "do $$ begin execute current_setting('surelane.script'); end $$"
 
 
 async def run_script(connection: Connection, script: Script) -> None:
-    """Executes all statements of a script.
+    """Execute all statements of a script.
 
     Raises:
         LockedError: a statement waited for a table longer than ``lock_timeout``.
@@ -56,7 +56,7 @@ def _line(script: Script, error: asyncpg.PostgresError) -> str:
 
 @contextmanager
 def show_notices(connection: Connection, report: Callable[[str], None]) -> Iterator[None]:
-    """Reports what scripts raise as notice or warning, but not that something is there already."""
+    """Report what scripts raise as notice or warning, but not that something is there already."""
 
     def listen(_connection: object, message: asyncpg.PostgresLogMessage) -> None:
         if not str(message.message).endswith(", skipping"):

@@ -14,7 +14,7 @@ _DURATION = re.compile(r"(\d{1,8}(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?", re.ASCII)
 
 
 def parse_duration(value: object) -> timedelta:
-    """Reads ``500ms``, ``0.5s``, ``10m``, ``1h``, or a plain number of seconds, as the services do.
+    """Read ``500ms``, ``0.5s``, ``10m``, ``1h``, or a plain number of seconds, as the services do.
 
     Raises:
         ValueError: anything else.
@@ -70,7 +70,7 @@ class DatabaseSettings(BaseSettings):
 
 
 def load_database_url() -> str:
-    """Reads ``DATABASE_URL``.
+    """Read ``DATABASE_URL``.
 
     Raises:
         SettingsError: it is not set.
@@ -85,7 +85,7 @@ def load_database_url() -> str:
 
 
 def load_lock_settings() -> LockSettings:
-    """Reads the ``SURELANE_MIGRATION_LOCK_…`` settings.
+    """Read the ``SURELANE_MIGRATION_LOCK_…`` settings.
 
     Raises:
         SettingsError: naming each that cannot be used, and why.

@@ -57,7 +57,7 @@ class Status:
 
 
 async def read_status(connection: Connection, scripts: Scripts, release: Version = RELEASE) -> Status:
-    """Reads without changing or locking anything.
+    """Read without changing or locking anything.
 
     Raises:
         ForbiddenError: this role may not read what the runner keeps.

@@ -10,7 +10,7 @@ from surelane_migrations.version import Version
 SEARCH_PATH = "agent, pg_temp"
 
 BASELINE = f"""\
--- Scripts run the same whatever the settings of role and database are, and never find an object in public.
+-- Scripts run the same under all settings of role and database, and never find an object in public.
 set local search_path = {SEARCH_PATH};
 set local statement_timeout = 0;
 -- The runner is never idle for long: a minute without it, and the locks are let go.
@@ -39,7 +39,7 @@ def steps(scripts: Scripts, pending: Iterable[Script], target: Version) -> Itera
 
 
 def record_sql(script: Script, target: Version) -> str:
-    """Records an incremental script. All three values have shapes that hold no quote."""
+    """Record an incremental script. All three values have shapes that hold no quote."""
     return (
         "insert into agent.migration (file_name, version, checksum) "  # noqa: S608
         f"values ('{script.file_name}', '{target}', '{script.checksum}');"
@@ -47,7 +47,7 @@ def record_sql(script: Script, target: Version) -> str:
 
 
 def version_sql(target: Version, min_compatible: Version) -> str:
-    """Sets the schema's version: the last statement of a migration."""
+    """Set the schema's version: the last statement of a migration."""
     return (
         "insert into agent.version (version, min_compatible)\n"
         f"values ('{target}', '{min_compatible}')\n"

@@ -43,7 +43,7 @@ def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
 async def verify(
     connection: Connection, scripts: Scripts, expected: tuple[str, ...], release: Version = RELEASE
 ) -> Differences:
-    """Compares; changes nothing.
+    """Compare; changes nothing.
 
     Raises:
         DifferentError: the schema is not at ``release``, or its incremental scripts are not this release's.

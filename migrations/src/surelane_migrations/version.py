@@ -26,7 +26,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``1.2.3``, ``1.2.3-rc.1``, or the latter as Python packages spell it, ``1.2.3rc1``.
+        """Read ``1.2.3``, ``1.2.3-rc.1``, or the latter as Python packages spell it, ``1.2.3rc1``.
 
         Build metadata (``+…``) does not count, as semver.org has it.
 

@@ -15,7 +15,7 @@ _PAUSE = 1.0
 async def wait_for_schema(
     dsn: str, *, timeout: timedelta, release: Version = RELEASE, report: Report = silent
 ) -> None:
-    """Returns once the schema is at ``release`` or newer; the database need not be there yet.
+    """Return once the schema is at ``release`` or newer; the database need not be there yet.
 
     Raises:
         IncompatibleError: the schema no longer serves this release, which waiting does not mend.

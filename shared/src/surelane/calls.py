@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 else:  # generic in its stubs only
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
+Row = asyncpg.Record
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -62,14 +63,14 @@ class Calls:
     def __init__(self, database: Pool | Connection) -> None:
         self._database = database
 
-    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+    async def fetch(self, query: str, *arguments: object) -> list[Row]:
         """Return all rows."""
-        rows: list[asyncpg.Record] = await self._call("fetch", query, arguments)
+        rows: list[Row] = await self._call("fetch", query, arguments)
         return rows
 
-    async def fetchrow(self, query: str, *arguments: object) -> asyncpg.Record | None:
+    async def fetchrow(self, query: str, *arguments: object) -> Row | None:
         """Return the first row."""
-        row: asyncpg.Record | None = await self._call("fetchrow", query, arguments)
+        row: Row | None = await self._call("fetchrow", query, arguments)
         return row
 
     async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type

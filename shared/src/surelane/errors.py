@@ -1,6 +1,6 @@
-"""Every error that Surelane raises on purpose. A class's docstring is its message unless one is given.
+"""Surelane's errors. A class's docstring is its message unless one is given.
 
-The clients raise these and no error of the driver; the driver's error is the cause (``__cause__``).
+The clients raise these and no error of the driver. The driver's error is the cause (``__cause__``).
 """
 # ruff: noqa: N818 - a class is named for what happened
 
@@ -15,7 +15,7 @@ class SurelaneError(Exception):
 
 
 class DatabaseUnavailable(SurelaneError):
-    """The database cannot be reached, or ended the call; the call changed nothing."""
+    """The database cannot be reached, or it ended the call; the call changed nothing."""
 
 
 class OutcomeUnknown(DatabaseUnavailable):
@@ -39,7 +39,7 @@ class InvalidInput(DatabaseRefused, ValueError):
 
 
 class Conflict(DatabaseRefused):
-    """Another transaction, or an event under the same key, is in the way; the call changed nothing."""
+    """Another transaction, or an event under the same key, conflicts with the call; it changed nothing."""
 
 
 class TransientConflict(Conflict):
@@ -52,10 +52,6 @@ class Forbidden(DatabaseRefused):
 
 class SchemaMissing(DatabaseRefused):
     """The database has no schema of this release."""
-
-
-class SchemaVersionError(SurelaneError):
-    """The database's schema does not serve this version of Surelane."""
 
 
 class SettingsError(SurelaneError):

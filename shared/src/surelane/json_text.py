@@ -1,4 +1,4 @@
-"""Values as the JSON text that SQL functions take."""
+"""Write values as the JSON text that SQL functions take."""
 
 import json
 from datetime import datetime

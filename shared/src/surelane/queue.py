@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-import asyncpg
-
-from surelane.calls import Calls, Connection, Pool
+from surelane.calls import Calls, Connection, Pool, Row
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, job_text, jobs_text
 
@@ -124,7 +122,7 @@ class Queue:
             self._on_stored(kinds)
 
 
-def _child(row: asyncpg.Record) -> Child:
+def _child(row: Row) -> Child:
     return Child(
         id=row["id"],
         kind=row["kind"],

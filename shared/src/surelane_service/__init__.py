@@ -1,1 +1,1 @@
-"""What the services share: settings, lifecycle, logs, the connection pool, probes and telemetry."""
+"""The parts that services share: settings, lifecycle, logs, pool, probes, telemetry, and their clients of the queue."""

@@ -1,4 +1,4 @@
-"""Whether a database's schema serves services of this version."""
+"""Decide whether a database's schema serves services of this version."""
 
 import re
 
@@ -15,12 +15,14 @@ async def schema_version(calls: Calls) -> tuple[str, str]:
 
 
 def unfit(version: str, min_compatible: str, ours: str = __version__) -> str | None:
-    """Why a database of ``version`` does not serve services of version ``ours``, or ``None`` where it does.
+    """Return why a schema of ``version`` does not serve services of version ``ours``; ``None`` where it does.
 
-    A newer database does, so that old replicas restart during a rollout, unless it says that it is too new for them.
+    A newer schema does, so that old replicas can restart during a rollout, until its ``min_compatible`` excludes them.
     """
     if _release(version) < _release(ours):
-        return f"the schema is of version {version}, older than {ours}: run the migrations"
+        return (
+            f"the schema is of version {version}, older than {ours}: run python -m surelane_migrations apply"
+        )
     if _release(min_compatible) > _release(ours):
         return f"the schema serves version {min_compatible} and newer, not {ours}"
     return None

@@ -1,4 +1,7 @@
-"""When named schedules fire. cronsim reads the five fields and follows Debian's cron through changes of the clocks."""
+"""The times at which named schedules fire.
+
+cronsim reads the five fields. It follows Debian's cron where a clock changes between winter and summer time.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -8,18 +11,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 CatchUp = Literal["none", "one", "all"]
-"""What is fired of the times that were missed while no worker ran: none of them, the last one, or all."""
+"""Which of the times that were missed while no worker ran are fired: none, the last one, or all."""
 
 MISSED_AT_MOST = 1000
-"""So many missed times are fired at once by ``all``; the rest at the next look."""
+"""The most missed times that ``all`` fires at once; the rest follow at the next call."""
 
 PUNCTUAL = timedelta(minutes=1)
-"""A time that passed no longer ago than this was not missed."""
+"""A time that passed more recently than this was not missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A schedule: five cron fields (``*/5 * * * *``) read in a time zone.
+    """Five cron fields (``*/5 * * * *``) read in a time zone.
 
     Raises:
         ValueError: the fields or the time zone cannot be read, or never match.
@@ -39,27 +42,27 @@ class Cron:
             ) from error
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first time after ``moment``, in UTC."""
+        """Return the first time after ``moment``, in UTC."""
         return self._next(moment)
 
     def last_until(self, moment: datetime) -> datetime:
-        """The last time up to ``moment``, in UTC."""
+        """Return the last time up to ``moment``, in UTC."""
         return self._next(moment + timedelta(seconds=1), reverse=True)
 
     def _next(self, moment: datetime, *, reverse: bool = False) -> datetime:
         try:
             found = next(CronSim(self.schedule, moment.astimezone(ZoneInfo(self.time_zone)), reverse=reverse))
         except (CronSimError, StopIteration) as error:
-            raise ValueError(f"{self.schedule!r} is not a schedule, or never comes true") from error
+            raise ValueError(f"{self.schedule!r} is not a schedule, or has no next time") from error
         return found.astimezone(UTC)
 
 
 def due_times(cron: Cron, catch_up: CatchUp, due: datetime, now: datetime) -> tuple[list[datetime], datetime]:
-    """What to fire of a schedule that is due, and when it is due next.
+    """Return the times of a schedule to fire now, and when it is due next.
 
     Args:
         cron: the schedule.
-        catch_up: what becomes of missed times.
+        catch_up: which of the missed times are fired.
         due: the earliest time that has not been fired, not after ``now``.
         now: the database's time.
 

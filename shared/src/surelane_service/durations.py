@@ -11,7 +11,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?", re.ASCII)
 
 
 def parse_duration(value: object) -> timedelta:
-    """Reads a duration.
+    """Read a duration.
 
     Args:
         value: a timedelta, a number of seconds, or text: a decimal number with an optional unit

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-import asyncpg
-
-from surelane.calls import Calls, Connection, Pool
+from surelane.calls import Calls, Connection, Pool, Row
 from surelane.events import Event
 from surelane.jobs import Continuation, Job, job_text, jobs_text
 from surelane.queue import OnStored
@@ -407,7 +405,7 @@ class Engine(Schedules, Measured):
         return await schema_version(self._database)
 
 
-def _answers(count: int, others: Sequence[asyncpg.Record]) -> list[Settled]:
+def _answers(count: int, others: Sequence[Row]) -> list[Settled]:
     """Return ``count`` answers in the order given. The database sends only those that are not ``done``."""
     answers = [Settled.DONE] * count
     for row in others:

@@ -1,4 +1,4 @@
-"""What operators watch of the queue: measured in the database, once for all who ask."""
+"""The queue's figures for operators. The database measures them once for all callers."""
 
 import json
 import time
@@ -31,14 +31,14 @@ class KindFigures:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What holds back vacuum the longest.
+    """The session, prepared transaction or slot that has held back vacuum the longest.
 
     Attributes:
         holder: ``session``, ``prepared`` or ``slot``.
         application: the session's ``application_name``, or the name of the prepared transaction or slot.
         state: the session's; ``hidden`` where the schema's owner may not see it.
-        since: seconds since 1970; where it is hidden, since when it has been seen.
-        age: seconds, when it was measured.
+        since: seconds since 1970; for a hidden session, when it was first seen.
+        age: seconds, as of the measurement.
     """
 
     holder: str
@@ -55,7 +55,7 @@ class Figures:
 
     Attributes:
         group_waiting: events behind the head of their group, up to 100,000.
-        workers: those that announced themselves lately.
+        workers: the workers that announced themselves recently.
         dead_rows: of the live queue, waiting to be vacuumed.
         age: seconds since they were measured.
         fresh: whether this call measured them.
@@ -78,7 +78,7 @@ class Measured:
     _database: Calls
 
     async def figures(self) -> Figures:
-        """The figures; measured again if it is time.
+        """Return the figures. The database measures them again when they are due.
 
         Raises:
             NotMeasured: they are being measured for the first time.
@@ -91,9 +91,9 @@ class Measured:
 
 
 class Bounded:
-    """Tells so many names apart and calls all further ones ``other``: nobody makes time series without end.
+    """Keep the first ``most`` names and call all further ones ``other``, which bounds the number of time series.
 
-    A name that UTF-8 cannot encode is ``other`` too: ``/metrics`` could not be written with it as a label.
+    A name that UTF-8 cannot encode is ``other`` too: as a label it would make ``/metrics`` fail.
     """
 
     def __init__(self, most: int) -> None:
@@ -101,7 +101,7 @@ class Bounded:
         self._names: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """The name, or ``other``."""
+        """Return the name, or ``other``."""
         if name not in self._names:
             if len(self._names) >= self._most or not _encodable(name):
                 return OTHER
@@ -114,7 +114,7 @@ def _encodable(name: str) -> bool:
 
 
 def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFigures]:
-    """At most ``most`` kinds, the largest; all further ones as one, named ``other``."""
+    """Return the ``most`` largest kinds. The last one, ``other``, sums up all further kinds."""
     if len(kinds) <= most:
         return list(kinds)
     ordered = sorted(kinds, key=lambda each: each.pending + each.scheduled + each.running, reverse=True)
@@ -133,9 +133,15 @@ def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFi
 
 
 def read_figures(text: str, sent: float, received: float, began: float | None = None) -> Figures:
-    """Reads what ``agent.measure_queue`` answered to a statement that ``began`` then, by the database's clock."""
+    """Read the answer of ``agent.measure_queue``.
+
+    Args:
+        text: the answer, JSON text.
+        sent, received: when the statement was sent and its answer came, by this process's clock.
+        began: when the statement began, by the database's clock, where it did more than measure.
+    """
     values = json.loads(text)
-    # As NTP does it: the way there and the way back are taken to be equally long.
+    # As in NTP: assume that the way there takes as long as the way back.
     offset = ((sent - (began or values["began"])) + (received - values["ended"])) / 2
     return Figures(
         kinds=[KindFigures(**kind) for kind in values["kinds"]],

@@ -1,4 +1,4 @@
-"""Groups that wait behind a head which is not claimed, although one of their members could be."""
+"""Free groups whose head is not claimed although one of their other members could be."""
 
 from surelane.calls import Calls
 
@@ -6,7 +6,7 @@ from surelane.calls import Calls
 async def free_groups(calls: Calls) -> None:
     """Give every such group another head.
 
-    Each call is a step of up to 1,000 groups and a transaction of its own, so that no lock is held for long.
+    Each call takes up to 1,000 groups in its own transaction, so that it holds no lock for long.
     """
     after: str | None = ""
     while after is not None:

@@ -22,7 +22,7 @@ Main = Callable[[asyncio.Event], Awaitable[None]]
 
 
 def run(main: Main) -> int:
-    """Runs ``main(stop)`` until it returns; ``stop`` is set by the first SIGTERM or SIGINT.
+    """Run ``main(stop)`` until it returns; ``stop`` is set by the first SIGTERM or SIGINT.
 
     A second signal ends the process at once with exit code 130.
 
@@ -38,7 +38,7 @@ def run(main: Main) -> int:
     except SurelaneError as error:
         get_logger("surelane_service.lifecycle").error("service failed", reason=str(error))
         return EXIT_FAILED
-    except Exception:  # noqa: BLE001 - a crash is a line among the others, and says as little of the data
+    except Exception:  # noqa: BLE001 - a crash is a line of JSON too, without data in it
         get_logger("surelane_service.lifecycle").error("service crashed", exc_info=True)
         return EXIT_FAILED
     return EXIT_OK
@@ -61,7 +61,7 @@ async def _with_signals(main: Main) -> None:
 
 
 def _report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Says what nobody caught, such as in a task that a handler left behind; asyncio would quote its message."""
+    """Log an uncaught exception, such as one of a task that a handler left behind; asyncio would log its message."""
     get_logger("surelane_service.lifecycle").error(
         "exception in the event loop",
         what=context["message"].partition("(")[0],
@@ -70,7 +70,7 @@ def _report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 async def sleep_unless(stop: asyncio.Event, pause: timedelta) -> bool:
-    """Waits for ``pause`` or until ``stop`` is set; returns whether it is set."""
+    """Wait for ``pause`` or until ``stop`` is set; return whether it is set."""
     try:
         async with asyncio.timeout(pause.total_seconds()):
             await stop.wait()

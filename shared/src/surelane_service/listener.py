@@ -1,4 +1,4 @@
-"""A connection of its own for claiming and for waking: it listens to notifications and is reopened when it breaks."""
+"""The connection that claims and listens to notifications. It is opened again when it breaks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,18 +8,14 @@ from typing import Any
 
 import asyncpg
 
-from surelane.calls import Connection
+from surelane.calls import DRIVER_ERRORS, Connection, translating
 from surelane_service.pool import GRACE, LOCK_TIMEOUT, bounds_of
 
 CHANNEL = "agent_event"
 
 
 class Listener:
-    """One connection that listens while it claims, so that every claim also proves that notifications still arrive.
-
-    ``on_wake`` is called for each notification and when the connection breaks: both are reasons to look at the queue.
-    ``on_open`` is called when it was opened: what was learned before may not hold any more.
-    """
+    """Listen on the connection that claims: every claim also proves that notifications still arrive."""
 
     def __init__(
         self,
@@ -31,15 +27,16 @@ class Listener:
         notifications: bool = True,
         within: timedelta,
     ) -> None:
-        """Nothing is opened yet.
+        """Keep the arguments; the first use opens the connection.
 
         Args:
             dsn: any libpq URI.
-            service: the ``application_name`` an administrator sees.
-            on_wake: called from the event loop; must not block.
-            on_open: likewise.
+            service: the ``application_name`` that an administrator sees.
+            on_wake: called for each notification, and when the connection breaks: both are reasons to look at the
+                queue. It runs in the event loop and must not block.
+            on_open: called when the connection was opened: state learned over an earlier one may be out of date.
             notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
-            within: how long connecting, and each statement, may take.
+            within: the longest time that connecting, and each statement, may take.
         """
         self._dsn = dsn
         self._service = service
@@ -53,16 +50,17 @@ class Listener:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """The connection for the length of the block, opened if there is none; one block at a time.
+        """Lend the connection for the length of the block, opened if there is none; one block at a time.
 
-        An error in the block cuts it, because its state is unknown then.
+        An error in the block cuts the connection, because its state is unknown then.
 
         Raises:
-            UNAVAILABLE: the database is not there.
+            DatabaseUnavailable, DatabaseRefused: it cannot be opened.
         """
         async with self._turn:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await self._open()
+                with translating():
+                    self._connection = await self._open()
                 self._on_open()
             try:
                 yield self._connection
@@ -72,19 +70,27 @@ class Listener:
 
     @asynccontextmanager
     async def bounded(self) -> AsyncIterator[Connection]:
-        """As :meth:`connection`, for one statement that must not be carried out after we gave it up.
+        """Lend the connection for one statement that the server must not carry out after the client gave it up.
 
-        The server's own bounds see to that. A pooler refuses them at the start of a session: there a transaction
+        The session's own bounds see to that. A pooler refuses them at the start of a session: there a transaction
         sets them, and a statement that was given up is never committed.
+
+        Raises:
+            DatabaseUnavailable, DatabaseRefused: it cannot be opened, or the transaction cannot begin or commit.
         """
         async with self.connection() as connection:
             if self._notifications:
                 yield connection
                 return
-            async with connection.transaction():
-                bounds = bounds_of(self._within, LOCK_TIMEOUT)
+            # After an error in the block the connection is cut, which rolls back.
+            transaction = connection.transaction()
+            bounds = bounds_of(self._within, LOCK_TIMEOUT)
+            with translating():
+                await transaction.start()
                 await connection.execute("".join(f"set local {name} = {bounds[name]};" for name in bounds))
-                yield connection
+            yield connection
+            with translating():
+                await transaction.commit()
 
     async def _open(self) -> Connection:
         settings = {"application_name": self._service, **bounds_of(self._within, LOCK_TIMEOUT)}
@@ -108,7 +114,7 @@ class Listener:
         self._on_wake()
 
     def _cut(self) -> None:
-        """Has the server cancel what runs, then ends the connection, which wakes: another must be opened."""
+        """Cancel the running statement and end the connection. That wakes the claimer, which opens another one."""
         if self._connection is not None:
             ending = asyncio.create_task(_end(self._connection))
             self._ending.add(ending)
@@ -116,7 +122,7 @@ class Listener:
             self._connection = None
 
     async def close(self) -> None:
-        """Ends the connection in an orderly way, or cuts it where that fails."""
+        """End the connection in an orderly way; cut it where that fails."""
         if self._connection is not None:
             self._connection.remove_termination_listener(self._wake)
             await _end(self._connection)
@@ -128,5 +134,5 @@ class Listener:
 async def _end(connection: Connection) -> None:
     try:
         await connection.close(timeout=2)  # cancels a statement that runs
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except DRIVER_ERRORS:
         connection.terminate()

@@ -1,4 +1,4 @@
-"""Logs: one line of JSON an occurrence, or a readable one on a terminal, with the active trace's id."""
+"""Logs: one line of JSON per occurrence, or a readable line on a terminal, with the active trace's id."""
 
 import logging
 import sys
@@ -19,10 +19,10 @@ _traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 def configure_logs(service: str, level: str = "info") -> None:
-    """Sends structlog and the standard library's loggers to standard output in one format.
+    """Send structlog and the standard library's loggers to standard output in one format.
 
     Args:
-        service: the ``service.name`` each line carries.
+        service: the ``service.name`` of each line.
         level: the lowest level that is written.
     """
     shared: list[Any] = [
@@ -63,13 +63,13 @@ def configure_logs(service: str, level: str = "info") -> None:
 
 
 def get_logger(name: str) -> Logger:
-    """A logger whose lines carry ``name`` and whatever is bound to it."""
+    """Return a logger whose lines carry ``name`` and the values bound to it."""
     logger: Logger = structlog.stdlib.get_logger(name)
     return logger
 
 
 class _Seldom(logging.Filter):
-    """Lets a line a pause through of each logger below ``name``: a collector that is away fails every export anew."""
+    """Pass one line per pause of each logger below ``name``: while a collector is away, every export fails."""
 
     def __init__(self, name: str, pause: float) -> None:
         super().__init__(name)
@@ -87,7 +87,7 @@ class _Seldom(logging.Filter):
 
 
 def _types_only(exc_info: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - structlog's ExcInfo
-    """A stack trace without what the exceptions say: messages quote what people wrote."""
+    """Return a stack trace without the exceptions' messages, which may quote what people wrote."""
     return [_type_only(stack) for stack in _traceback(exc_info)]
 
 

@@ -1,4 +1,4 @@
-"""Named schedules: what is kept in ``agent.cron``, and how workers fire what is due."""
+"""Named schedules: the rows of ``agent.cron``, and how workers fire those that are due."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from surelane_service.cron import CatchUp, Cron
 
 @dataclass(frozen=True, slots=True)
 class DueCron:
-    """A schedule whose time has come.
+    """A schedule that is due.
 
     Attributes:
         next_at: the earliest time that has not been fired.
-        now: the database's time: a worker's own clock decides nothing.
+        now: the database's time. A worker's own clock decides nothing.
     """
 
     name: str
@@ -45,17 +45,17 @@ class Schedules:
         catch_up: CatchUp = "one",
         paused: bool | None = False,
     ) -> None:
-        """Creates or changes a schedule. An unchanged one keeps its next firing, so declaring it again skips none.
+        """Create or change a schedule. An unchanged one keeps its next firing, so declaring it again skips none.
 
         Args:
-            name: what it is known by.
+            name: the schedule's name.
             kind: the kind of the jobs it enqueues.
             schedule: five cron fields.
             next_at: its first firing; by default the first one after now.
-            payload: what its jobs carry, besides ``cron`` (the name) and ``scheduled_at``.
-            time_zone: what the fields are read in.
-            catch_up: what becomes of times that were missed while no worker ran.
-            paused: fires nothing; ``None`` leaves an existing schedule as it is.
+            payload: the payload of its jobs, besides ``cron`` (the name) and ``scheduled_at``.
+            time_zone: the zone in which the fields are read.
+            catch_up: which of the times that were missed while no worker ran are fired.
+            paused: a paused schedule fires nothing; ``None`` keeps an existing schedule's state.
 
         Raises:
             ValueError: the schedule or the time zone cannot be read.
@@ -74,17 +74,17 @@ class Schedules:
         )
 
     async def delete_cron(self, name: str) -> bool:
-        """Deletes a schedule; false when there is none of that name."""
+        """Delete a schedule; return false when there is none of that name."""
         deleted: bool = await self._database.fetchval("select agent.delete_cron($1)", name)
         return deleted
 
     async def next_cron(self) -> float | None:
-        """Seconds until the next schedule that is not due yet will be; ``None`` where there is none."""
+        """Return the seconds until the next schedule that is not due yet is due, or ``None``."""
         seconds: float | None = await self._database.fetchval("select agent.next_cron()")
         return seconds
 
     async def due_cron(self) -> list[DueCron]:
-        """The schedules whose time has come, the longest overdue first."""
+        """Return the schedules that are due, the longest overdue first."""
         rows = await self._database.fetch("select * from agent.due_cron()")
         return [
             DueCron(
@@ -102,16 +102,16 @@ class Schedules:
     async def fire_cron(
         self, name: str, due: datetime, times: Sequence[datetime], following: datetime
     ) -> int:
-        """Enqueues a schedule's jobs, if it is still due at ``due``: of all the workers that try, one does.
+        """Enqueue a schedule's jobs if it is still due at ``due``: of all the workers that try, one succeeds.
 
         Args:
             name: the schedule.
             due: :attr:`DueCron.next_at`.
-            times: what to fire, one job each.
+            times: the times to fire, one job each.
             following: when it is due next.
 
         Returns:
-            How many jobs were enqueued.
+            The number of jobs that were enqueued.
         """
         fired: int = await self._database.fetchval(
             "select agent.fire_cron($1, $2, $3, $4)", name, due, times, following

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-from surelane.calls import DRIVER_ERRORS, Connection, Pool, translated
+from surelane.calls import DRIVER_ERRORS, Connection, Pool, translating
 from surelane_service.compatibility import unfit
 from surelane_service.intake import Intake
 from surelane_service.pool import UNAVAILABLE
@@ -40,15 +40,13 @@ class Connections:
         Raises:
             DatabaseUnavailable, DatabaseRefused: no connection could be had.
         """
-        try:
+        with translating():
             connection = await self._pool.acquire(timeout=self.budget)
-        except DRIVER_ERRORS as error:
-            raise translated(error) from error
         try:
             yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
         except BaseException:
             # The server may have cut the connection already. That error must not hide a cancellation.
-            with suppress(*UNAVAILABLE):
+            with suppress(*DRIVER_ERRORS):
                 connection.terminate()
             raise
         finally:

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 import asyncpg
 import typer
 
-from surelane.calls import Connection
+from surelane.calls import Connection, translating
 from surelane.errors import OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.operations import Operations
 from surelane_service.pool import FORBIDDEN, UNAVAILABLE
@@ -42,7 +42,8 @@ def run(
         within: seconds for all of it. ``None`` bounds each statement only, to 30 seconds.
     """
     try:
-        return asyncio.run(_connected(dsn, work, within))
+        with translating():
+            return asyncio.run(_connected(dsn, work, within))
     except OutcomeUnknown as error:
         raise failed(f"no answer came; the command may have taken effect: {error}", EXIT_DATABASE) from None
     except UNAVAILABLE as error:
@@ -54,7 +55,7 @@ def run(
             "the database has no schema of this release; run: python -m surelane_migrations apply",
             EXIT_DATABASE,
         ) from None
-    except (SurelaneError, asyncpg.PostgresError, ValueError) as error:
+    except (SurelaneError, ValueError) as error:
         raise failed(str(error), EXIT_FAILED) from None
 
 

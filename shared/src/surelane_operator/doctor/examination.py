@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from surelane.calls import Connection
+from surelane.calls import Connection, translating
 from surelane.errors import NotMeasured
 from surelane_operator.doctor.access import roles, schema
 from surelane_operator.doctor.finding import Finding, Level
@@ -43,7 +43,8 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
 async def _answered(name: str, check: Check) -> list[Finding]:
     """Run a check. If this role may not run it, the finding says so."""
     try:
-        return list(await check())
+        with translating():
+            return list(await check())
     except NotMeasured as error:
         return [Finding(name, Level.UNKNOWN, str(error), "run it again in a moment")]
     except FORBIDDEN as error:

@@ -1,4 +1,4 @@
-"""Workers that fire schedules: once whatever their number, on time, and whatever somebody wrote into the table."""
+"""Schedulers fire each due time once and on time, for any number of workers and beside unreadable schedules."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ async def firing(
 
 
 async def fired(connection: Connection, count: int) -> list[dict[str, Any]]:
-    """The payloads of the jobs that were enqueued, once there are so many, by the times they are of."""
+    """Wait until ``count`` jobs are enqueued. Return their payloads in the order of their scheduled times."""
     async with asyncio.timeout(30):
         while await connection.fetchval("select count(*) from agent.event") < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -82,7 +82,7 @@ async def test_three_workers_fire_a_schedule_once_and_on_time(
 async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
     connection: Connection, shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In several steps, without sleeping between them."""
+    """One firing takes at most 20 missed times here; the scheduler does not sleep between firings."""
     monkeypatch.setattr("surelane_service.cron.MISSED_AT_MOST", 20)
     since = await set_cron(connection, "often", timedelta(minutes=-50), schedule="* * * * *", catch_up="all")
     async with firing(shared_database):
@@ -96,7 +96,7 @@ async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
 async def test_an_outage_over_a_change_of_the_clocks_is_caught_up_by_the_wall(
     connection: Connection, shared_database: str
 ) -> None:
-    """Half past two comes twice in Berlin that night, and fires once; the rule has it fired for every day missed."""
+    """Half past two comes twice in Berlin that night and fires once. Every missed day fires."""
     since = datetime(2025, 10, 24, 0, 30, tzinfo=UTC)
     await Engine(connection).set_cron(
         "night", kind="tick", schedule="30 2 * * *", next_at=since, time_zone="Europe/Berlin", catch_up="all"

@@ -1,0 +1,36 @@
+"""The client needs asyncpg and opentelemetry-api alone; the command says which extra is missing."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = ("aiohttp", "opentelemetry.sdk", "prometheus_client", "pydantic", "structlog", "typer")
+OURS = ("surelane_service", "surelane_operator")
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_client_imports_nothing_of_the_services() -> None:
+    ran = run("import json, sys; from surelane import Queue; print(json.dumps(sorted(sys.modules)))")
+    assert ran.returncode == 0, ran.stderr
+    loaded = json.loads(ran.stdout)
+    assert "surelane.queue" in loaded
+    assert [name for name in loaded if name.startswith((*HEAVY, *OURS))] == []
+
+
+def test_the_client_works_where_the_services_libraries_are_not_installed() -> None:
+    missing = f"import sys; sys.modules.update(dict.fromkeys({HEAVY!r}))"
+    ran = run(f"{missing}; from surelane import Continuation, Event, Job, Queue; print(Queue.enqueue)")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_command_says_which_extra_installs_it() -> None:
+    ran = run(
+        "import sys; sys.modules['typer'] = None; from surelane_operator.cli.__main__ import main; main()"
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "pip install 'surelane[operator]'" in ran.stderr
