@@ -173,6 +173,23 @@ async def test_a_settle_that_waited_too_long_is_sent_again(
     assert not stand.settler._outage.on
 
 
+async def test_a_refused_outcome_ends_beside_one_that_stays_busy(
+    database: str, connection: Connection, stand: Stand
+) -> None:
+    """In a batch it answers busy, as the locked event does; the reason is raised once it is sent alone."""
+    locked, refused = await stand.claims(2)
+    async with locking(database, locked.event.id):
+        for claim in (locked, refused):
+            stand.settler.put(claim, Discard("nul"), json.dumps({"error": {}, "final": True, "reason": "x"}))
+        refused.outcome, refused.argument = "fan_out", json.dumps({"children": 1, "continuation": 1})
+        await ended(connection, [refused])
+    async with asyncio.timeout(30):
+        await stand.settler.flushed()
+    assert await connection.fetch("select reason from agent.event_hist where id = $1", refused.event.id) == [
+        ("continuation_refused",)
+    ]
+
+
 async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
     connection: Connection, stand: Stand
 ) -> None:

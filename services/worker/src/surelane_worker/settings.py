@@ -20,10 +20,10 @@ def _name() -> str:
 
 
 class WorkerSettings(DispatchSettings):
-    """What the worker reads."""
+    """The worker's settings."""
 
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
-    """``module:attribute`` of the :class:`Handlers` to run; the built-in ones take every documented kind."""
+    """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
 
@@ -31,47 +31,48 @@ class WorkerSettings(DispatchSettings):
     """How many handlers run at once in this process."""
 
     poll_interval: Duration = Field("5s", validation_alias="SURELANE_POLL_INTERVAL", validate_default=True)
-    """How often the queue is looked at when no notification comes."""
+    """How often the worker polls the queue when no notification comes."""
 
     notifications: bool = Field(True, validation_alias="SURELANE_NOTIFICATIONS")
-    """``off`` behind a transaction pooler: the worker then only polls and prepares no statements."""
+    """``off`` behind a transaction pooler: the worker then polls only, and prepares no statements."""
 
     lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
-    """For how long a claim hides its event; renewed while its handler runs."""
+    """How long a claim stands without a heartbeat. Heartbeats renew it while its handler runs."""
 
     claim_bytes: Annotated[int, Field(ge=1)] = Field(32 * 2**20, validation_alias="SURELANE_CLAIM_BYTES")
-    """How many bytes of events (their text), and of results to be settled, a worker holds before it claims no more.
+    """Bytes of events and unsettled outcomes, as text, above which a worker claims no more.
 
-    A process needs some five times as much: 32 MiB fit into the 512 MiB that a worker has by default."""
+    A process needs about five times as much: 32 MiB fit into the 512 MiB that a worker has by default.
+    """
 
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS"
     )
     """Attempts in total, for events of this worker's kinds that have no maximum of their own.
 
-    It is announced and stored with the kinds: every sweep judges by it, whichever worker's it is.
+    The worker announces it and the database stores it with the kinds, so every worker's sweep uses it.
     """
 
     max_vt_age: Duration = Field("1h", validation_alias="SURELANE_MAX_VT_AGE", validate_default=True)
-    """A Slack event that was visible for longer than this without being claimed expires."""
+    """A Slack event expires if it is visible for longer than this and not claimed."""
 
     backoff_base: Duration = Field("10s", validation_alias="SURELANE_BACKOFF_BASE", validate_default=True)
     backoff_cap: Duration = Field("1h", validation_alias="SURELANE_BACKOFF_CAP", validate_default=True)
     """A failed event waits for ``base * attempt²``, at most ``cap``."""
 
     drain_timeout: Duration = Field("30s", validation_alias="SURELANE_DRAIN_TIMEOUT", validate_default=True)
-    """For how long running handlers may go on after SIGTERM."""
+    """How long running handlers may continue after SIGTERM."""
 
     sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
-    """How often exhausted and too old events are moved to history."""
+    """How often the sweep moves exhausted and expired events to history."""
 
     process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")
-    """Whether handling an event continues the trace that stored it, or starts one of its own linked to it."""
+    """Whether an attempt continues the trace that stored its event, or starts a trace with a link to it."""
 
     name: str = Field(
         default_factory=_name, validation_alias="SURELANE_WORKER_NAME", min_length=1, max_length=200
     )
-    """What ``claimed_by`` says; must differ between processes."""
+    """The worker's name in ``claimed_by``. It must differ between processes."""
 
     @model_validator(mode="after")
     def _positive(self) -> Self:
@@ -83,7 +84,7 @@ class WorkerSettings(DispatchSettings):
 
     @property
     def bot_token(self) -> str | None:
-        """The token for Slack; a demo one where the Web API is not Slack's own; ``None`` where there is none."""
+        """Slack's token, or a demo token if the Web API is not Slack's own; ``None`` if there is no token."""
         if self.slack_bot_token is not None:
             return self.slack_bot_token.get_secret_value()
         return None if self.speaks_to_slack else DEMO_BOT_TOKEN
