@@ -160,7 +160,7 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
     failed, released, awaiting, done = await claimed(queue, 4)
     for identity, _ in (failed, released, awaiting, done):
         assert await queue.fetchval("select agent.cancel_job($1)", identity) == "running"
-    items: list[Any] = [
+    items: list[tuple[Pair, str, Any]] = [
         (failed, "fail", {}),
         (released, "release", None),
         (awaiting, "await", {}),

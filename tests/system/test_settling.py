@@ -185,9 +185,8 @@ async def test_a_refused_outcome_ends_beside_one_that_stays_busy(
         await ended(connection, [refused])
     async with asyncio.timeout(30):
         await stand.settler.flushed()
-    assert await connection.fetch("select reason from agent.event_hist where id = $1", refused.event.id) == [
-        ("continuation_refused",)
-    ]
+    reasons = await connection.fetch("select reason from agent.event_hist where id = $1", refused.event.id)
+    assert [row["reason"] for row in reasons] == ["continuation_refused"]
 
 
 async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
