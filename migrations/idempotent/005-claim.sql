@@ -190,7 +190,7 @@ begin
     return query
     update agent.event
     set attempts = attempts + 1, vt = _now + _invisible_for, claimed = case when cardinality(claimed) < 100 then claimed || _now else agent.last_claims(claimed, _now) end, heartbeat_at = null, retrying = false
-    , changes = agent.after_lapse(changes, claimed_by, vt)
+    , changes = case when claimed_by is null then changes else agent.after_lapse(changes, claimed_by, vt) end
     , claimed_by = coalesce(nullif(current_setting('application_name'), ''), session_user)
     where ctid = _held.places[1] returning *;
 end
@@ -253,7 +253,9 @@ begin
         update agent.event as e
         set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
         , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now else agent.last_claims(e.claimed, _now) end
-        , retrying = false, changes = agent.after_lapse(e.changes, e.claimed_by, e.vt)
+        , retrying = false
+        -- Few claims follow a lapsed one: a call of the function for each row would slow all of them.
+        , changes = case when e.claimed_by is null then e.changes else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
         from unnest(_held.places, _held.vts) as held (place, vt)
         where e.ctid = held.place
         returning e.id, e.kind, e.lane, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
