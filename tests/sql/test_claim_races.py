@@ -117,7 +117,10 @@ async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[R
     """
     while True:
         try:
-            return await claim(queue, kind, limit=limit, max_attempts=ATTEMPTS)
+            try:
+        return await claim(queue, kind, limit=limit, max_attempts=ATTEMPTS)
+    except asyncpg.SerializationError:  # a row stayed locked for too long: the documented answer is to claim again
+        return []
         except asyncpg.DeadlockDetectedError:
             continue
 
