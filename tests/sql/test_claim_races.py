@@ -117,11 +117,8 @@ async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[R
     """
     while True:
         try:
-            try:
-        return await claim(queue, kind, limit=limit, max_attempts=ATTEMPTS)
-    except asyncpg.SerializationError:  # a row stayed locked for too long: the documented answer is to claim again
-        return []
-        except asyncpg.DeadlockDetectedError:
+            return await claim(queue, kind, limit=limit, max_attempts=ATTEMPTS)
+        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):  # claim again, as clients do
             continue
 
 
