@@ -136,7 +136,7 @@ as $$
 begin
     if old.claimed_by is not null and old.vt <= agent.clock()
     and not exists (select from agent.event_hist where id = old.id and event_ts = old.event_ts) then
-        perform agent.fence_members(array[old.group_key], agent.clock());
+        perform agent.fence_groups(array[old.group_key], agent.clock());
     end if;
     perform agent.promote(old.group_key);
     return null;

@@ -24,7 +24,7 @@ $$;
 -- heads are locked; of what a continuation waits for, only where that is one of those given, and
 -- locked. Without both (the plain case, and the frequent one) neither members nor children.
 create or replace function agent.end_events
-( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[] default null
+( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[]
 , out ended int8[], out continuations int8[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -81,7 +81,7 @@ begin
     select ended.continuations into _continuations
     from agent.end_events(_ids, null, null, _outcome
     , array(select coalesce(_reasons[array_position(_of, id)], _reason) from unnest(_ids) as id)
-    , array(select _results[array_position(_of, id)] from unnest(_ids) as id)) as ended;
+    , array(select _results[array_position(_of, id)] from unnest(_ids) as id), null) as ended;
     if _continuations is not null then
         perform agent.children_ended(_continuations, _outcome);
     end if;

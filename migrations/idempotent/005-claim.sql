@@ -59,7 +59,7 @@ $$;
 -- stand, so that the head is tried alone and an event that kills its worker exhausts alone. The
 -- caller has locked the heads. Steps over members that another transaction has locked, and returns
 -- their groups.
-create or replace function agent.fence_members(_group_keys text[], _now timestamptz) returns text[]
+create or replace function agent.fence_groups(_group_keys text[], _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -91,7 +91,7 @@ as $$
 declare
     _now timestamptz := agent.clock();
 begin
-    perform agent.fence_members(array[group_key], _now)
+    perform agent.fence_groups(array[group_key], _now)
     from agent.event where id = _id and group_key is not null and head and claimed_by is not null and vt <= _now;
 end
 $$;
@@ -138,7 +138,7 @@ begin
             where batch.place <> all(places));
     end if;
     if true = any(_lapsed) then
-        _unfenced := agent.fence_members(array(
+        _unfenced := agent.fence_groups(array(
             select h.group_key from unnest(_heads, _group_keys, _lapsed) as h (place, group_key, lapsed)
             where h.lapsed and h.group_key is not null and h.place = any(places) order by h.group_key), _now);
         if _unfenced <> '{}' then
@@ -184,7 +184,7 @@ declare
 begin
     select * into _held
     from agent.hold_heads(array(select kind from agent.kind where not paused), 1, coalesce(_max_attempts, 0), _now, null);
-    if _held.lapsed[1] and _held.group_keys[1] is not null and agent.fence_members(_held.group_keys[1:1], _now) <> '{}' then
+    if _held.lapsed[1] and _held.group_keys[1] is not null and agent.fence_groups(_held.group_keys[1:1], _now) <> '{}' then
         return; -- another transaction has a member locked
     end if;
     return query
@@ -207,11 +207,9 @@ $$;
 -- still come in order. _most_bytes: stops before the event whose text would exceed this many bytes,
 -- but never before the first. A small event is taken for as large as its row says, so that only
 -- large ones are turned into text twice; _limit bounds what small ones come to.
-drop function if exists agent.claim_events(text[], int4, int4, interval, text, timestamptz[]);
 create or replace function agent.claim_events
-( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
-, _claimed_by text default session_user, _cursors timestamptz[] default null
-, _member_kinds text[] default null, _most_bytes int8 default null
+( _kinds text[], _limit int4, _max_attempts int4, _invisible_for interval, _claimed_by text, _cursors timestamptz[]
+, _member_kinds text[], _most_bytes int8
 ) returns table
 ( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
 , group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
@@ -265,6 +263,19 @@ begin
     end;
 end
 $$;
+
+-- The same with defaults, for sessions and tools: no limit on bytes, members of the same kinds.
+create or replace function agent.claim_events
+( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
+, _claimed_by text default session_user, _cursors timestamptz[] default null
+) returns table
+( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
+, group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select * from agent.claim_events(_kinds, _limit, _max_attempts, _invisible_for, _claimed_by, _cursors, null::text[], null::int8);
+end;
 
 -- What a worker waits for: the vt of the first event of each lane and kind, at lane *
 -- cardinality(_kinds) + position, that can be claimed now or will be _within that time; null where

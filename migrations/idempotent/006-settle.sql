@@ -283,7 +283,7 @@ declare
     _ended int8[];
 begin
     begin
-        _ended := (select ended from agent.end_events(_ids, _claims, null, 'completed', null, _results));
+        _ended := (select ended from agent.end_events(_ids, _claims, null, 'completed', null, _results, null));
     exception when others then
         if cardinality(_ids) = 1 and sqlstate <> '55P03' or left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
             raise;

@@ -55,7 +55,7 @@ $$;
 -- judged: what was held with it goes back unspent. The maximum is the event's own, else its kind's;
 -- _max_attempts holds where both are unknown, and of _kinds only, where they are given: other
 -- teams' events are not judged by it.
-create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[] default null) returns int4
+create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[]) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -83,7 +83,7 @@ begin
         select e.id from agent.event as e where e.id = any(_ids) and e.vt <= _now and e.head
         and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null));
     _cancelled := array(select id from agent.event where id = any(_ids) and cancelled_by is not null);
-    perform agent.fence_members(array(select group_key from agent.event where id = any(_ids) and group_key is not null order by group_key), _now);
+    perform agent.fence_groups(array(select group_key from agent.event where id = any(_ids) and group_key is not null order by group_key), _now);
     return agent.archive_possible(_cancelled, 'cancelled', 'cancelled while running')
         + agent.archive_possible(array(select unnest(_ids) except select unnest(_cancelled)), 'expired', 'attempts_exhausted');
 end
@@ -139,7 +139,7 @@ declare
         order by e.deadline limit _limit));
 begin
     _ids := array(select id from agent.event where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
-    perform agent.fence_members(array(
+    perform agent.fence_groups(array(
         select group_key from agent.event where id = any(_ids) and head and group_key is not null and claimed_by is not null order by group_key), _now);
     return agent.archive_possible(_ids, 'expired', 'deadline_passed');
 end
@@ -266,8 +266,7 @@ $$;
 -- _max_attempts holds for events that neither have a maximum nor are of a kind that has one; null
 -- leaves those to others. Sweeps step over each other's locks.
 create or replace function agent.sweep_events
-( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null, _by_age boolean default true
-, _limit int4 default 1000, _mend boolean default true
+( _max_attempts int4, _max_vt_age interval, _kinds text[], _by_age boolean, _limit int4, _mend boolean
 ) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -276,7 +275,7 @@ begin
     if _mend then
         perform agent.sweep_kinds(), agent.sweep_groups(_limit), agent.sweep_waiting(_limit);
     end if;
-    return agent.sweep_exhausted(_max_attempts, _limit) + agent.sweep_by_deadline(_limit)
+    return agent.sweep_exhausted(_max_attempts, _limit, null) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;
 end
 $$;
@@ -320,7 +319,7 @@ declare
     _batch int4;
 begin
     loop
-        _batch := agent.sweep_events(_max_attempts, _max_vt_age, _limit => 500, _mend => _expired = 0);
+        _batch := agent.sweep_events(_max_attempts, _max_vt_age, null, true, 500, _expired = 0);
         _expired := _expired + _batch;
         exit when _batch = 0 or clock_timestamp() >= _until;
     end loop;

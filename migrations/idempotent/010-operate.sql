@@ -34,7 +34,7 @@ begin
     _running := array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > _now);
     -- As where a claim finds them: members that were held with a head whose lease lapsed go back
     -- unspent. A head with a member that another transaction has locked stays.
-    _unfenced := agent.fence_members(array(
+    _unfenced := agent.fence_groups(array(
         select e.group_key from agent.event as e where e.id = any(_held) and e.head and e.claimed_by is not null and e.vt <= _now
         and e.group_key is not null order by e.group_key), _now);
     if _unfenced <> '{}' then
@@ -241,7 +241,9 @@ end
 $$;
 
 -- The newest ended events that a filter wants, by id and when they ended. Each filter has an index
--- that is sorted by when events ended: a page costs the same however long history is.
+-- that is sorted by when events ended: a page costs the same however long history is. The planner
+-- expects few rows here, so it would rather sort all rows of several chunks than merge their
+-- indexes: it must not sort.
 create or replace function agent.list_ended
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _limit int4
 ) returns table (id int8, finished_at timestamptz)
@@ -250,6 +252,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 set jit = off
 as $$
 #variable_conflict use_column
@@ -387,7 +390,7 @@ return _seen_at > agent.clock() - agent.alive_for();
 -- its events without a maximum of their own may have. One that has been silent for a day is
 -- forgotten. _clock_offset: its clock less ours.
 create or replace function agent.announce_worker
-( _name text, _kinds text[], _version text, _clock_offset interval default null, _max_attempts int4 default null
+( _name text, _kinds text[], _version text, _clock_offset interval, _max_attempts int4
 ) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

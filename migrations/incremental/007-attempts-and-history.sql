@@ -11,12 +11,3 @@ create index event_hist_kind on agent.event_hist (kind, outcome, finished_at);
 create index event_hist_group_key on agent.event_hist (group_key, finished_at) where group_key is not null;
 create index event_hist_dedupe_key on agent.event_hist (dedupe_key, finished_at) where dedupe_key is not null;
 drop index agent.event_hist_outcome;
-
--- The scripts make these anew, with other parameters or results, or without them.
-drop function if exists agent.announce_worker(text, text[], text, interval);
-drop function if exists agent.sweep_exhausted(int4, int4);
-drop function if exists agent.sweep_events(int4, interval, text[], boolean, int4);
-drop function if exists agent.fence_members(text[], timestamptz);
-drop function if exists agent.end_events(int8[], int4[], text[], text, text[], jsonb[]);
-drop function if exists agent.give_back(int8[], interval[]);
-drop function if exists agent.lock_head(text, text, timestamptz);

@@ -1,5 +1,6 @@
 """The documented names, parameters, defaults and columns; the conversions of time, exact to the microsecond."""
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surelane.calls import Connection
+from surelane_migrations.files import discover
 
 DOCUMENTED = {
     "insert_event": ["_event jsonb"],
@@ -38,11 +40,16 @@ async def test_documented_functions_take_what_is_documented(queue: Connection, n
     assert [row["arguments"] for row in rows] == DOCUMENTED[name]
 
 
-async def test_no_function_is_overloaded_but_the_conversion(queue: Connection) -> None:
+async def test_few_functions_have_a_second_form(queue: Connection) -> None:
+    """The conversion, the claim's short form, and the forms that the previous release calls."""
+    (script,) = (
+        script for script in discover().idempotent if script.file_name.endswith("previous-release.sql")
+    )
+    previous = set(re.findall(r"create or replace function agent\.(\w+)", script.sql))
     rows = await queue.fetch(
         "select proname from pg_proc where pronamespace = 'agent'::regnamespace group by 1 having count(*) > 1"
     )
-    assert [row["proname"] for row in rows] == ["to_timestamptz"]
+    assert {row["proname"] for row in rows} - previous == {"to_timestamptz", "claim_events"}
 
 
 async def test_the_queue_begins_with_the_documented_columns(queue: Connection) -> None:

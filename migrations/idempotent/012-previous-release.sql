@@ -1,0 +1,53 @@
+-- Functions of the previous release, 0.1.0. Its services call them until the last one is replaced,
+-- and calls that are running during the migration call them too: dropped, they would end such a
+-- call with an error. The next release drops them.
+
+create or replace function agent.announce_worker(_name text, _kinds text[], _version text, _clock_offset interval default null) returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.announce_worker(_name, _kinds, _version, _clock_offset, null::int4);
+end;
+
+create or replace function agent.sweep_events
+( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null, _by_age boolean default true, _limit int4 default 1000
+) returns int4
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.sweep_events(_max_attempts, _max_vt_age, _kinds, _by_age, _limit, true);
+end;
+
+create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4) returns int4
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.sweep_exhausted(_max_attempts, _limit, null::text[]);
+end;
+
+create or replace function agent.fence_members(_group_keys text[], _now timestamptz) returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.fence_groups(_group_keys, _now);
+end;
+
+create or replace function agent.end_events
+( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], out ended int8[], out continuations int8[])
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select * from agent.end_events(_ids, _claims, _groups, _outcome, _reasons, _results
+        , case when _groups is not null then agent.hold_continuations(_ids, _outcome) end);
+end;
+
+create or replace function agent.give_back(_held int8[], _pauses interval[] default null) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform agent.archive_events(array(select id from agent.event where id = any(_held) and cancelled_by is not null)
+        , 'cancelled', 'cancelled while running');
+    perform agent.return_events(_held, false, _held, _pauses);
+end
+$$;
