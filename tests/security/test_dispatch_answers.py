@@ -16,7 +16,7 @@ from surelane_service.engine import Engine
 from surelane_service.probes import serving
 from surelane_service.settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
-from surelane_worker.remote_agents.client import Accepted, RemoteAgents
+from surelane_worker.remote_agents import Accepted, RemoteAgents
 from surelane_worker.settings import WorkerSettings
 from tests.databases import Server, as_role
 from tests.sql.queue_steps import claim, ended, pair

@@ -17,7 +17,7 @@ from surelane.errors import Conflict
 from surelane.queue import Queue
 from surelane_service.engine import Completion, Engine, Failure, Settled
 from surelane_service.intake import Intake
-from surelane_service.pool import RETRYABLE, close_pool, create_pool
+from surelane_service.pool import close_pool, create_pool
 
 Result = TypeVar("Result")
 
@@ -81,7 +81,7 @@ async def retried(call: Callable[[], Awaitable[Result]]) -> Result:
     for _ in range(20):
         try:
             return await call()
-        except (*RETRYABLE, Conflict):
+        except Conflict:
             await asyncio.sleep(0.05)
     return await call()
 

@@ -17,13 +17,11 @@ from surelane_service.engine import MOST_MEMBERS, Completion, Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard
-from surelane_worker.leasing.capacity import Capacity
-from surelane_worker.leasing.claim import Claim
-from surelane_worker.leasing.leases import Leases
+from surelane_worker.leasing import Capacity, Claim, Leases
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.observer import Observer
-from surelane_worker.running.work import Work
-from surelane_worker.settling.settler import MANY, Pace, Settler
+from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.runner import Work
+from surelane_worker.settling import MANY, Pace, Settler
 
 
 async def nothing(event: object, ctx: object) -> None:
