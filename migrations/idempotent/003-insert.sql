@@ -71,12 +71,13 @@ begin
             _joins := agent.enter_group(_new.group_key, _new.kind, _new.vt);
         end if;
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
-            , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
+            , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes, priority)
         values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
-            , _new.item_key, _new.dedupe_key, _new.group_key, not _joins, agent.lane(_new.group_key)
+            , _new.item_key, _new.dedupe_key, _new.group_key, not _joins
+            , agent.lane_for(_new.kind, coalesce(_new.priority, 1::int2), _new.group_key, _new.event)
             , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
             , coalesce(_new.errors, '[]'), _new.traceparent, _new.continuation_id, _new.waits_for
-            , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'))
+            , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'), coalesce(_new.priority, 1))
         on conflict do nothing returning e.id into id;
         exit when id is not null;
         select e.id into id from agent.event as e where e.item_key = _new.item_key;
@@ -202,7 +203,7 @@ begin
         insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
         select id, event_ts, agent.clock(), event, kind, item_key, group_key
         , group_key is null or not agent.lock_head(group_key, kind, _now, several)
-        , agent.lane(group_key), agent.clock(), traceparent
+        , agent.lane_for(kind, 1::int2, group_key, event), agent.clock(), traceparent
         from (select *, min(kind) over same_group <> max(kind) over same_group as several from new window same_group as (partition by group_key)) as grouped
         order by group_key, item_key
         on conflict do nothing returning id, item_key, event_ts
@@ -311,6 +312,10 @@ begin
     if _new.max_attempts < 1 then  -- not left to the constraint, whose violation quotes the row in PostgreSQL's log
         raise invalid_parameter_value using message = 'max_attempts is at least 1';
     end if;
+    if _job ->> 'priority' not in ('0', '1', '2', '3') then
+        raise invalid_parameter_value using message = format('priority is 0, 1, 2 or 3, not %s', left(_job ->> 'priority', 40));
+    end if;
+    _new.priority := coalesce((_job ->> 'priority')::int2, 1);
     _new.deadline := (_job ->> 'deadline')::timestamptz;
     _new.enqueued_by := _job ->> 'enqueued_by';
     _new.traceparent := _job ->> 'traceparent';
@@ -402,10 +407,11 @@ $$;
 
 -- Enqueues a job; returns its id, or the id of the one that is pending under its dedupe key or live
 -- under its item key, which _on_duplicate says what to do with: skip, replace or earliest.
+-- _priority: 0 (first) to 3 (last), by default 1.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
 , _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
-, _traceparent text default null, _on_duplicate text default 'skip'
+, _traceparent text default null, _on_duplicate text default 'skip', _priority int4 default null
 ) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -413,7 +419,7 @@ as $$
 begin
     return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
         , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
-        , 'deadline', _deadline, 'traceparent', _traceparent)), _on_duplicate));
+        , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
 end
 $$;
 
@@ -433,11 +439,12 @@ declare
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
-            , enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
+            , enqueued_at, enqueued_by, traceparent, claimed, errors, changes, priority)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
-        , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt), agent.lane((job).group_key)
+        , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt)
+        , agent.lane_for((job).kind, coalesce((job).priority, 1::int2), (job).group_key, (job).event)
         , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
-        , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
+        , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]'), coalesce((job).priority, 1)
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given
         order by nth
         on conflict do nothing returning id

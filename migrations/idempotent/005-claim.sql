@@ -1,10 +1,15 @@
--- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, the lanes in
--- turn from a random one, the kinds of a lane in random order; one index probe a (lane, kind), from
--- its cursor on where one is given. Their places (ctid) cannot change while they are locked, so the
--- caller updates them by place, without the index. Exhausted heads are last attempts that lapsed,
--- or lapsed ones that were asked to be cancelled. A claim that meets only those looks at 100 more;
--- then it has 1,000 of them swept and passes over the others, each a row read: however many there
--- are, it finds what lies behind them.
+-- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, one index probe
+-- a (lane, kind), from its cursor on where one is given. Their places (ctid) cannot change while
+-- they are locked, so the caller updates them by place, without the index.
+--
+-- The walk goes over priority 0, then 1, without and with crowds (agent.share_kind), then 2 and 3.
+-- Within a band it starts at a random lane and takes a lane's kinds in random order. One claim in
+-- eight walks over the bands in random order: each band in use is the first one in at least one of
+-- 96 claims, whatever the others hold.
+--
+-- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A
+-- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over the
+-- others, each a row read: however many there are, it finds what lies behind them.
 create or replace function agent.hold_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
@@ -15,10 +20,28 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     _first int4 := floor(random() * 16);
+    _in_turn boolean := random() < 0.125;
+    _turns float8[] := array(select random() from generate_series(0, 11));
+    _lanes int4[];
+    _nths int8[];
     _exhausted int8;
     _past boolean := false;
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
 begin
+    select array_agg(walk.lane), array_agg(walk.nth) into _lanes, _nths
+    from (
+        select case when used.band = 0 then (_first + turn) & 15 else 12 + 4 * used.band + ((_first + turn) & 3) end as lane, k.nth
+        from unnest(_kinds) with ordinality as k (kind, nth)
+        cross join lateral (
+            select given.band, bool_or(given.workspace <> '') as crowded
+            from (select 0::int2, null union all select b.band, b.workspace from agent.band as b where b.kind = k.kind) as given (band, workspace)
+            group by given.band
+        ) as used
+        cross join generate_series(0, 15) as turn
+        where (used.band = 0 or turn < 4) and not exists (select from agent.kind where kind.kind = k.kind and paused)
+        order by case when _in_turn then 0 when used.band = 1 then 1 when used.band in (2, 3) then 2 + used.band when used.crowded then 3 else 2 end
+        , _turns[used.band + 1], turn, random()
+    ) as walk;
     foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
         select array_agg(h.ctid) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
         , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
@@ -26,13 +49,11 @@ begin
         from (
             select e.ctid, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, probe.most) as claimable
             from (
-                select (_first + turn) & 15 as lane, k.kind, _most[k.nth] as most
+                select walk.lane, _kinds[walk.nth] as kind, _most[walk.nth] as most
                 -- A cursor ahead of the clock would hide events: it is dropped.
                 , case when cursor <= _now then cursor else '-infinity' end as start
-                from generate_series(0, 15) as turn cross join unnest(_kinds) with ordinality as k (kind, nth)
-                cross join lateral (select _cursors[((_first + turn) & 15) * cardinality(_kinds) + k.nth]) as given (cursor)
-                where not exists (select from agent.kind where kind.kind = k.kind and paused)
-                order by turn, random()
+                from unnest(_lanes, _nths) as walk (lane, nth)
+                cross join lateral (select _cursors[walk.lane * cardinality(_kinds) + walk.nth]) as given (cursor)
             ) as probe
             cross join lateral (
                 select ctid, * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
@@ -279,11 +300,12 @@ end;
 
 -- What a worker waits for: the vt of the first event of each lane and kind, at lane *
 -- cardinality(_kinds) + position, that can be claimed now or will be _within that time; null where
--- there is none, and where the kind is paused. Looking no further than needed spares the dead
--- entries of leases, which end far ahead. It claims and locks nothing, so it delays no other
--- session, even where it walks over many dead entries; _cursors as in claim_events.
-create or replace function agent.peek_events
-( _kinds text[], _within interval, _max_attempts int4 default null, _cursors timestamptz[] default null
+-- there is none, and where the kind is paused. The lanes up to the highest one that the kinds use.
+-- Looking no further than needed spares the dead entries of leases, which end far ahead. It claims
+-- and locks nothing, so it delays no other session, even where it walks over many dead entries;
+-- _cursors as in claim_events.
+create or replace function agent.peek_lanes
+( _kinds text[], _within interval, _max_attempts int4, _cursors timestamptz[]
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval
 )
 language plpgsql volatile security definer
@@ -295,20 +317,21 @@ set enable_bitmapscan = off
 as $$
 declare
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
+    _last int4 := 15 + 4 * coalesce((select max(b.band) from agent.band as b where b.kind = any(_kinds)), 0);
 begin
     now_at := agent.clock();
     paused := array(select k.kind from agent.kind as k where k.kind = any(_kinds) and k.paused);
     vts := array(
-        select (
+        select case when place.lane < 16 or exists (select from agent.band as b where b.kind = place.kind and b.band = (place.lane - 12) / 4) then (
             select e.vt from agent.event as e
             where e.head and e.lane = place.lane and e.kind = place.kind and e.vt >= place.start and e.vt <= now_at + _within
             -- Others are exhausted: the sweep's business.
             and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _most[place.nth])
             and place.kind <> all(paused)
-            order by e.vt limit 1)
+            order by e.vt limit 1) end
         from (
             select lane, k.kind, k.nth, case when cursor <= now_at then cursor else '-infinity' end as start
-            from generate_series(0, 15) as lane cross join unnest(_kinds) with ordinality as k (kind, nth)
+            from generate_series(0, _last) as lane cross join unnest(_kinds) with ordinality as k (kind, nth)
             cross join lateral (select _cursors[lane * cardinality(_kinds) + k.nth]) as given (cursor)
         ) as place
         order by place.lane, place.nth);

@@ -11,3 +11,26 @@ create index event_hist_kind on agent.event_hist (kind, outcome, finished_at);
 create index event_hist_group_key on agent.event_hist (group_key, finished_at) where group_key is not null;
 create index event_hist_dedupe_key on agent.event_hist (dedupe_key, finished_at) where dedupe_key is not null;
 drop index agent.event_hist_outcome;
+
+-- The priority of an event, 0 (first) to 3 (last), and the bands of lanes: events of another priority than 1 have lanes
+-- of their own, and so have workspaces whose backlog would hold up others. Not validated: the rows that are there keep
+-- the old, narrower rule, and a scan would keep the queue locked.
+alter table agent.event
+  add column priority int2 not null default 1
+, drop constraint lane_in_range
+, add constraint lane_in_range check (lane between 0 and 59) not valid
+, add constraint priority_known check (priority between 0 and 3) not valid;
+alter table agent.event_hist add column priority int2 not null default 1;
+alter table agent.cron add column priority int2 not null default 1 constraint cron_priority_known check (priority between 0 and 3);
+
+-- The bands that the kinds use besides band 0. A transaction that finds no row adds one, and waits for no other that
+-- adds the same: a row may be there several times, until a sweep removes the surplus.
+create table agent.band
+( kind text not null
+, band int2 not null constraint band_known check (band between 0 and 11)
+, workspace text       -- the events of this workspace go there; '': those of all others; null: claims look there, no more
+, moved_to timestamptz not null default '-infinity'  -- of a workspace's band: other workspaces' events before it were moved
+);
+create index band_of on agent.band (kind, workspace, band);
+-- Replaced by a form with a priority. No service calls it.
+drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text);

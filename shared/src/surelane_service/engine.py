@@ -19,7 +19,7 @@ from surelane_service.schedules import Schedules
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
 LANES = 16
-"""Parts of the queue; the database's number, too (``agent.lane``)."""
+"""Lanes that every kind uses; the database's number, too (``agent.lane_in``). Priorities and crowds use more."""
 MOST_MEMBERS = 100
 """Members of a group that a claim brings along with its head, at most; the database's number, too."""
 DEAD_FOR = timedelta(minutes=5)
@@ -58,7 +58,8 @@ class Peek:
 
     Attributes:
         now: that moment, by the database's clock.
-        vts: when the first event of each lane and kind is visible, lane-major; ``None`` where there is none.
+        vts: when the first event of each lane and kind is visible, lane-major; ``None`` where there is none. It ends
+            with the highest lane that the kinds use.
         paused: the kinds that are paused; their events are not in ``vts``.
         took: the duration of the peek in the database.
         cron_in: seconds until the next named schedule is due; ``None`` where there is none.
@@ -147,7 +148,7 @@ class Engine(Schedules, Measured):
         """
         sent = time.time()
         (row,) = await self._database.fetch(
-            "with peek as (select * from agent.peek_events($1, $2, $3, $4)) select now_at, vts, paused, took"
+            "with peek as (select * from agent.peek_lanes($1, $2, $3, $4)) select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
             ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
             " from peek",
