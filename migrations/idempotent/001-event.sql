@@ -95,14 +95,9 @@ $$;
 -- The workspace of an event: Slack's team_id. Events name a team by its id, interactions by an
 -- object that has one. Empty where there is none.
 create or replace function agent.event_workspace(_event jsonb) returns text
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return coalesce(case when jsonb_typeof(_event -> 'team_id') = 'string' then _event ->> 'team_id'
-        else case jsonb_typeof(_event -> 'team') when 'object' then _event #>> '{team,id}' when 'string' then _event ->> 'team' end end, '');
-end
-$$;
+language sql immutable parallel safe
+return coalesce(case when jsonb_typeof(_event -> 'team_id') = 'string' then _event ->> 'team_id'
+    else case jsonb_typeof(_event -> 'team') when 'object' then _event #>> '{team,id}' when 'string' then _event ->> 'team' end end, '');
 
 -- A lane of a band: a group's own, else a random one. Band 0 has lanes 0 to 15, the others have four
 -- each: band 1 lanes 16 to 19, and so on up to band 11.

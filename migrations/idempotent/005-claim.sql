@@ -298,6 +298,149 @@ begin atomic
     select * from agent.claim_events(_kinds, _limit, _max_attempts, _invisible_for, _claimed_by, _cursors, null::text[], null::int8);
 end;
 
+-- The lanes of a band.
+create or replace function agent.lanes_of(_band int4) returns setof int4
+language sql immutable parallel safe
+begin atomic
+    select generate_series(case when _band = 0 then 0 else 12 + 4 * _band end, 15 + 4 * _band);
+end;
+
+-- The workspaces that make up most of what waits in a band, null where there are none. Judged by the
+-- oldest 512 visible heads of the kind; fewer than 256 that have waited for two seconds are no crowd.
+-- Each has an eighth of them at least, and all together half.
+create or replace function agent.crowds_in(_kind text, _band int4, _now timestamptz) returns text[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    return (
+        select array_agg(large.workspace)
+        from (
+            select waiting.workspace, count(*) as events, sum(count(*)) over () as total
+            from (
+                select agent.event_workspace(oldest.event) as workspace
+                from agent.lanes_of(_band) as place (lane)
+                cross join lateral (
+                    select e.event from agent.event as e where e.head and e.lane = place.lane and e.kind = _kind and e.vt <= _now - interval '2 seconds'
+                    order by e.vt limit case when _band = 0 then 32 else 128 end
+                ) as oldest
+            ) as waiting
+            group by waiting.workspace
+        ) as large
+        where large.total >= 256 and large.workspace <> '' and large.events >= large.total / 8
+        having sum(large.events) >= min(large.total) / 2);
+end
+$$;
+
+-- Moves events of other workspaces out of a band that has a crowd, in one bounded step: up to 1,000
+-- heads of each lane are looked at, from where the last step ended. Their vt becomes now, ahead of
+-- every claim cursor; their order in a group stays. Steps over locked rows. The last two seconds are
+-- looked at again, as transactions may commit late. Returns whether there is more to look at.
+create or replace function agent.move_others(_kind text, _band int4, _now timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _crowds text[];
+    _from timestamptz;
+    _to timestamptz;
+    _moved int4;
+begin
+    select array_agg(b.workspace), min(b.moved_to) into _crowds, _from from agent.band as b where b.kind = _kind and b.band = _band and b.workspace <> '';
+    _to := (
+        select min(edge.vt) from agent.lanes_of(_band) as place (lane)
+        cross join lateral (
+            select e.vt from agent.event as e where e.head and e.lane = place.lane and e.kind = _kind and e.vt >= _from and e.vt <= _now
+            order by e.vt offset 1000 limit 1
+        ) as edge);
+    -- A thousand rows of one moment: all of them, or the step would not end further on.
+    _to := case when _to = _from then _to + interval '1 microsecond' else coalesce(_to, _now) end;
+    update agent.event as e set lane = agent.lane_for(e.kind, e.priority, e.group_key, e.event), vt = agent.clock()
+    where e.id = any(array(
+        select held.id from agent.event as held
+        where held.id = any(array(
+            select seen.id from agent.lanes_of(_band) as place (lane)
+            cross join lateral (
+                select w.id, w.event from agent.event as w where w.head and w.lane = place.lane and w.kind = _kind and w.vt >= _from and w.vt < _to
+                and w.claimed_by is null
+            ) as seen
+            where agent.event_workspace(seen.event) <> all(_crowds)))
+        and held.head and held.claimed_by is null and held.vt <= _now
+        for update skip locked));
+    get diagnostics _moved = row_count;
+    if _moved > 0 then
+        perform pg_notify('agent_event', '');
+    end if;
+    update agent.band as b set moved_to = least(_to, _now - interval '2 seconds') where b.kind = _kind and b.band = _band and b.workspace <> '';
+    return _to < _now - interval '2 seconds';
+end
+$$;
+
+-- Keeps a workspace with a backlog of a kind from holding up the others. Where few workspaces make
+-- up most of what waits in the band of priority 1, that band becomes theirs: their events go there
+-- from now on, those of all others into a free band, which claims look at first. Events of others
+-- that wait behind the crowd move there in bounded steps. A band with a crowd is shared again once
+-- nothing waits in it. One transaction at a time does this for a kind; the others return at once.
+-- Returns when to call it again, null: not before a claim finds events that have waited long.
+create or replace function agent.share_kind(_kind text) returns interval
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+set lock_timeout = '100ms'
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _others int4;
+    _crowds text[];
+    _free int4;
+    _crowded record;
+    _more boolean := false;
+begin
+    if not pg_try_advisory_xact_lock(hashtextextended('agent.share_kind ' || _kind, 0)) then
+        return null;
+    end if;
+    _others := coalesce((select band from agent.band where kind = _kind and workspace = ''), 0);
+    _crowds := agent.crowds_in(_kind, _others, _now);
+    if _crowds is not null then
+        _free := (
+            select free from unnest(array[0, 4, 5, 6, 7, 8, 9, 10, 11]) as free
+            where free <> _others and not exists (select from agent.band where kind = _kind and band = free and workspace <> '') order by free limit 1);
+    end if;
+    if _free is not null then
+        insert into agent.band (kind, band, workspace) select _kind, _others, crowd from unnest(_crowds) as crowd;
+        delete from agent.band where kind = _kind and workspace = '';
+        perform agent.use_band(_kind, _free);
+        if _free > 0 then
+            insert into agent.band (kind, band, workspace) values (_kind, _free, '');
+        end if;
+    end if;
+    for _crowded in select distinct b.band from agent.band as b where b.kind = _kind and b.workspace <> '' loop
+        _more := agent.move_others(_kind, _crowded.band, _now) or _more;
+        if not exists (
+            select from agent.lanes_of(_crowded.band) as place (lane)
+            where exists (select from agent.event as e where e.head and e.lane = place.lane and e.kind = _kind and e.vt <= _now))
+        then
+            delete from agent.band where kind = _kind and band = _crowded.band and workspace <> '';
+        end if;
+    end loop;
+    if not exists (select from agent.band where kind = _kind and workspace <> '') then
+        delete from agent.band where kind = _kind and workspace = '';
+        return null;
+    end if;
+    return case when _more then interval '0' else interval '1 second' end;
+end
+$$;
+
 -- What a worker waits for: the vt of the first event of each lane and kind, at lane *
 -- cardinality(_kinds) + position, that can be claimed now or will be _within that time; null where
 -- there is none, and where the kind is paused. The lanes up to the highest one that the kinds use.

@@ -309,9 +309,14 @@ begin
     perform agent.use_band(given.kind, given.band)
     from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind)) as given;
     if pg_try_advisory_xact_lock(hashtextextended('agent.band', 0)) then
-        delete from agent.band as b using agent.band as kept
-        where kept.kind = b.kind and kept.band = b.band and kept.workspace is null and b.workspace is null and kept.ctid < b.ctid;
+        delete from agent.band as b where b.workspace is null
+        and (exists (select from agent.band as kept where kept.kind = b.kind and kept.band = b.band and kept.workspace is null and kept.ctid < b.ctid)
+            -- A band that a crowd needed, now empty.
+            or b.band > 3 and not exists (select from agent.band as used where used.kind = b.kind and used.band = b.band and used.workspace is not null)
+            and not exists (select from unnest(_lanes, _found) as seen (lane, kind) where seen.kind = b.kind and agent.band_of(seen.lane) = b.band));
     end if;
+    -- Bands that a worker shared out and did not see to the end, as it died.
+    perform agent.share_kind(shared.kind) from (select distinct kind from agent.band where workspace is not null) as shared;
 end
 $$;
 

@@ -29,7 +29,7 @@ declare
         ', agent.answer_dispatch(int8, text[], jsonb)';
     _working text := 'claim_event(int4, interval), agent.claim_events(text[], int4, int4, interval, text, timestamptz[], text[], int8)'
         ', agent.claim_events(text[], int4, int4, interval, text, timestamptz[]), agent.peek_events(text[], interval, int4, timestamptz[])'
-        ', agent.peek_lanes(text[], interval, int4, timestamptz[])'
+        ', agent.peek_lanes(text[], interval, int4, timestamptz[]), agent.share_kind(text)'
         ', agent.settle(int8[], int4[], text[], jsonb[]), agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
         ', agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4), agent.release_events(int8[], int4[])'
         ', agent.snooze_event(int8, int4, interval), agent.note_event(int8, int4, jsonb), agent.rescue_events(interval)'

@@ -162,6 +162,15 @@ class Engine(Schedules, Measured):
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
         return Peek(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures)
 
+    async def share_kind(self, kind: str) -> timedelta | None:
+        """Keep a workspace with a backlog of a kind from holding up the others, in one bounded step.
+
+        Returns:
+            The time until the next step; ``None`` where there is no crowd, or another worker sees to it.
+        """
+        again: timedelta | None = await self._database.fetchval("select agent.share_kind($1)", kind)
+        return again
+
     async def settle(self, items: Sequence[Item]) -> list[Settled]:
         """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
 

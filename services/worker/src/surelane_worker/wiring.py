@@ -24,6 +24,7 @@ from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
+from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.handler import Handler, Services
 from surelane_worker.handling.registry import Handlers, load_handlers
@@ -61,7 +62,7 @@ class Pools:
     looks: Pool
     """For polls, schedules and probes."""
     sweeps: Pool
-    """For sweeps and rescues."""
+    """For sweeps and rescues, and to share kinds."""
     handlers: Pool
 
 
@@ -166,6 +167,7 @@ class Worker:
     leases: Leases
     listener: Listener
     poller: Poller
+    sharer: Sharer
     sweeper: Sweeper
     scheduler: Scheduler
     rescuer: Rescuer
@@ -180,6 +182,7 @@ class Worker:
             self.leases.keep,
             self.watch.run,  # before the first poll, which fetches its figures
             self.poller.run,
+            self.sharer.run,
             self.sweeper.run,
             self.scheduler.run,
             self.rescuer.run,
@@ -226,8 +229,9 @@ def assemble(
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
-    claimer = Claimer(settings, listener, cursors, wakeup, slots, observer)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
+    sharer = Sharer(sweeps, settings.lease)
+    claimer = Claimer(settings, listener, cursors, wakeup, sharer, slots, observer)
     sweeper = Sweeper(sweeps, settings, list(handlers), metrics, claimer.claiming_for)
     scheduler = Scheduler(looks, registered.schedules(), metrics)
     poller = Poller(
@@ -249,6 +253,7 @@ def assemble(
         leases=leases,
         listener=listener,
         poller=poller,
+        sharer=sharer,
         sweeper=sweeper,
         scheduler=scheduler,
         rescuer=Rescuer(sweeps),
