@@ -19,6 +19,7 @@ NAMES = (
     "backlog",
     "held_vacuum",
     "latency",
+    "fairness",
     "groups",
     "ingest",
     "memory",

@@ -38,6 +38,11 @@ select id, kind, event_ts, attempts, claim, vt, event, prior_vt, item_key, group
 from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8)"""
 
 
+def band_of(lane: int) -> int:
+    """Return the band of a lane, as the database's function of that name does."""
+    return 0 if lane < LANES else (lane - 12) // 4
+
+
 Item = tuple[int, int, str, str | None]
 """An event's id, its claim, the outcome, and the outcome's argument as JSON text (see ``agent.settle``)."""
 
