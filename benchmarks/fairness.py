@@ -23,10 +23,7 @@ WARM_UP = 10
 ALONE, BESIDE, FIRST = "no backlog", "beside the backlog", "beside the backlog, priority 0"
 LIMIT, FIRST_LIMIT = 2.0, 0.05
 
-_FILLER = (
-    "select agent.enqueue($1)"
-    " from generate_series(1, 1 - (select count(*) from agent.event where claimed = '{}'))"
-)
+_FILLER = "select agent.enqueue($1) from generate_series(1, $2 - (select count(*) from agent.event))"
 _MOVED = (
     "select exists (select from agent.band"
     " where workspace = $1 and moved_to > agent.clock() - interval '10 seconds')"
@@ -85,11 +82,11 @@ async def _queue(bench: Bench, backlog: int) -> AsyncIterator[Queue]:
 
 @asynccontextmanager
 async def _kept_busy(connection: Connection) -> AsyncIterator[None]:
-    """Keep a few events waiting, so that all slots are busy, for the length of the block."""
+    """Keep two events waiting, so that all slots are busy, for the length of the block."""
 
     async def supply() -> None:
         while True:
-            await connection.execute(_FILLER, KIND)
+            await connection.execute(_FILLER, KIND, SLOTS + 2)
             await asyncio.sleep(0.002)
 
     task = asyncio.create_task(supply())
@@ -118,9 +115,9 @@ def _result(backlog: int, times: dict[str, list[float]]) -> Result:
             One workspace has {backlog:,} events waiting. {WORKSPACES} others enqueue single events
             of the same kind, about {PAUSE * 1000:g} ms apart, {len(times[BESIDE])} in all, at
             priority 1 and at priority 0. Handlers take 50 to 150 ms, and all {SLOTS} slots of the
-            worker are busy. The queue without a backlog has busy slots, too, and one event waiting
-            for them. The latency begins when the sender knows of the commit, and ends at the
-            handler's start.
+            worker are busy. So they are in the queue without a backlog, which holds two events more
+            than there are slots. The latency begins when the sender knows of the commit, and ends
+            at the handler's start.
         """,
         table=Table(
             ("event", "p50", "p99"),

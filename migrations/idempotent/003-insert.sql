@@ -190,6 +190,7 @@ declare
     _first timestamptz;
     _last timestamptz;
     _known_keys text[];
+    _shared text[] := array(select distinct kind from agent.band where workspace is not null);
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
@@ -203,7 +204,8 @@ begin
         insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
         select id, event_ts, agent.clock(), event, kind, item_key, group_key
         , group_key is null or not agent.lock_head(group_key, kind, _now, several)
-        , agent.lane_for(kind, 1::int2, group_key, event), agent.clock(), traceparent
+        , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane(group_key) end
+        , agent.clock(), traceparent
         from (select *, min(kind) over same_group <> max(kind) over same_group as several from new window same_group as (partition by group_key)) as grouped
         order by group_key, item_key
         on conflict do nothing returning id, item_key, event_ts
@@ -436,13 +438,15 @@ set jit = off
 as $$
 declare
     _added int8[];
+    _shared text[] := array(select distinct kind from agent.band where workspace is not null);
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
             , enqueued_at, enqueued_by, traceparent, claimed, errors, changes, priority)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
         , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt)
-        , agent.lane_for((job).kind, coalesce((job).priority, 1::int2), (job).group_key, (job).event)
+        , case when (job).priority <> 1 or (job).kind = any(_shared) then agent.lane_for((job).kind, coalesce((job).priority, 1::int2), (job).group_key, (job).event)
+            else agent.lane((job).group_key) end
         , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
         , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]'), coalesce((job).priority, 1)
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given

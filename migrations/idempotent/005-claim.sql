@@ -21,27 +21,27 @@ as $$
 declare
     _first int4 := floor(random() * 16);
     _in_turn boolean := random() < 0.125;
-    _turns float8[] := array(select random() from generate_series(0, 11));
-    _lanes int4[];
-    _nths int8[];
+    -- Multiplied by it, the bands (plus 1) are in another order modulo 13, and each is first for one.
+    _factor int4 := 1 + floor(random() * 12);
+    _bands int2[];
+    _nths int4[];
+    _steps int4[];
     _exhausted int8;
     _past boolean := false;
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
 begin
-    select array_agg(walk.lane), array_agg(walk.nth) into _lanes, _nths
-    from (
-        select case when used.band = 0 then (_first + turn) & 15 else 12 + 4 * used.band + ((_first + turn) & 3) end as lane, k.nth
+    -- Most kinds have band 0 alone.
+    if exists (select from agent.band where kind = any(_kinds)) then
+        select array_agg(used.band), array_agg(k.nth), array_agg(case when _in_turn then 0
+            else 13 * case when used.band = 1 then 0 when used.band in (2, 3) then 1 + used.band
+                when exists (select from agent.band as b where b.kind = k.kind and b.band = used.band and b.workspace <> '') then 2 else 1 end
+            end + (used.band + 1) * _factor % 13)
+        into _bands, _nths, _steps
         from unnest(_kinds) with ordinality as k (kind, nth)
         cross join lateral (
-            select given.band, bool_or(given.workspace <> '') as crowded
-            from (select 0::int2, null union all select b.band, b.workspace from agent.band as b where b.kind = k.kind) as given (band, workspace)
-            group by given.band
-        ) as used
-        cross join generate_series(0, 15) as turn
-        where (used.band = 0 or turn < 4) and not exists (select from agent.kind where kind.kind = k.kind and paused)
-        order by case when _in_turn then 0 when used.band = 1 then 1 when used.band in (2, 3) then 2 + used.band when used.crowded then 3 else 2 end
-        , _turns[used.band + 1], turn, random()
-    ) as walk;
+            select 0::int2 as band union all select b.band from agent.band as b where b.kind = k.kind and b.band > 0 group by b.band
+        ) as used;
+    end if;
     foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
         select array_agg(h.ctid) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
         , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
@@ -52,8 +52,18 @@ begin
                 select walk.lane, _kinds[walk.nth] as kind, _most[walk.nth] as most
                 -- A cursor ahead of the clock would hide events: it is dropped.
                 , case when cursor <= _now then cursor else '-infinity' end as start
-                from unnest(_lanes, _nths) as walk (lane, nth)
+                from (
+                    select (_first + turn) & 15 as lane, nth, 0 as step, turn
+                    from generate_series(0, 15) as turn cross join generate_series(1, cardinality(_kinds)) as nth where _bands is null
+                    union all
+                    select case when used.band = 0 then (_first + turn) & 15 else 12 + 4 * used.band + ((_first + turn) & 3) end
+                    , used.nth, used.step, turn
+                    from unnest(_bands, _nths, _steps) as used (band, nth, step)
+                    cross join lateral generate_series(0, case when used.band = 0 then 15 else 3 end) as turn where _bands is not null
+                ) as walk
                 cross join lateral (select _cursors[walk.lane * cardinality(_kinds) + walk.nth]) as given (cursor)
+                where not exists (select from agent.kind where kind.kind = _kinds[walk.nth] and paused)
+                order by walk.step, walk.turn, random()
             ) as probe
             cross join lateral (
                 select ctid, * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
