@@ -76,7 +76,7 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
         for name in names:
             print(name, file=sys.stderr, flush=True)
             try:
-                results[name] = result = await import_module(f"benchmarks.{name}").measure(bench)
+                results[name] = result = await import_module(f"benchmarks.measures.{name}").measure(bench)
             except Exception:  # noqa: BLE001 - printed, and the exit code says it
                 traceback.print_exc()
                 continue

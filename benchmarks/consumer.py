@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psutil  # type: ignore[import-untyped]
 from dev.processes import Child
 
-from benchmarks.tally import MARK
+from benchmarks.programs.tally import MARK
 
 OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_", "PGQUEUER_", "PROCRASTINATE_", "AWA_")
 STOP_WITHIN = 60.0
@@ -142,11 +142,11 @@ async def running(
 async def worker(
     uri: str, handlers: str = "counting", *, concurrency: int = 10, **settings: str
 ) -> AsyncIterator[Consumer]:
-    """Our worker service, as in production, with handlers of ``benchmarks.handlers``."""
+    """Our worker service, as in production, with handlers of ``benchmarks.programs.handlers``."""
     env = {
         "DATABASE_URL": uri,
         "LOG_LEVEL": "warning",
-        "SURELANE_HANDLERS": f"benchmarks.handlers:{handlers}",
+        "SURELANE_HANDLERS": f"benchmarks.programs.handlers:{handlers}",
         "SURELANE_CONCURRENCY": str(concurrency),
         "SURELANE_HOST": "127.0.0.1",
         "SURELANE_PRIVATE_PORT": "0",

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from benchmarks.consumer import Consumer
 from benchmarks.fill import KIND, PAYLOAD_BYTES
-from benchmarks.handlers import TIMED
+from benchmarks.programs.handlers import TIMED
 from surelane.calls import Connection
 
 BATCH = 100

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import uvloop
 from awa import AsyncClient
 
-from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
+from benchmarks.programs import tally
 
 SETTINGS = "queue storage, one queue, a pool of 24 connections, uvloop, finished jobs kept"
 TUNINGS = [

@@ -19,8 +19,8 @@ from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 
-from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
+from benchmarks.programs import tally
 
 SETTINGS = "queue managers on an asyncpg connection each, uvloop, durable, `pgq autovac`"
 TUNINGS = [

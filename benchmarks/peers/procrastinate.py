@@ -13,8 +13,8 @@ from typing import Any
 import uvloop
 from procrastinate import App, PsycopgConnector
 
-from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
+from benchmarks.programs import tally
 
 SETTINGS = "a pool of psycopg (binary) connections, uvloop, finished jobs kept"
 TUNINGS = [

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 from surelane.errors import SurelaneError
 
 

@@ -9,8 +9,8 @@ import typer
 
 from dev.simulator.client import SimulatorClient
 from dev.simulator.load import Summary, run_load
-from dev.simulator.model import JSON
 from dev.simulator.settings import SimulatorSettings
+from dev.simulator.workspace.model import JSON
 from surelane.errors import SurelaneError
 from surelane_service import lifecycle
 from surelane_service.logs import configure_logs

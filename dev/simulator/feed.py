@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 BACKLOG = 2000
 

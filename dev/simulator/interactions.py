@@ -7,7 +7,7 @@ from datetime import timedelta
 from secrets import token_hex, token_urlsafe
 from typing import Literal
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 TRIGGER_LASTS = timedelta(seconds=3)
 RESPONSE_LASTS = timedelta(minutes=30)

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from dev.simulator.delivery import Delivery
-from dev.simulator.model import JSON
+from dev.simulator.posting.delivery import Delivery
+from dev.simulator.workspace.model import JSON
 from surelane.calls import Calls, Pool
 from surelane.errors import SurelaneError
 from surelane_service.logs import get_logger

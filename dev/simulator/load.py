@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dev.simulator.client import SimulatorClient, SimulatorError
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 
 @dataclass(slots=True)

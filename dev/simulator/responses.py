@@ -6,10 +6,10 @@ from aiohttp import web
 
 from dev.simulator.control.inputs import SIMULATOR
 from dev.simulator.interactions import ResponseUrl
-from dev.simulator.model import JSON
 from dev.simulator.simulator import Simulator
 from dev.simulator.webapi.call import ApiError, Call
 from dev.simulator.webapi.chat import content_of
+from dev.simulator.workspace.model import JSON
 
 
 async def respond(request: web.Request) -> web.Response:

@@ -2,19 +2,19 @@
 
 import asyncio
 
-from dev.simulator.delivery import Delivery, delivery_json, event_delivery
-from dev.simulator.demo import demo_workspace
-from dev.simulator.events import envelope, events_of
 from dev.simulator.faults import Faults
 from dev.simulator.feed import Feed
 from dev.simulator.interactions import Interactions, View
-from dev.simulator.model import JSON, Change, Deleted, Joined, Message, StatusSet
-from dev.simulator.post import Post
-from dev.simulator.sender import Sender
+from dev.simulator.posting.delivery import Delivery, delivery_json, event_delivery
+from dev.simulator.posting.events import envelope, events_of
+from dev.simulator.posting.post import Post
+from dev.simulator.posting.sender import Sender
 from dev.simulator.settings import SimulatorSettings
-from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import Slack
 from dev.simulator.webapi.dispatch import WebApi
+from dev.simulator.workspace.demo import demo_workspace
+from dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
+from dev.simulator.workspace.shapes import message_json
 
 
 class Simulator:

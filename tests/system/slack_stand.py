@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from dev.simulator.events import envelope, events_of
 from dev.simulator.faults import Fault
-from dev.simulator.model import Message, Posted
+from dev.simulator.posting.events import envelope, events_of
 from dev.simulator.server import simulator_app
 from dev.simulator.settings import SimulatorSettings
 from dev.simulator.simulator import Simulator
+from dev.simulator.workspace.model import Message, Posted
 
 from surelane.calls import Connection
 from surelane.queue import Queue

@@ -15,10 +15,10 @@ from dev.simulator.control.inputs import (
     message_at,
     person_named,
 )
-from dev.simulator.delivery import Attempt, form_delivery
-from dev.simulator.model import JSON, Channel, Message, User
-from dev.simulator.payloads import action_payload, command_form, view_payload
+from dev.simulator.posting.delivery import Attempt, form_delivery
+from dev.simulator.posting.payloads import action_payload, command_form, view_payload
 from dev.simulator.simulator import Simulator
+from dev.simulator.workspace.model import JSON, Channel, Message, User
 
 
 async def command(request: web.Request) -> web.Response:

@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dev.simulator.model import JSON, Channel, Message, User
 from dev.simulator.simulator import Simulator
+from dev.simulator.workspace.model import JSON, Channel, Message, User
 
 SIMULATOR = web.AppKey("simulator", Simulator)
 

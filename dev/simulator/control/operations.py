@@ -9,12 +9,12 @@ from typing import Any
 from aiohttp import web
 
 from dev.simulator.control.inputs import SIMULATOR, RefusedError, body_of, channel_named
-from dev.simulator.delivery import delivery_json
 from dev.simulator.faults import Fault
-from dev.simulator.model import JSON, Change, Channel, Message
-from dev.simulator.shapes import channel_json, user_json
+from dev.simulator.posting.delivery import delivery_json
 from dev.simulator.simulator import Simulator
 from dev.simulator.webapi.dispatch import METHODS
+from dev.simulator.workspace.model import JSON, Change, Channel, Message
+from dev.simulator.workspace.shapes import channel_json, user_json
 
 SHOWN = 500
 """How many messages of a channel, and deliveries, a page starts with."""

@@ -18,11 +18,11 @@ from dev.simulator.control.inputs import (
     message_at,
     person_named,
 )
-from dev.simulator.delivery import Delivery, delivery_json
-from dev.simulator.events import mentions, rich_text
-from dev.simulator.model import Message
+from dev.simulator.posting.delivery import Delivery, delivery_json
+from dev.simulator.posting.events import mentions, rich_text
 from dev.simulator.simulator import Simulator
-from dev.simulator.typed import slack_text
+from dev.simulator.workspace.model import Message
+from dev.simulator.workspace.typed import slack_text
 
 
 async def say(request: web.Request) -> web.Response:

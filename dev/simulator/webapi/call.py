@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from dev.simulator.interactions import Interactions
-from dev.simulator.model import JSON, Channel, Message
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import JSON, Channel, Message
+from dev.simulator.workspace.workspace import Workspace
 
 MAX_LIMIT = 1000
 _TS = re.compile(r"\d{1,12}\.\d{1,6}")

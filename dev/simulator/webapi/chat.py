@@ -2,9 +2,7 @@
 
 import json
 
-from dev.simulator.events import new_id
-from dev.simulator.model import JSON, Channel, Message
-from dev.simulator.shapes import message_json
+from dev.simulator.posting.events import new_id
 from dev.simulator.webapi.call import (
     ApiError,
     Call,
@@ -15,6 +13,8 @@ from dev.simulator.webapi.call import (
     joined_channel,
     message_of,
 )
+from dev.simulator.workspace.model import JSON, Channel, Message
+from dev.simulator.workspace.shapes import message_json
 
 MAX_TEXT = 40_000
 MAX_MARKDOWN = 12_000

@@ -4,9 +4,9 @@ import base64
 from collections.abc import Callable
 from typing import TypeVar
 
-from dev.simulator.model import JSON, Channel, Message
-from dev.simulator.shapes import channel_json, message_json
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, channel_of, joined_channel
+from dev.simulator.workspace.model import JSON, Channel, Message
+from dev.simulator.workspace.shapes import channel_json, message_json
 
 DEFAULT_LIMIT = 100
 MAX_REPLIES = 1000

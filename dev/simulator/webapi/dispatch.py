@@ -10,9 +10,9 @@ from secrets import token_hex
 from aiohttp import web
 
 from dev.simulator.faults import Fault, Faults
-from dev.simulator.model import JSON
 from dev.simulator.webapi import chat, conversations, reactions, streams, surfaces, users
 from dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
+from dev.simulator.workspace.model import JSON
 from surelane_service.lifecycle import sleep_unless
 
 METHODS: dict[str, Method] = {

@@ -2,8 +2,6 @@
 
 import re
 
-from dev.simulator.model import JSON, Message
-from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import (
     ApiError,
     Call,
@@ -14,6 +12,8 @@ from dev.simulator.webapi.call import (
     joined_channel,
     message_of,
 )
+from dev.simulator.workspace.model import JSON, Message
+from dev.simulator.workspace.shapes import message_json
 
 _NAME = re.compile(r"[a-z0-9_+'-]{1,100}(::skin-tone-[2-6])?")
 MOST = 23

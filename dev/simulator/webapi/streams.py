@@ -1,9 +1,9 @@
 """``chat.startStream``, ``appendStream`` and ``stopStream``: messages that arrive in pieces."""
 
-from dev.simulator.model import JSON, Message
-from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
 from dev.simulator.webapi.chat import MAX_MARKDOWN, blocks_of, metadata_of, owned, thread_of
+from dev.simulator.workspace.model import JSON, Message
+from dev.simulator.workspace.shapes import message_json
 
 CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
 

@@ -1,9 +1,9 @@
 """``assistant.threads.*`` and ``views.*``: what an app shows beside messages."""
 
 from dev.simulator.interactions import View
-from dev.simulator.model import JSON
-from dev.simulator.payloads import opened_view
+from dev.simulator.posting.payloads import opened_view
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arguments, joined_channel
+from dev.simulator.workspace.model import JSON
 
 
 def set_status(call: Call, slack: Slack) -> JSON:

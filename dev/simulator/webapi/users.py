@@ -2,10 +2,10 @@
 
 import time
 
-from dev.simulator.model import JSON
-from dev.simulator.shapes import user_json
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack
 from dev.simulator.webapi.conversations import page_of
+from dev.simulator.workspace.model import JSON
+from dev.simulator.workspace.shapes import user_json
 
 
 def auth_test(_: Call, slack: Slack) -> JSON:

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from dev.simulator.model import Channel, User, by_id
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import Channel, User, by_id
+from dev.simulator.workspace.workspace import Workspace
 
 PEOPLE = (
     User("U0ADA00001", "ada", "Ada Byron"),

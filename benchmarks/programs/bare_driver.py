@@ -6,8 +6,8 @@ import sys
 import asyncpg
 import uvloop
 
-from benchmarks import tally
 from benchmarks.fill import KIND
+from benchmarks.programs import tally
 from surelane.calls import Connection
 
 CONNECTIONS = 2

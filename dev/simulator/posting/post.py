@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import aiohttp
 
-from dev.simulator.delivery import Attempt, Delivery
-from dev.simulator.signing import signed_headers
+from dev.simulator.posting.delivery import Attempt, Delivery
+from dev.simulator.posting.signing import signed_headers
 from surelane_service.settings import DEMO_SIGNING_SECRET
 
 USER_AGENT = "Slackbot 1.0 (+https://api.slack.com/robots)"

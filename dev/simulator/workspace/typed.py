@@ -2,7 +2,7 @@
 
 import re
 
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.workspace import Workspace
 
 _NAMED = re.compile(r"(?<![\w@#&;])([@#])([a-z0-9][a-z0-9_-]*)", re.IGNORECASE)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from dev.simulator.model import (
+from dev.simulator.workspace.model import (
     JSON,
     Change,
     Channel,

@@ -10,9 +10,10 @@ from functools import partial
 
 from dev.processes import Child
 
-from benchmarks import consumer, figures, ingest, ours
+from benchmarks import consumer, figures, ours
 from benchmarks.bench import Bench
 from benchmarks.fill import fill
+from benchmarks.measures import ingest
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
 
@@ -99,7 +100,7 @@ async def _collector() -> AsyncIterator[Collector]:
         collector.lines.append(line)
         ready.set()
 
-    command = (sys.executable, "-m", "benchmarks.collector", str(collector.port))
+    command = (sys.executable, "-m", "benchmarks.programs.collector", str(collector.port))
     child = await Child.start("collector", *command, on_line=read)
     try:
         await asyncio.wait_for(ready.wait(), STOP_WITHIN)

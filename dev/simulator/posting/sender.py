@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 
-from dev.simulator.delivery import Attempt, Delivery, State
 from dev.simulator.faults import Faults
-from dev.simulator.post import Post
+from dev.simulator.posting.delivery import Attempt, Delivery, State
+from dev.simulator.posting.post import Post
 
 KEPT = 2000
 HELD_AT_MOST = timedelta(seconds=5)

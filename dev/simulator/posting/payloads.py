@@ -2,11 +2,11 @@
 
 from secrets import token_hex
 
-from dev.simulator.events import new_id
 from dev.simulator.interactions import Interactions
-from dev.simulator.model import JSON, Channel, Message, User
-from dev.simulator.shapes import message_json
-from dev.simulator.workspace import Workspace
+from dev.simulator.posting.events import new_id
+from dev.simulator.workspace.model import JSON, Channel, Message, User
+from dev.simulator.workspace.shapes import message_json
+from dev.simulator.workspace.workspace import Workspace
 
 
 def command_form(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlencode
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 State = Literal["held", "sending", "retrying", "delivered", "failed"]
 

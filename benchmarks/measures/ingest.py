@@ -16,11 +16,11 @@ from dev.processes import Child
 
 from benchmarks import consumer, figures
 from benchmarks.bench import Bench, at_rest
-from benchmarks.ingest_load import SECRET
+from benchmarks.programs.ingest_load import SECRET
 from benchmarks.result import Bars, Result, Table, Verdict
 
 STORING, FORGETTING = "surelane ingest, 200 after the commit", "the same service, verifying without storing"
-MODULES = {FORGETTING: "benchmarks.ingest_without_storing", STORING: "surelane_ingest"}
+MODULES = {FORGETTING: "benchmarks.programs.ingest_without_storing", STORING: "surelane_ingest"}
 CONNECTIONS = 64
 WARMING = CONNECTIONS * 10
 """Requests before those that count: connections made, code and caches warm."""
@@ -150,7 +150,7 @@ async def _load(port: int, count: int, pace: int = 0) -> dict[str, Any]:
     """
     lines: list[str] = []
     arguments = (str(number) for number in (port, count, CONNECTIONS, pace))
-    command = (sys.executable, "-m", "benchmarks.ingest_load", *arguments)
+    command = (sys.executable, "-m", "benchmarks.programs.ingest_load", *arguments)
     child = await Child.start("load", *command, on_line=lines.append)
     try:
         if await child.wait() != 0:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dev.simulator.model import JSON, Channel, Message, User
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import JSON, Channel, Message, User
+from dev.simulator.workspace.workspace import Workspace
 
 
 def message_json(workspace: Workspace, message: Message, *, metadata: bool = False) -> JSON:

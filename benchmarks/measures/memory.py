@@ -5,8 +5,8 @@ import asyncio
 from benchmarks import consumer, figures
 from benchmarks.bench import Bench, at_rest
 from benchmarks.fill import fill
-from benchmarks.handlers import NAP
 from benchmarks.ours import CONCURRENCY
+from benchmarks.programs.handlers import NAP
 from benchmarks.result import Bars, Result, Table, Verdict
 
 IDLE_LIMIT = 80 * 2**20

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from html import unescape
 from secrets import choice
 
-from dev.simulator.model import JSON, Change, Channel, Deleted, Edited, Message, Posted, Reacted
-from dev.simulator.shapes import message_json, present
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import JSON, Change, Channel, Deleted, Edited, Message, Posted, Reacted
+from dev.simulator.workspace.shapes import message_json, present
+from dev.simulator.workspace.workspace import Workspace
 
 _MENTION = re.compile(r"<@([A-Z0-9]+)>")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from benchmarks import tally
+from benchmarks.programs import tally
 from surelane_worker import Context, Event, Handlers
 
 TIMED = "timed:"
