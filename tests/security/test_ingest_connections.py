@@ -17,7 +17,7 @@ from surelane_ingest.limits import MAX_FIELD, MAX_HEADERS, Refusals
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.wiring import running
 from surelane_service.settings import load_settings
-from surelane_service.telemetry.spans import Tracer
+from surelane_service.telemetry.tracer import Tracer
 from tests.databases import as_role
 from tests.processes import Service, free_port, service
 from tests.system.ingest_client import SECRET, Slack, mention, settings

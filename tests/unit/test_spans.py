@@ -22,7 +22,8 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from surelane.trace_context import span_context_of, traceparent_of
 from surelane_service.telemetry.redaction import RedactingExporter
 from surelane_service.telemetry.span_encoder import encode_spans
-from surelane_service.telemetry.spans import Shape, Span, Tracer, Value, running, trace_id_of
+from surelane_service.telemetry.spans import Shape, Span, Value, running, trace_id_of
+from surelane_service.telemetry.tracer import Tracer
 
 SHAPE = Shape("process mail", SpanKind.CONSUMER, {"messaging.system": "surelane", "surelane.batch": False})
 REMOTE = SpanContext(trace_id_of("Ev1"), 7, is_remote=True, trace_flags=TraceFlags(1))

@@ -23,7 +23,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanKind
 
 from surelane_service.telemetry.exporters import metric_exporter, span_exporter
-from surelane_service.telemetry.spans import Shape, Tracer, Value, running
+from surelane_service.telemetry.spans import Shape, Value, running
+from surelane_service.telemetry.tracer import Tracer
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 FLUSH = 5.0

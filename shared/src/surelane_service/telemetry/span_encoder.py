@@ -11,7 +11,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import SpanFlags, Status
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, SpanKind
 
-from surelane_service.telemetry.spans import Shape, Span, Tracer, put
+from surelane_service.telemetry.spans import Shape, Span, put
+from surelane_service.telemetry.tracer import Tracer
 
 KNOWN = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 REMOTE = KNOWN | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK

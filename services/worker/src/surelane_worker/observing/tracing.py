@@ -14,7 +14,8 @@ from surelane.events import Event
 from surelane.trace_context import span_context_of
 from surelane_service.engine import Settled
 from surelane_service.telemetry.setup import shape_of
-from surelane_service.telemetry.spans import Tracer, Value
+from surelane_service.telemetry.spans import Value
+from surelane_service.telemetry.tracer import Tracer
 
 MOST_LINKS = 128
 """Most links of a span, as many as the SDK keeps by default."""
