@@ -73,9 +73,9 @@ def table(subject: str, rounds: Mapping[str, Sequence[Drain]]) -> Table:
         subject,
         "events/s",
         "lowest…highest",
-        "CPU an event",
-        "WAL bytes an event",
-        "commits an event",
+        "CPU per event",
+        "WAL bytes per event",
+        "commits per event",
     )
     return Table(columns, [(name, *_figures(drains)) for name, drains in rounds.items()])
 

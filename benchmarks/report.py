@@ -49,8 +49,13 @@ def _processor() -> str:
 
 
 def paragraph(text: str) -> str:
-    """Wrap a text at 100 columns."""
-    return textwrap.fill(" ".join(text.split()), 100, break_long_words=False, break_on_hyphens=False)
+    """Join a text's lines and wrap it anew."""
+    return wrapped(" ".join(text.split()))
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Wrap a text at 100 columns; ``indent`` begins each line but the first."""
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def table_text(table: Table) -> str:
@@ -72,7 +77,7 @@ def write(directory: Path, name: str, result: Result, where: str) -> None:
         picture = f"{name}.svg" if number == 0 else f"{name}-{number + 1}.svg"
         plots.draw(plot, directory / picture)
         pictures.append(f"![{plot.title}]({picture})")
-    verdicts = "\n".join(f"- {verdict_text(verdict)}" for verdict in result.verdicts)
+    verdicts = "\n".join(wrapped(f"- {verdict_text(verdict)}", indent="  ") for verdict in result.verdicts)
     parts = (f"# {result.title}", paragraph(result.how), table_text(result.table), verdicts, *pictures, where)
     (directory / f"{name}.md").write_text("\n\n".join(part for part in parts if part) + "\n")
 

@@ -53,7 +53,7 @@ def _result(count: int, rounds: dict[str, list[Drain]]) -> Result:
                 share >= 0.5,
             ),
             Verdict(
-                "the worker takes at most 25 µs of CPU an event",
+                "the worker takes at most 25 µs of CPU per event",
                 figures.microseconds(cpu[WORKER]),
                 cpu[WORKER] <= CPU_LIMIT,
             ),

@@ -182,7 +182,15 @@ def _result(count: int, rounds: dict[str, list[Round]]) -> Result:
         """,
         table=Table(
             (
-                *("service", "requests/s", "of the rounds", "p50", "p99", "CPU a request", "events a commit"),
+                *(
+                    "service",
+                    "requests/s",
+                    "of the rounds",
+                    "p50",
+                    "p99",
+                    "CPU per request",
+                    "events per commit",
+                ),
                 *(f"p50 at {PACE:,}/s", f"p99 at {PACE:,}/s"),
             ),
             [_row(name, all_) for name, all_ in rounds.items()],

@@ -40,10 +40,12 @@ async def measure(bench: Bench) -> Result:
             include the duties that run once a minute. One named schedule exists and is not due.
         """,
         table=Table(
-            ("statement", "sent", "a poll interval"),
+            ("statement", "sent", "per poll interval"),
             [*rows, ("all", str(total), figures.ratio(total / intervals))],
         ),
-        verdicts=[Verdict("at most 1 a poll interval", figures.ratio(total / intervals), total <= intervals)],
+        verdicts=[
+            Verdict("at most 1 per poll interval", figures.ratio(total / intervals), total <= intervals)
+        ],
     )
 
 
