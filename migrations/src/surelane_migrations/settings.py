@@ -1,4 +1,4 @@
-"""The command's settings, from the environment alone."""
+"""Read the command's settings from the environment."""
 
 import re
 from datetime import timedelta
@@ -31,14 +31,14 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 
 class LockSettings(BaseSettings):
-    """How patiently a migration waits: for its database, and for its locks."""
+    """How long a migration waits for its database and its locks."""
 
     model_config = SettingsConfigDict(
         env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
     )
 
     attempts: int = Field(default=10, ge=1, validation_alias="SURELANE_MIGRATION_LOCK_ATTEMPTS")
-    """How often to ask for the advisory lock before giving up."""
+    """How many times to try the advisory lock."""
 
     delay: Duration = Field(default=timedelta(seconds=10), validation_alias="SURELANE_MIGRATION_LOCK_DELAY")
     """The pause between two attempts, outside any transaction."""
@@ -61,12 +61,12 @@ class LockSettings(BaseSettings):
 
 
 class DatabaseSettings(BaseSettings):
-    """Where the database is."""
+    """The database's address."""
 
     model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True)
 
     database_url: SecretStr = Field(validation_alias="DATABASE_URL")
-    """Any libpq URI, the Unix-socket form ``postgresql://user@/name?host=/dir`` included."""
+    """Any libpq URI, including the Unix-socket form ``postgresql://user@/name?host=/dir``."""
 
 
 def load_database_url() -> str:
@@ -88,7 +88,7 @@ def load_lock_settings() -> LockSettings:
     """Read the ``SURELANE_MIGRATION_LOCK_…`` settings.
 
     Raises:
-        SettingsError: naming each that cannot be used, and why.
+        SettingsError: a setting cannot be used; the message names each, with the reason.
     """
     try:
         return LockSettings()

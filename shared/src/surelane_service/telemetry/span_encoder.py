@@ -1,4 +1,4 @@
-"""Encode spans for OTLP: ours by their shapes, others by the SDK's encoder."""
+"""Encode spans for OTLP: our own by their shapes, others by the SDK's encoder."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _log = logging.getLogger("opentelemetry.exporter.surelane.encoder")
 
 
 def encode_spans(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Return a batch of ended spans, ours and others, as one request."""
+    """Encode a batch of ended spans, ours and others, as one request."""
     request = _encode_others([span for span in spans if not isinstance(span, Span)])
     own = [span for span in spans if isinstance(span, Span)]
     if own:
@@ -34,12 +34,12 @@ def encode_spans(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 
 
 def _encode_others(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Encode spans of the SDK's. One that protobuf cannot hold is left out: it must not cost the batch."""
+    """Encode the SDK's spans. Leave out a span that protobuf cannot hold, so that the others of the batch go out."""
     try:
         return encode_sdk_spans(spans)
     except (TypeError, ValueError) as error:
         if len(spans) == 1:
-            _log.warning("a span was not exported, as it cannot be encoded: %s", type(error).__name__)
+            _log.warning("a span was not exported, because it cannot be encoded: %s", type(error).__name__)
             return ExportTraceServiceRequest()
         request = ExportTraceServiceRequest()
         for span in spans:
@@ -49,7 +49,7 @@ def _encode_others(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 
 @cache
 def _envelope(tracer: Tracer) -> ExportTraceServiceRequest:
-    """Encode what is around a tracer's spans: its resource and its scope."""
+    """Encode the envelope of a tracer's spans: its resource and its scope."""
     request = encode_sdk_spans([Span(tracer, Shape("", SpanKind.INTERNAL, {}), INVALID_SPAN_CONTEXT)])
     del request.resource_spans[0].scope_spans[0].spans[:]
     return request

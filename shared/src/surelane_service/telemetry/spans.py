@@ -1,9 +1,9 @@
-"""Make spans that cost little, one for every event and every request.
+"""Make cheap spans, one for each event and each request.
 
 A span of OpenTelemetry's SDK takes 15 µs to make and 35 µs to encode; the worker handles an event in 20 µs. A span of
 ours takes a fifth of that, because spans of one sort share most of their content. Handlers and libraries see an
-ordinary span. The SDK's processors and exporters read it as a ``ReadableSpan``. Once a handler adds content of its
-own, the span goes on as one of the SDK's, with the same ids.
+ordinary span. The SDK's processors and exporters read it as a ``ReadableSpan``. When a handler adds content of its
+own, an SDK's span with the same ids takes its place.
 """
 
 import hashlib
@@ -29,19 +29,19 @@ Attributes = Mapping[str, AttributeValue]
 Value = str | bool | int | float
 VALUES = (str, bool, int, float)
 OWN = ("surelane.", "messaging.", "http.response.status_code", "url.path", "error.type")
-"""Prefixes of the attributes that we set ourselves: their values need no redaction."""
+"""Prefixes of our own attributes, whose values need no redaction."""
 
 
 def trace_id_of(key: str) -> int:
     """Return the id of an event's trace: the first 16 bytes of the SHA-256 of its key.
 
-    So anyone who has the key can open the trace.
+    So anyone with the key can open the trace.
     """
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "big")
 
 
 class Shape:
-    """The content that all spans of one sort share, encoded once."""
+    """The shared content of all spans of one sort, encoded once."""
 
     __slots__ = ("attributes", "kind", "message", "name")
 
@@ -56,7 +56,7 @@ class Shape:
 def put(message: Message, attributes: Mapping[str, Value]) -> None:
     """Add attributes to an encoded span.
 
-    Drop and count an attribute that protobuf cannot hold: a lone surrogate, or a number of more than 64 bits.
+    Drop and count an attribute that protobuf cannot hold, such as a lone surrogate or a number over 64 bits.
     """
     for name, value in attributes.items():
         count = len(message.attributes)
@@ -80,7 +80,7 @@ def _put(encoded: AnyValue, value: Value) -> None:
 
 
 class Span(trace.Span, ReadableSpan):
-    """One operation, from :meth:`Tracer.start` until :meth:`end`."""
+    """The span of one operation, from :meth:`Tracer.start` until :meth:`end`."""
 
     __slots__ = (
         "_full",
@@ -95,7 +95,7 @@ class Span(trace.Span, ReadableSpan):
         "tracer",
     )
 
-    def __init__(  # the SDK's own initializer would cost a microsecond: every property is defined below
+    def __init__(  # do not call the SDK's initializer, which takes a microsecond: every property is defined below
         self,
         tracer: "Tracer",
         shape: Shape,
@@ -117,15 +117,15 @@ class Span(trace.Span, ReadableSpan):
         self._full: trace.Span | None = None
 
     def get_span_context(self) -> SpanContext:
-        """Return its place in its trace."""
+        """Return the ids of the span and of its trace."""
         return self._its_context
 
     def is_recording(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the span still runs."""
         return not self.ended
 
     def end(self, end_time: int | None = None) -> None:
-        """End it, now or at a time in nanoseconds since 1970, and hand it on to be exported."""
+        """End the span, now or at a time in nanoseconds since 1970, and pass it on to the exporter."""
         if self.ended:
             return
         self.ended = end_time or time_ns()
@@ -135,7 +135,7 @@ class Span(trace.Span, ReadableSpan):
             self._full.end(self.ended)
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
-        """Set an attribute. The SDK bounds and checks those of a handler."""
+        """Set an attribute. The SDK bounds and checks the attributes of handlers."""
         if self._full is None and key.startswith(OWN) and isinstance(value, VALUES):
             if not self.ended:
                 self.said[key] = value
@@ -177,86 +177,86 @@ class Span(trace.Span, ReadableSpan):
         self.full().record_exception(exception, attributes, timestamp, escaped)
 
     def update_name(self, name: str) -> None:
-        """Rename it."""
+        """Rename the span."""
         self.full().update_name(name)
 
     def full(self) -> trace.Span:
-        """Return the SDK's span that this one goes on as; make it at the first call."""
+        """Return the SDK's span that takes this one's place. Make it at the first call."""
         if self._full is None:
             self._full = self.tracer.full(self)
         return self._full
 
-    # What processors and exporters read: the properties of ReadableSpan.
+    # The properties of ReadableSpan, which processors and exporters read.
 
     @property
     def name(self) -> str:
-        """The name of its sort."""
+        """The name, which all spans of its sort share."""
         return self.shape.name
 
     @property
     def context(self) -> SpanContext:
-        """Its place in its trace."""
+        """The ids of the span and of its trace."""
         return self._its_context
 
     @property
     def kind(self) -> SpanKind:
-        """The kind of its sort."""
+        """The kind, which all spans of its sort share."""
         return self.shape.kind
 
     @property
     def parent(self) -> SpanContext | None:
-        """The span that it is a child of."""
+        """The parent span."""
         return self._its_parent
 
     @property
     def start_time(self) -> int:
-        """Nanoseconds since 1970."""
+        """The start in nanoseconds since 1970."""
         return self.started
 
     @property
     def end_time(self) -> int | None:
-        """Nanoseconds since 1970; ``None`` until it ends."""
+        """The end in nanoseconds since 1970; ``None`` until it ends."""
         return self.ended or None
 
     @property
     def status(self) -> Status:
-        """Whether it failed."""
+        """Whether the operation failed."""
         return Status(StatusCode.ERROR if self.failed else StatusCode.UNSET)
 
     @property
     def attributes(self) -> Attributes:
-        """Those of its sort and its own."""
+        """The attributes of its sort, and its own."""
         return {**self.shape.attributes, **self.said}
 
     @property
     def events(self) -> Sequence[Event]:
-        """None: with an event it goes on as a span of the SDK's."""
+        """Always empty: :meth:`add_event` makes it a span of the SDK's."""
         return ()
 
     @property
     def links(self) -> Sequence[Link]:
-        """The spans of other traces that it belongs to as well."""
+        """The linked spans of other traces."""
         return tuple(Link(each, {}) for each in self.linked)
 
     @property
     def resource(self) -> Resource:
-        """The service."""
+        """The service that made the span."""
         return self.tracer.resource
 
     @property
     def instrumentation_scope(self) -> InstrumentationScope:
-        """This project."""
+        """The library that made the span."""
         return self.tracer.scope
 
     @property
     def dropped_attributes(self) -> int:
-        """None: limits are the SDK's."""
+        """Always 0: only the SDK's spans have limits."""
         return 0
 
     dropped_events = dropped_links = dropped_attributes
 
     def to_json(self, indent: int | None = 4) -> str:
-        """Return it as the SDK prints its own."""
+        """Return the span as JSON, as the SDK prints its own spans."""
         printed = ReadableSpan(
             name=self.name,
             context=self.context,
@@ -273,8 +273,8 @@ class Span(trace.Span, ReadableSpan):
         return str(printed.to_json(indent))
 
 
-class running:  # noqa: N801 - a block: a generator's costs more than the span
-    """Make a span the current one for the length of a block, then end it. An exception marks it as failed."""
+class running:  # noqa: N801 - used as a block; a generator would cost more than the span
+    """Make a span the current one for the length of a block, and end it there. An exception marks it as failed."""
 
     __slots__ = ("_span", "_token")
 
@@ -282,12 +282,12 @@ class running:  # noqa: N801 - a block: a generator's costs more than the span
         self._span = span
 
     def __enter__(self) -> trace.Span:
-        """Begin: handlers and libraries start their spans below this one."""
+        """Make the span current. Handlers and libraries start their spans below it."""
         self._token = attach(trace.set_span_in_context(self._span, OtelContext()))
         return self._span
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """End. The exception goes on."""
+        """End the span, and let an exception pass."""
         detach(self._token)
         if error is not None and issubclass(error, Exception):
             failed(self._span, error.__name__)
@@ -295,6 +295,6 @@ class running:  # noqa: N801 - a block: a generator's costs more than the span
 
 
 def failed(span: trace.Span, error: str) -> None:
-    """Mark a span as failed. ``error`` is a type or a short word: a message may quote what people wrote."""
+    """Mark a span as failed. ``error`` is a type or a short word, never a message, which may quote people."""
     span.set_attribute("error.type", error)
     span.set_status(Status(StatusCode.ERROR))

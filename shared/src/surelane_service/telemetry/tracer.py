@@ -17,11 +17,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 from surelane_service.telemetry.spans import Shape, Span, Value
 
 _chosen: ContextVar[SpanContext] = ContextVar("chosen")
-"""The ids of the SDK's span that is being made."""
+"""The ids for the SDK's span that is about to be made."""
 
 
 class _ChosenIds(IdGenerator):
-    """Hands the SDK the ids that a span has had since its start."""
+    """Give the SDK's span the ids that our span has had since its start."""
 
     def generate_span_id(self) -> int:
         return _chosen.get().span_id
@@ -34,7 +34,7 @@ class _ChosenIds(IdGenerator):
 
 
 class Tracer:
-    """Makes a service's spans."""
+    """Start a service's spans."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Tracer:
             provider: the SDK's provider that the service configured.
             processor: takes the ended spans.
             scope: the library that all spans name as their origin.
-            lean: ``False`` makes every span one of the SDK's from its start, which alone keep limits.
+            lean: ``False`` makes every span one of the SDK's from its start, because only those keep limits.
         """
         self._sampler = provider.sampler
         self._parents_decide = isinstance(provider.sampler, ParentBased)
@@ -59,7 +59,7 @@ class Tracer:
         self._lean = lean
         self.resource: Resource = provider.resource
         self.scope = scope
-        # Sampling is decided and ids are chosen when a span starts, before it becomes one of the SDK's.
+        # The sampler has decided and the ids are chosen before a span becomes one of the SDK's: do neither again.
         continued = TracerProvider(
             ALWAYS_ON, self.resource, shutdown_on_exit=False, id_generator=_ChosenIds()
         )
@@ -67,9 +67,9 @@ class Tracer:
         self._sdk = continued.get_tracer(scope.name, scope.version, scope.schema_url)
 
     def root(self, key: str) -> SpanContext:
-        """Return the remote parent of the first span of an event's trace: its trace id follows from ``key``.
+        """Return the remote parent of the first span of an event's trace. Its trace id follows from ``key``.
 
-        A parent decides the sampling of its children, so the sampler is asked here, as for a root span.
+        A parent decides the sampling of its children. So ask the sampler here, as for a root span.
         """
         digest = hashlib.sha256(key.encode()).digest()
         trace_id, span_id = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
@@ -87,14 +87,14 @@ class Tracer:
     ) -> trace.Span:
         """Start a span: a child of ``parent``, or the root of a trace of its own.
 
-        Record nothing below a parent that is not sampled: so traces stay whole, whichever sampler is set here.
+        Record nothing below a parent that is not sampled. So traces stay whole with any sampler.
 
         Args:
-            shape: the content it shares with others of its sort.
-            parent: the span that it is a child of.
-            links: spans of other traces that it belongs to as well.
-            attributes: the content of this one; the span keeps the dictionary and changes it.
-            started: nanoseconds since 1970; now, where not given.
+            shape: the content that it shares with other spans of its sort.
+            parent: the parent span.
+            links: spans of other traces to link to.
+            attributes: its own content. The span keeps the dictionary and changes it.
+            started: nanoseconds since 1970; now by default.
         """
         if parent is not None and not parent.trace_flags.sampled:
             return NonRecordingSpan(parent)
@@ -119,11 +119,11 @@ class Tracer:
         return self._sampler.should_sample(None, trace_id, name).decision is Decision.RECORD_AND_SAMPLE
 
     def export(self, span: Span) -> None:
-        """Hand an ended span to the processor."""
+        """Pass an ended span to the processor."""
         self._processor.on_end(span)
 
     def full(self, span: Span) -> trace.Span:
-        """Make the SDK's span that a span goes on as: with its ids and its content so far."""
+        """Make the SDK's span that takes a span's place, with its ids and its content so far."""
         context = OtelContext()
         if span.parent is not None:
             context = trace.set_span_in_context(NonRecordingSpan(span.parent), context)
