@@ -1,4 +1,4 @@
-"""What the queue says of delivered events, where a database is given; silence where none answers."""
+"""Read the status of delivered events from the queue, if there is a database."""
 
 import asyncio
 import time

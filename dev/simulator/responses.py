@@ -1,4 +1,4 @@
-"""``/response/{key}``: where an app answers a command or a button, five times in thirty minutes."""
+"""Serve ``/response/{key}``, the URL at which an app answers a command or a button."""
 
 import json
 
@@ -13,7 +13,7 @@ from dev.simulator.workspace.model import JSON
 
 
 async def respond(request: web.Request) -> web.Response:
-    """Post, replace or delete, as the body says; Slack answers plain ``ok``."""
+    """Post, replace or delete a message, as the body says. Answer plain ``ok``, as Slack does."""
     simulator = request.app[SIMULATOR]
     body = await _body(request)
     if body is None:

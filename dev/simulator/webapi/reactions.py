@@ -1,4 +1,4 @@
-"""``reactions.*``."""
+"""Serve ``reactions.*``."""
 
 import re
 
@@ -31,7 +31,7 @@ def add(call: Call, slack: Slack) -> JSON:
 
 
 def remove(call: Call, slack: Slack) -> JSON:
-    """Take the bot's reaction away."""
+    """Remove the bot's reaction."""
     message = _item(call, slack)
     if not slack.workspace.unreact(message, slack.workspace.bot.id, _name(call)):
         raise ApiError("no_reaction")
@@ -39,7 +39,7 @@ def remove(call: Call, slack: Slack) -> JSON:
 
 
 def get(call: Call, slack: Slack) -> JSON:
-    """The message with its reactions."""
+    """Return the message with its reactions."""
     if not (call.text("channel") and call.text("timestamp")):
         raise ApiError("no_item_specified")
     channel = channel_of(call, slack)

@@ -1,4 +1,4 @@
-"""What a person types, in Slack's own notation, and back."""
+"""Convert typed text to Slack's notation."""
 
 import re
 
