@@ -1,4 +1,4 @@
-"""Results as Markdown and SVG, with what they were measured on."""
+"""Write results as Markdown and SVG, with the machine, versions and settings."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "m
 
 
 async def circumstances(server: Server) -> str:
-    """The machine, versions and settings, as a Markdown paragraph."""
+    """Describe the machine, versions and settings in a Markdown paragraph."""
     async with connected(server.admin) as connection:
         postgres = await connection.fetchval("show server_version")
         settings = [f"{name}={await connection.fetchval(f'show {name}')}" for name in SHOWN]
@@ -31,7 +31,7 @@ async def circumstances(server: Server) -> str:
 
 
 def _node() -> str:
-    """For the peer that runs on it."""
+    """Return Node's version, for the peer that needs it."""
     node = shutil.which("node")
     if not node:
         return ""
@@ -59,13 +59,13 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def table_text(table: Table) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     rules = ["---"] + ["---:"] * (len(table.columns) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (table.columns, rules, *table.rows))
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A target, and whether it is met."""
+    """Format a target and whether it is met."""
     return f"{'met' if verdict.met else '**missed**'}: {verdict.target}: {verdict.measured}"
 
 
@@ -83,7 +83,7 @@ def write(directory: Path, name: str, result: Result, where: str) -> None:
 
 
 def summary(results: dict[str, Result]) -> str:
-    """All targets as one Markdown table."""
+    """Format all targets as one Markdown table."""
     rows = [
         (f"[{result.title}]({name}.md)", verdict.target, verdict.measured, "yes" if verdict.met else "**no**")
         for name, result in results.items()

@@ -11,7 +11,7 @@ from benchmarks.result import Bars, Result, Verdict
 
 WORKER, BARE = "surelane worker", "its SQL driven bare"
 CPU_LIMIT = 25e-6
-"""CPU seconds of the worker an event."""
+"""CPU seconds of the worker per event."""
 
 
 async def measure(bench: Bench) -> Result:

@@ -13,12 +13,12 @@ from benchmarks.peers.registry import Peer, Tuning, at_hand
 from benchmarks.result import Bars, Result, Verdict
 
 TRIAL = 20_000
-"""Events of a trial; a slow peer's share of them."""
+"""Events of a trial. A slow peer gets its share of them."""
 OURS, KEYED = "surelane", "surelane, events with a natural key"
 
 
 async def measure(bench: Bench) -> Result:
-    """Find each peer's fastest tuning, then drain each queue once a round, in turn."""
+    """Find each peer's fastest tuning, then drain each queue once per round, in turn."""
     peers, missing = await at_hand()
     tunings = {peer: tuning for peer in peers if (tuning := await _fastest(bench, peer)) is not None}
     missing |= {peer.name: "it did not finish a trial" for peer in peers if peer not in tunings}
@@ -55,7 +55,7 @@ async def _fastest(bench: Bench, peer: Peer) -> Tuning | None:
 
 
 async def _finished(bench: Bench, peer: Peer, tuning: Tuning, count: int) -> Drain | None:
-    """Run a peer's drain; print a line and return ``None`` if it did not complete all its jobs."""
+    """Run a peer's drain. If it did not complete all its jobs, print a line and return ``None``."""
     try:
         return await _peer(bench, peer, tuning, count)
     except RuntimeError as error:

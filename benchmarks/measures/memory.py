@@ -1,4 +1,4 @@
-"""Memory: whether what a worker holds depends on what waits."""
+"""Measure whether a worker's memory depends on the backlog."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from benchmarks.result import Bars, Result, Table, Verdict
 
 IDLE_LIMIT = 80 * 2**20
 TOLERANCE = 0.05
-"""Two runs of the same worker differ by less."""
+"""The most by which two runs of the same worker differ."""
 
 
 async def measure(bench: Bench) -> Result:

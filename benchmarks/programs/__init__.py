@@ -1,1 +1,1 @@
-"""Run beside the measured server as processes of their own: load, receivers, handlers, and their reports."""
+"""Run as processes of their own in a benchmark: load, a collector, handlers, and their reports."""
