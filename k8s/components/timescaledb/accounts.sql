@@ -13,8 +13,8 @@ create role agent_ingest nologin;
 create role agent_worker nologin;
 create role agent_operator nologin;
 grant agent_ingest, agent_worker, agent_operator to surelane with admin option;
--- Functions of the owner can then name the session that holds back vacuum, with its state and start.
--- They show nothing else of other sessions.
+-- Functions of the owner can then name the session that holds back vacuum, with its state and
+-- start. They show nothing else of other sessions.
 grant pg_read_all_stats to surelane;
 
 create role surelane_ingest login password :'ingest_password';

@@ -41,7 +41,7 @@ with schema as
   left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
   where attnum > 0 and not attisdropped and relkind in ('r', 'p', 'c')
   union all
-  -- PostgreSQL 18 stores not-null constraints as rows. The columns' lines have them on every version.
+  -- PostgreSQL 18 stores not-null constraints as rows. Columns' lines have them on each version.
   select format('constraint %s on %s %s', conname, relname, pg_catalog.pg_get_constraintdef(c.oid))
   from relation r join pg_catalog.pg_constraint c on c.conrelid = r.oid where contype <> 'n'
   union all
