@@ -93,9 +93,7 @@ async def _send(url: str, text: str, said: JSON, timeout: float | None) -> None:
         for event in answer["events"]:
             print(event["id"])
         if not answer["events"]:
-            raise SurelaneError(
-                "the message was written, but makes no event that the app is subscribed to"
-            )
+            raise SurelaneError("the message was written, but makes no event that the app is subscribed to")
         if timeout is not None:
             reply = await client.reply(answer["message"], timeout)
             print(reply["text"])
