@@ -1,7 +1,7 @@
 """Measure the effect of a long-running transaction elsewhere on the queue.
 
-Vacuum then removes no dead row. They collect at the head of the queue, where claims would walk over them without
-cursors.
+Vacuum then removes no dead rows, so they collect at the head of the queue. Without cursors, claims would walk over
+them.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Install, fill and run graphile-worker, a program for Node that npm installs on demand.
 
-Its performance page has the preset of its highest rate: 24 concurrent jobs on a pool of 25 connections, a local
-queue that fetches 500 jobs at once, and completions in batches. Finished jobs are deleted, as by default.
+Its performance page has the preset of its highest rate: 24 concurrent jobs on a pool of 25 connections. A local queue
+fetches 500 jobs at once, and completions go in batches. Finished jobs are deleted, as by default.
 """
 
 import asyncio

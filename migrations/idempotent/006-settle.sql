@@ -298,7 +298,7 @@ $$;
 
 -- Settle a batch of outcomes under the fence of the claims' numbers. One item delays no other. The
 -- answers by place: done; stale, if the claim no longer stands; busy, if another transaction has
--- locked a row that the settle needs, or the batch met a refused outcome: send the item again.
+-- locked a row that the settle needs, or this item's outcome was refused: send the item again.
 -- _outcomes, each with its argument in _arguments (null: all complete):
 --   complete  the result, or null
 --   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text}

@@ -8,7 +8,7 @@ _NAMED = re.compile(r"(?<![\w@#&;])([@#])([a-z0-9][a-z0-9_-]*)", re.IGNORECASE)
 
 
 def slack_text(workspace: Workspace, typed: str) -> str:
-    """Escape ``&``, ``<`` and ``>``, and make mentions of ``@name`` and ``#name`` where they exist."""
+    """Escape ``&``, ``<`` and ``>``. Turn ``@name`` and ``#name`` of known users and channels into mentions."""
 
     def mention(match: re.Match[str]) -> str:
         sign, name = match.groups()

@@ -46,17 +46,17 @@ class LockSettings(BaseSettings):
     timeout: Duration = Field(
         default=timedelta(seconds=5), validation_alias="SURELANE_MIGRATION_LOCK_TIMEOUT"
     )
-    """How long a statement may wait for a table's lock, in scripts too: while an ``alter table`` waits for a
-    long query, everybody else waits for the ``alter table``."""
+    """The longest time that a statement, also of a script, may wait for a table's lock. While an ``alter table``
+    waits for a long query, all other sessions wait for the ``alter table``."""
 
     connect: Duration = Field(
         default=timedelta(minutes=2), validation_alias="SURELANE_MIGRATION_CONNECT_TIMEOUT"
     )
-    """How long to wait for a database that is not there yet: deployments start it and the migration at once."""
+    """How long to wait for a database that is not there yet, because deployments start both at once."""
 
     @property
     def timeout_ms(self) -> int:
-        """``timeout`` as PostgreSQL's ``lock_timeout`` counts, where 0 would be no limit."""
+        """Return ``timeout`` in milliseconds for ``lock_timeout``, at least 1, because 0 means no limit."""
         return max(1, round(self.timeout.total_seconds() * 1000))
 
 
