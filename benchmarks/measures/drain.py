@@ -104,7 +104,7 @@ def _result(
         how=_how(bench, tunings, missing),
         table=ours.table("queue", rounds),
         verdicts=[
-            _twice(rates, "peer that keeps what ended, as we do", keeping),
+            _twice(rates, "peer that keeps ended jobs, as we do", keeping),
             _twice(rates, "peer of all", fastest),
         ],
         plots=[Bars("Drain of a full queue, one worker process", "events/s", rates)],
@@ -126,7 +126,7 @@ def _how(bench: Bench, tunings: dict[Peer, Tuning], missing: dict[str, str]) -> 
     left_out = "".join(f" {name} is left out: {reason}." for name, reason in missing.items())
     return f"""
         One worker process empties a queue of {count:,} events of 400 bytes; its handler does nothing.
-        Our events all end in history; a peer keeps or deletes its finished jobs as is its default.
+        Our ended events all stay in history. A peer keeps or deletes its finished jobs, as by default.
         The figures are medians of {bench.rounds} rounds, the queues in turn, each in a fresh database
         after a checkpoint. The rate counts from the first claim to the last completion by the
         database's clock. Surelane is the service as shipped, SURELANE_CONCURRENCY={CONCURRENCY}. Each
