@@ -4,13 +4,14 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import asyncpg
 import pytest
 from hypothesis import settings
 
 from surelane.calls import Connection
-from tests.databases import Server, migrated_template, running_server
+from tests.databases import Databases, Server, migrated_template, running_server
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -49,17 +50,24 @@ async def empty_database(server: Server) -> AsyncIterator[str]:
         yield server.uri(name)
 
 
+@pytest.fixture(scope="session")
+async def databases(server: Server, template: str) -> AsyncIterator[Databases]:
+    """Migrated databases, each lent to one test at a time."""
+    async with aclosing(Databases(server, template)) as kept:
+        yield kept
+
+
 @pytest.fixture
-async def database(server: Server, template: str) -> AsyncIterator[str]:
+async def database(server: Server, databases: Databases) -> AsyncIterator[str]:
     """The URI of a migrated database, as its owner ``surelane``."""
-    async with server.fresh(template) as name:
+    async with databases.lent() as name:
         yield server.uri(name)
 
 
 @pytest.fixture(scope="module")
-async def shared_database(server: Server, template: str) -> AsyncIterator[str]:
+async def shared_database(server: Server, databases: Databases) -> AsyncIterator[str]:
     """The URI of a migrated database that the tests of a module share, and empty where they must."""
-    async with server.fresh(template) as name:
+    async with databases.lent() as name:
         yield server.uri(name)
 
 
