@@ -1,10 +1,12 @@
 """Fixtures for every test: a server a session, a fresh database a test."""
 
+import os
 import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -12,6 +14,19 @@ from hypothesis import settings
 
 from surelane.calls import Connection
 from tests.databases import Databases, Server, migrated_template, running_server
+
+
+MEMORY = Path("/dev/shm")
+ENOUGH = 2 * 2**30
+"""Bytes: more than the servers of a run write."""
+
+
+def memory_is_free() -> bool:
+    """Whether files that only tests need can be kept in memory: there a database is copied in a tenth of the time."""
+    if not os.access(MEMORY, os.W_OK):
+        return False
+    status = os.statvfs(MEMORY)
+    return status.f_bavail * status.f_frsize >= ENOUGH and not status.f_flag & os.ST_NOEXEC
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -22,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     run's own: each run of pytest that starts closes the one they share by default to other users, and PostgreSQL
     servers of a running one, which are another user where pytest is root, then lose their data directories.
     """
+    if "TMPDIR" not in os.environ and memory_is_free():
+        os.environ["TMPDIR"], tempfile.tempdir = str(MEMORY), None
     if not config.option.basetemp and not hasattr(config, "workerinput"):
         config.option.basetemp = tempfile.mkdtemp(prefix="surelane-pytest-")
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))

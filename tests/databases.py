@@ -27,7 +27,13 @@ os.environ.setdefault(
 )  # we remove our containers; its image may be out of reach
 
 IMAGE = "timescale/timescaledb:2.19.3-pg17"
-UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "5s"}
+UNSAFE = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "256MB",
+    "autovacuum_naptime": "5s",
+}
 """Nobody needs a test's data after a crash, and waiting for disks is most of a test's time."""
 
 CRASHABLE = {"fsync": "off"}
@@ -129,7 +135,7 @@ class Server:
     async def fresh(self, template: str = "template0") -> AsyncIterator[str]:
         """A database copied from ``template``; yields its name, drops it with its sessions at the end."""
         name = f"surelane_test_{secrets.token_hex(6)}"
-        await self.execute(f"create database {name} owner {OWNER} template {template}")
+        await self.execute(f"create database {name} owner {OWNER} template {template} strategy file_copy")
         try:
             yield name
         finally:
@@ -254,6 +260,7 @@ async def _container() -> AsyncIterator[str]:
     container = PostgresContainer(
         IMAGE, username="postgres", password=secrets.token_hex(8), dbname="postgres", driver=None
     )
+    container.with_tmpfs_mount("/var/lib/postgresql/data")
     with container.with_command(["postgres", *settings]) as running:
         yield running.get_connection_url()
 
