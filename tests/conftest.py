@@ -15,7 +15,6 @@ from hypothesis import settings
 from surelane.calls import Connection
 from tests.databases import Databases, Server, migrated_template, running_server
 
-
 MEMORY = Path("/dev/shm")
 ENOUGH = 2 * 2**30
 """Bytes: more than the servers of a run write."""
