@@ -5,10 +5,8 @@ where a Docker engine answers, else the embedded PostgreSQL. ``SURELANE_TEST_SER
 ``embedded``) forces one of the last two.
 """
 
-import asyncio
 import os
 import secrets
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,23 +19,101 @@ import pytest
 from dev.accounts import OWNER, create_roles, uri_of
 from dev.postgres import embedded
 
+from surelane.calls import Connection
+from tests import forked
+
 os.environ.setdefault(
     "TESTCONTAINERS_RYUK_DISABLED", "true"
 )  # we remove our containers; its image may be out of reach
 
 IMAGE = "timescale/timescaledb:2.19.3-pg17"
-UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "5s"}
+UNSAFE = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "256MB",
+    "autovacuum_naptime": "5s",
+}
 """Nobody needs a test's data after a crash, and waiting for disks is most of a test's time."""
 
 CRASHABLE = {"fsync": "off"}
 """For servers that a test kills: the kernel still has what they wrote, so they need not wait for the disk."""
+
+QUICK_LOGIN = "scram_iterations"
+"""Each test logs in a few times; the usual number takes the two sides ten milliseconds a login."""
 
 CONTAINER_SETTINGS = {
     **UNSAFE,
     "max_connections": "200",
     "shared_buffers": "128MB",
     "timescaledb.max_background_workers": "0",
+    QUICK_LOGIN: "1",
 }
+
+
+_CATALOGUES = {
+    "pg_attribute": "attrelid in (select oid from ours)",
+    "pg_constraint": "conrelid in (select oid from ours)",
+    "pg_index": "indrelid in (select oid from ours)",
+    "pg_trigger": "tgrelid in (select oid from ours)",
+    "pg_rewrite": "ev_class in (select oid from ours)",
+    "pg_proc": "pronamespace in (select oid from schemas)",
+    "pg_type": "typnamespace in (select oid from schemas)",
+    "pg_namespace": "true",
+    "pg_extension": "true",
+    "pg_default_acl": "true",
+    "pg_event_trigger": "true",
+    "agent.version": "true",
+    "agent.migration": "true",
+}
+
+_KEPT = " ".join(
+    [
+        "with schemas as (select oid from pg_namespace where nspname in ('agent', 'public')),",
+        "ours as (select * from pg_class where relnamespace in (select oid from schemas))",
+        "select concat_ws(',', (select string_agg(concat(relname, relkind, relowner, relacl, reloptions), ' '",
+        "order by oid) from ours),",
+        "(select concat(datacl, datconnlimit) from pg_database where datname = current_database()),",
+        "(select count(*) from pg_db_role_setting),",
+        ", ".join(
+            f"(select concat(count(*), ' ', sum(xmin::text::int8)) from {table} where {condition})"
+            for table, condition in _CATALOGUES.items()
+        ),
+        ")",
+    ]
+)
+"""What tells whether a schema, its functions, rights and settings are still those of the migrations.
+
+Each change of a catalogue's row is written by another transaction; a copied database has the same ones.
+"""
+
+_END_SESSIONS = """
+do $$
+begin
+    loop
+        perform pg_stat_clear_snapshot();
+        perform pg_terminate_backend(pid) from pg_stat_activity
+            where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid();
+        exit when not found;
+        perform pg_sleep(0.005);
+    end loop;
+end $$
+"""
+
+_EMPTY = """
+set session_replication_role = replica;
+do $$
+declare _table regclass;
+begin
+    for _table in select oid from pg_class where relnamespace = 'agent'::regnamespace and relkind in ('r', 'p')
+        and relname not in ('version', 'migration') loop
+        execute format('delete from %s', _table);
+    end loop;
+    insert into agent.measurement default values;
+    perform setval(oid::regclass, 1, false) from pg_class
+        where relnamespace = 'agent'::regnamespace and relkind = 'S';
+end $$
+"""
 
 
 @dataclass(frozen=True)
@@ -63,11 +139,64 @@ class Server:
     async def fresh(self, template: str = "template0") -> AsyncIterator[str]:
         """A database copied from ``template``; yields its name, drops it with its sessions at the end."""
         name = f"surelane_test_{secrets.token_hex(6)}"
-        await self.execute(f"create database {name} owner {OWNER} template {template}")
+        await self.execute(f"create database {name} owner {OWNER} template {template} strategy file_copy")
         try:
             yield name
         finally:
             await self.execute(f"drop database if exists {name} with (force)")
+
+
+class Databases:
+    """Migrated databases that tests use one after another: making one takes ten times as long as emptying one.
+
+    Nothing of a test reaches the next one. Its sessions end, the rows are the migrations' again, and sequences begin
+    again. A database whose schema, rights or settings changed is dropped.
+    """
+
+    def __init__(self, server: Server, template: str) -> None:
+        self._server = server
+        self._template = template
+        self._kept = ""
+        self._idle: list[tuple[AsyncExitStack, str]] = []
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[str]:
+        """A database as the migrations left it; yields its name."""
+        stack, name = self._idle.pop() if self._idle else await self._made()
+        yield name
+        if await self._emptied(name):
+            self._idle.append((stack, name))
+        else:
+            await stack.aclose()
+
+    async def aclose(self) -> None:
+        """Drops them."""
+        for stack, _ in self._idle:
+            await stack.aclose()
+
+    async def _made(self) -> tuple[AsyncExitStack, str]:
+        stack = AsyncExitStack()
+        name = await stack.enter_async_context(self._server.fresh(self._template))
+        if not self._kept:
+            async with self._administered(name) as admin:
+                self._kept = await admin.fetchval(_KEPT)
+        return stack, name
+
+    async def _emptied(self, name: str) -> bool:
+        async with self._administered(name) as admin:
+            await admin.execute(_END_SESSIONS)
+            if await admin.fetchval(_KEPT) != self._kept:
+                return False
+            await admin.execute(_EMPTY)
+        return True
+
+    @asynccontextmanager
+    async def _administered(self, name: str) -> AsyncIterator[Connection]:
+        admin = await asyncpg.connect(self._server.admin, database=name)
+        try:
+            yield admin
+        finally:
+            await admin.close()
 
 
 def as_role(uri: str, role: str) -> str:
@@ -135,6 +264,8 @@ async def _container() -> AsyncIterator[str]:
     container = PostgresContainer(
         IMAGE, username="postgres", password=secrets.token_hex(8), dbname="postgres", driver=None
     )
+    container.with_tmpfs_mount("/var/lib/postgresql/data")
+    container.with_env("POSTGRES_INITDB_ARGS", f"-c {QUICK_LOGIN}={CONTAINER_SETTINGS[QUICK_LOGIN]}")
     with container.with_command(["postgres", *settings]) as running:
         yield running.get_connection_url()
 
@@ -157,12 +288,7 @@ async def migrate(uri: str) -> None:
     Raises:
         AssertionError: it failed; the message is its output.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "surelane_migrations", "apply"),
-        env={**os.environ, "DATABASE_URL": uri},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    process = await forked.start("surelane_migrations", "apply", env={**os.environ, "DATABASE_URL": uri})
     output, _ = await process.communicate()
     assert process.returncode == 0, (
         f"the migrations failed with code {process.returncode}:\n{output.decode()}"

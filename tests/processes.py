@@ -14,6 +14,8 @@ from itertools import cycle
 import aiohttp
 from dev.processes import Child
 
+from tests import forked
+
 _FIRST, _LAST, _SHARES = 20_000, 30_000, 50
 
 
@@ -74,6 +76,7 @@ async def service(
     ready_within: float = 60,
     ends_within: float = 60,
     exit_code: int = 0,
+    imported: bool = True,
 ) -> AsyncIterator[Service]:
     """Runs ``python -m module`` on free ports until the block ends, then checks how it exits after SIGTERM.
 
@@ -86,6 +89,7 @@ async def service(
         ready_within: seconds it may take to get ready.
         ends_within: seconds it may take to exit after SIGTERM.
         exit_code: what it must exit with.
+        imported: begin with the modules imported; else with a new interpreter, as in production.
     """
     port, private_port = free_port(), free_port()
     ports = {
@@ -99,9 +103,11 @@ async def service(
         output.append(line)
         print(f"{module}  {line}")  # noqa: T201 - pytest shows it with a failing test
 
-    child = await Child.start(
-        module, sys.executable, "-m", module, on_line=show, env={**clean_environment(), **ports, **env}
-    )
+    environment = {**clean_environment(), **ports, **env}
+    if imported:
+        child = Child(module, await forked.start(module, env=environment), show, signal.SIGKILL)
+    else:
+        child = await Child.start(module, sys.executable, "-m", module, on_line=show, env=environment)
     running = Service(port, private_port, child, output)
     try:
         if ready:

@@ -23,8 +23,9 @@ OURS = {*EXTRAS, "surelane_ingest", "surelane_worker", "surelane_migrations"}
 def providers() -> dict[str, str]:
     """The distribution that each installed module comes from, by its whole name: namespaces are shared by many."""
     return {
-        re.sub(r"(/__init__)?\.(py|[\w-]+\.so)$", "", str(file)).replace("/", "."): distribution.name
+        re.sub(r"(/__init__)?\.(py|[\w-]+\.so)$", "", str(file)).replace("/", "."): name
         for distribution in importlib.metadata.distributions()
+        for name in [distribution.name]  # each look at it parses the metadata
         for file in distribution.files or ()
         if file.suffix in {".py", ".so"}
     }

@@ -1,7 +1,6 @@
 """What the migration tests share: small script directories, the command as a process, a database's state."""
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,6 +17,7 @@ from surelane_migrations.runner import Migration
 from surelane_migrations.settings import LockSettings
 from surelane_migrations.verify import describe_schema
 from surelane_migrations.version import RELEASE, Version
+from tests import forked
 from tests.processes import clean_environment
 
 FIRST = RELEASE
@@ -109,12 +109,8 @@ class Finished:
 
 async def start(dsn: str, *arguments: str | Path, **settings: str) -> asyncio.subprocess.Process:
     """Starts ``python -m surelane_migrations``."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "surelane_migrations", *arguments),
-        env={**clean_environment(), "DATABASE_URL": dsn, **QUICK, **settings},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    env = {**clean_environment(), "DATABASE_URL": dsn, **QUICK, **settings}
+    return await forked.start("surelane_migrations", *map(str, arguments), env=env, stderr=True)
 
 
 async def finish(process: asyncio.subprocess.Process) -> Finished:
