@@ -1,4 +1,4 @@
-"""The harness itself: fresh databases, owned by a role that is no superuser."""
+"""Tests get fresh databases, owned by a role that is no superuser."""
 
 import asyncpg
 

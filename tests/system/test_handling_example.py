@@ -19,7 +19,7 @@ async def slack(database: str, connection: Connection) -> AsyncIterator[Stand]:
         slack_stand(connection) as stand,
         worker(
             database,
-            imported=False,  # PYTHONPATH is for a new interpreter
+            imported=False,  # a new interpreter reads PYTHONPATH
             SURELANE_HANDLERS="team_bot:handlers",
             SLACK_API_URL=stand.api,
             PYTHONPATH=str(TEAM),

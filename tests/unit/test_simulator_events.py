@@ -1,4 +1,4 @@
-"""Which events a change makes, and what they look like."""
+"""Changes of the workspace make the events that Slack would send."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ ADA, GRACE = "U0ADA00001", "U0GRACE001"
 
 
 class Heard:
-    """A workspace, and the inner events that its changes make."""
+    """A workspace, and the inner events of its changes."""
 
     def __init__(self, subscriptions: frozenset[str] = ALL) -> None:
         self.workspace: Workspace = demo_workspace()

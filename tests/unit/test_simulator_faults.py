@@ -1,4 +1,4 @@
-"""Faults, short-lived keys, signatures and settings."""
+"""The simulator's faults, short-lived keys, signatures and settings work as documented."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The methods of the Web API, called without HTTP."""
+"""The simulated Web API's methods work without HTTP."""
 
 from contextlib import suppress
 

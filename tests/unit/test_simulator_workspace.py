@@ -1,4 +1,4 @@
-"""The workspace in memory: times, threads, reactions, statuses."""
+"""The workspace in memory keeps times, threads, reactions and statuses."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Our spans are to handlers, processors and exporters what the SDK's would be."""
+"""Our spans look like the SDK's to handlers, processors and exporters."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ UNSAMPLED = SpanContext(trace_id_of("Ev1"), 9, is_remote=True, trace_flags=Trace
 
 
 class Traced:
-    """A tracer, and what it exported."""
+    """A tracer and its exported spans."""
 
     def __init__(self, sampler: Sampler | None = None, *, lean: bool = True) -> None:
         self.memory = InMemorySpanExporter()
@@ -43,11 +43,11 @@ class Traced:
         self.tracer = Tracer(self.provider, processor, scope, lean=lean)
 
     def encoded(self) -> ExportTraceServiceRequest:
-        """What was exported, as a collector gets it."""
+        """Return the exported spans as a collector gets them."""
         return encode_spans(self.memory.get_finished_spans())
 
     def messages(self) -> list[trace_pb2.Span]:
-        """The spans alone."""
+        """Return the messages of the spans alone."""
         return [
             span
             for resource in self.encoded().resource_spans
