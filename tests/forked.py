@@ -54,7 +54,7 @@ class Forked(asyncio.subprocess.Process):
         assert code is not None
         return code
 
-    async def communicate(self, input: bytes | None = None) -> tuple[bytes, bytes]:  # noqa: A002 - asyncio's name
+    async def communicate(self, input: object = None) -> tuple[bytes, bytes]:  # noqa: A002 - asyncio's name
         assert input is None
         outputs = [stream.read() for stream in (self.stdout, self.stderr) if stream]
         first, *second = await asyncio.gather(*outputs)

@@ -7,7 +7,7 @@ import pytest
 
 from surelane_service.lifecycle import EXIT_SETTINGS
 from tests import forked
-from tests.processes import clean_environment
+from tests.processes import clean_environment, service
 from tests.system.worker import environment, worker
 
 
@@ -31,7 +31,8 @@ async def test_settings_that_cannot_be_used_are_named(settings: dict[str, str], 
 
 
 async def test_ready_worker_says_so_and_lives_without_a_database(database: str) -> None:
-    async with worker(database, imported=False) as running, aiohttp.ClientSession() as session:
+    started = service("surelane_worker", environment(database), imported=False)
+    async with started as running, aiohttp.ClientSession() as session:
         for path in ("/livez", "/readyz"):
             async with session.get(running.private_url + path) as response:
                 assert response.status == 200

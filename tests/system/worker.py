@@ -25,11 +25,9 @@ def environment(database: str, **settings: str) -> dict[str, str]:
     }
 
 
-def worker(
-    database: str, ready: str = "/readyz", *, imported: bool = True, **settings: str
-) -> AbstractAsyncContextManager[Service]:
+def worker(database: str, ready: str = "/readyz", **settings: str) -> AbstractAsyncContextManager[Service]:
     """Run a worker process. Stop it by SIGTERM at the end of the block."""
-    return service("surelane_worker", environment(database, **settings), ready=ready, imported=imported)
+    return service("surelane_worker", environment(database, **settings), ready=ready)
 
 
 async def enqueue(
