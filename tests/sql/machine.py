@@ -257,7 +257,7 @@ class Machine(RuleBasedStateMachine):
         how=st.sampled_from(["claim", "single", "complete", "fail", "release", "snooze", "extend"]),
     )
     def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
-        """An open transaction that has entered a group changes nothing until it commits."""
+        """Do a step beside an open transaction that has entered a group, which changes nothing before its commit."""
         if how not in ("claim", "single") and not self.standing():
             self.claim_something(
                 "all"

@@ -119,7 +119,7 @@ class Model:
             ):
                 self.elect(group)
 
-    # What events go through
+    # The steps of events
 
     def add(self, event: Event) -> None:
         self.live[event.id] = event

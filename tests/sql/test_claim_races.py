@@ -112,8 +112,10 @@ async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, 
 
 
 async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[Row]:
-    """Claims as workers do: again after a deadlock, which no order of ours can exclude. Where a row is updated by a
-    transaction that ends just then, PostgreSQL waits for the updated row, ``skip locked`` or not.
+    """Claim as workers do: claim again after a deadlock, which no order of ours can exclude.
+
+    If the transaction that updates a row ends at that moment, PostgreSQL waits for the updated row in spite of
+    ``skip locked``.
     """
     while True:
         try:
@@ -123,7 +125,7 @@ async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[R
 
 
 async def settle(queue: Connection, floor: Floor, rows: list[Row], how: str) -> None:
-    """Settles until no answer is busy; none may be stale."""
+    """Settle until no answer is busy. None may be stale."""
     items = [pair(row) for row in rows]
     while items:
         match how:
@@ -139,7 +141,7 @@ async def settle(queue: Connection, floor: Floor, rows: list[Row], how: str) -> 
 
 
 async def headless(queue: Connection) -> set[str]:
-    """The groups that have members and no head."""
+    """Return the groups that have members and no head."""
     rows = await queue.fetch(
         "select group_key from agent.event where group_key is not null group by group_key having not bool_or(head)"
     )
