@@ -277,8 +277,8 @@ begin
             perform set_config('plan_cache_mode', 'force_generic_plan', true);  -- until this function returns
         end if;
         _from := greatest(_since, coalesce(least(_to, _now) - make_interval(days => _days), '-infinity'));
-        select least(_from - interval '7 days', min(event_week)), greatest(_to + interval '7 days', max(event_week) + interval '7 days')
-        into _first, _last from agent.event_hist_outlier where finished_on > _from - interval '1 day' and finished_on < _to;
+        select least(_from - interval '168 hours', min(event_week)), greatest(_to, max(event_week)) + interval '168 hours'
+        into _first, _last from agent.event_hist_outlier where finished_on > _from - interval '24 hours' and finished_on < _to;
         if _key is null then
             return query
             select h.* from unnest(_wanted) as wanted (kind) cross join unnest(_outcomes) as ending (outcome)
