@@ -28,7 +28,6 @@ create or replace function agent.keys_in_history(_item_keys text[], _first times
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
 as $$
 begin
     return array(select item_key from agent.event_hist where item_key = any(_item_keys) and event_ts between _first and _last);
