@@ -159,6 +159,7 @@ async def store(queue: Connection) -> Stored:
         old=await queue.fetchval("select agent.insert_event($1)", OLD),
     )
     await queue.execute("select agent.delete_event($1)", stored.old)
+    await queue.execute("delete from agent.kind where kind = 'slack.old'")
     await queue.execute("select agent.pause_kind($1)", KEPT)
     return stored
 
@@ -203,6 +204,7 @@ async def finish(queue: Connection, stored: Stored) -> None:
     assert last
     assert last["outcome"] == "completed"
 
+    assert await queue.fetchval("select exists (select from agent.kind where kind = 'slack.old')")
     assert await queue.fetchval("select agent.insert_event($1)", OLD) == stored.old
     assert await queue.fetchval("select id from agent.list_jobs(_kinds => '{slack.old}')") == stored.old
 
