@@ -56,10 +56,10 @@ begin
         insert into agent.event_hist
         ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
         , enqueued_by, claimed_by, heartbeat_at, retrying, cancelled_by, errors, notes, traceparent, continuation_id, waits_for
-        , fails_with_children, changes, priority, outcome, reason, result, finished_at, finished_by)
+        , fails_with_children, changes, outcome, reason, result, finished_at, finished_by)
         select e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.kind, e.item_key, e.dedupe_key, e.group_key, e.head, e.lane
         , e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by, e.heartbeat_at, e.retrying, e.cancelled_by, e.errors, e.notes
-        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, e.priority, _outcome, item.reason, item.result, _now
+        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome, item.reason, item.result, _now
         , coalesce(e.claimed_by, session_user)
         -- Where an id is given with several claims, only the latest can stand.
         from (
@@ -218,14 +218,14 @@ select id, kind, case when vt <= now() then 'pending' when claimed_by is null th
 , event as payload, attempts, max_attempts, claimed_by as locked_by, case when claimed_by is not null and vt > now() then claimed[array_upper(claimed, 1)] else vt end as run_at, errors -> -1 ->> 'message' as error, errors
 , null::jsonb as result, null::text as reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at
 , deadline, null::timestamptz as finished_at, null::text as finished_by, traceparent, changes, continuation_id, waits_for
-, case when claimed_by is not null and vt > now() then vt end as lease_until, priority
+, case when claimed_by is not null and vt > now() then vt end as lease_until, agent.priority_of(lane) as priority
 from agent.event;
 
 create or replace view agent.ended_job as
 select id, kind, outcome as status, event as payload, attempts, max_attempts, claimed_by as locked_by
 , case when claimed_by is null then vt else claimed[array_upper(claimed, 1)] end as run_at, errors -> -1 ->> 'message' as error, errors, result
 , reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline, finished_at, finished_by
-, traceparent, changes, continuation_id, waits_for, null::timestamptz as lease_until, priority
+, traceparent, changes, continuation_id, waits_for, null::timestamptz as lease_until, agent.priority_of(lane) as priority
 from agent.event_hist;
 
 -- Every event, live or in history, under one status: pending, scheduled, running, or its outcome.

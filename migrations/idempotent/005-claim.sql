@@ -1,15 +1,15 @@
--- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, one index probe
--- a (lane, kind), from its cursor on where one is given. Their places (ctid) cannot change while
--- they are locked, so the caller updates them by place, without the index.
+-- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, one index
+-- probe a (lane, kind), from its cursor on where one is given. Their places (ctid) cannot change
+-- while they are locked, so the caller updates them by place, without the index.
 --
 -- The walk goes over priority 0, then 1, without and with crowds (agent.share_kind), then 2 and 3.
 -- Within a band it starts at a random lane and takes a lane's kinds in random order. One claim in
 -- eight walks over the bands in random order: each band in use is the first one in at least one of
--- 96 claims, whatever the others hold.
+-- 96 claims, however much the others hold.
 --
 -- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A
--- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over the
--- others, each a row read: however many there are, it finds what lies behind them.
+-- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over
+-- the others, each a row read: however many there are, it finds what lies behind them.
 create or replace function agent.hold_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
@@ -21,7 +21,8 @@ as $$
 declare
     _first int4 := floor(random() * 16);
     _in_turn boolean := random() < 0.125;
-    -- Multiplied by it, the bands (plus 1) are in another order modulo 13, and each is first for one.
+    -- Multiplied by it, the bands (plus 1) are in another order modulo 13, and each is first for
+    -- one.
     _factor int4 := 1 + floor(random() * 12);
     _bands int2[];
     _nths int4[];
@@ -315,9 +316,9 @@ begin atomic
     select generate_series(case when _band = 0 then 0 else 12 + 4 * _band end, 15 + 4 * _band);
 end;
 
--- The workspaces that make up most of what waits in a band, null where there are none. Judged by the
--- oldest 512 visible heads of the kind; fewer than 256 that have waited for two seconds are no crowd.
--- Each has an eighth of them at least, and all together half.
+-- The workspaces that make up most of what waits in a band, null where there are none. Judged by
+-- the oldest 512 visible heads of the kind; fewer than 256 that have waited for two seconds are no
+-- crowd. Each has an eighth of them at least, and all together half.
 create or replace function agent.crowds_in(_kind text, _band int4, _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -348,8 +349,8 @@ $$;
 
 -- Moves events of other workspaces out of a band that has a crowd, in one bounded step: up to 1,000
 -- heads of each lane are looked at, from where the last step ended. Their vt becomes now, ahead of
--- every claim cursor; their order in a group stays. Steps over locked rows. The last two seconds are
--- looked at again, as transactions may commit late. Returns whether there is more to look at.
+-- every claim cursor; their order in a group stays. Steps over locked rows. The last two seconds
+-- are looked at again, as transactions may commit late. Returns whether there is more to look at.
 create or replace function agent.move_others(_kind text, _band int4, _now timestamptz) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -373,7 +374,7 @@ begin
         ) as edge);
     -- A thousand rows of one moment: all of them, or the step would not end further on.
     _to := case when _to = _from then _to + interval '1 microsecond' else coalesce(_to, _now) end;
-    update agent.event as e set lane = agent.lane_for(e.kind, e.priority, e.group_key, e.event), vt = agent.clock()
+    update agent.event as e set lane = agent.lane_for(e.kind, 1::int2, e.group_key, e.event), vt = agent.clock()
     where e.id = any(array(
         select held.id from agent.event as held
         where held.id = any(array(

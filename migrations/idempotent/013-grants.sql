@@ -44,7 +44,7 @@ declare
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.delete_cron(text), agent.read_cron()';
     _operating text := 'requeue_events(int8[]), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
         ', agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4), agent.why_waiting(int8, int4)'
-        ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.worker_alive(timestamptz), agent.alive_for(), agent.free_groups(text, int4)';
+        ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.free_groups(text, int4)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
     _grant record;
 begin

@@ -21,24 +21,23 @@ create table agent.event_hist_outlier
 );
 create index event_hist_outlier_finished_on on agent.event_hist_outlier (finished_on, event_week);
 
--- The priority of an event, 0 (first) to 3 (last), and the bands of lanes: events of another priority than 1 have lanes
--- of their own, and so have workspaces whose backlog would hold up others. Not validated: the rows that are there keep
--- the old, narrower rule, and a scan would keep the queue locked.
-alter table agent.event
-  add column priority int2 not null default 1
-, drop constraint lane_in_range
-, add constraint lane_in_range check (lane between 0 and 59) not valid
-, add constraint priority_known check (priority between 0 and 3) not valid;
-alter table agent.event_hist add column priority int2 not null default 1;
+-- Lanes form bands: events of another priority than 1 have lanes of their own, and so have
+-- workspaces whose backlog would hold up others. The lane tells the priority: a column would change
+-- the type of the rows that running calls return. Not validated: the rows that are there keep the
+-- old, narrower rule, and a scan would keep the queue locked.
+alter table agent.event drop constraint lane_in_range, add constraint lane_in_range check (lane between 0 and 59) not valid;
 alter table agent.cron add column priority int2 not null default 1 constraint cron_priority_known check (priority between 0 and 3);
 
--- The bands that the kinds use besides band 0. A transaction that finds no row adds one, and waits for no other that
--- adds the same: a row may be there several times, until a sweep removes the surplus.
+-- The bands that the kinds use besides band 0. A transaction that finds no row adds one, and waits
+-- for no other that adds the same: a row may be there several times, until a sweep removes the
+-- surplus.
 create table agent.band
 ( kind text not null
 , band int2 not null constraint band_known check (band between 0 and 11)
-, workspace text       -- the events of this workspace go there; '': those of all others; null: claims look there, no more
-, moved_to timestamptz not null default '-infinity'  -- of a workspace's band: other workspaces' events before it were moved
+-- The events of this workspace go there; '': those of all others; null: claims look there.
+, workspace text
+-- Other workspaces' events before it were moved out of this workspace's band.
+, moved_to timestamptz not null default '-infinity'
 );
 create index band_of on agent.band (kind, workspace, band);
 -- Replaced by a form with a priority. No service calls it.

@@ -19,10 +19,10 @@ EMPTY = (
 )
 LIVE = (
     "select id, head, vt, attempts, cardinality(claimed), claimed_by is not null, heartbeat_at, retrying"
-    ", cancelled_by is not null, jsonb_array_length(errors), priority from agent.event"
+    ", cancelled_by is not null, jsonb_array_length(errors), agent.priority_of(lane) from agent.event"
 )
 ENDED = (
-    "select id, outcome, reason, attempts, cardinality(claimed), jsonb_array_length(errors), priority"
+    "select id, outcome, reason, attempts, cardinality(claimed), jsonb_array_length(errors), agent.priority_of(lane)"
     " from agent.event_hist"
 )
 

@@ -26,7 +26,8 @@ async def flood(queue: Connection, workspace: str, events: int = 600) -> None:
     await queue.execute(FLOOD, workspace, events)
 
 
-async def single(queue: Connection, workspace: str, **named: object) -> int:
+async def single(queue: Connection, workspace: str, **named: str) -> int:
+    """Enqueues one job of a workspace."""
     return await enqueue(queue, payload=f'{{"team_id": "{workspace}"}}', **named)
 
 
