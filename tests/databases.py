@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests, and fresh databases on it.
+"""Run a PostgreSQL server for the tests, with fresh databases.
 
 The server is the one ``SURELANE_TEST_DATABASE_URL`` names (as a superuser), else TimescaleDB in a container
 where a Docker engine answers, else the embedded PostgreSQL. ``SURELANE_TEST_SERVER`` (``container`` or
@@ -24,7 +24,7 @@ from tests import forked
 
 os.environ.setdefault(
     "TESTCONTAINERS_RYUK_DISABLED", "true"
-)  # we remove our containers; its image may be out of reach
+)  # we remove our containers ourselves, and its image may be unreachable
 
 IMAGE = "timescale/timescaledb:2.19.3-pg17"
 UNSAFE = {
@@ -34,13 +34,13 @@ UNSAFE = {
     "max_wal_size": "256MB",
     "autovacuum_naptime": "5s",
 }
-"""Nobody needs a test's data after a crash, and waiting for disks is most of a test's time."""
+"""A test's data need not survive a crash, and waiting for the disk would take most of a test's time."""
 
 CRASHABLE = {"fsync": "off"}
-"""For servers that a test kills: the kernel still has what they wrote, so they need not wait for the disk."""
+"""Settings of servers that a test kills. The kernel keeps their writes, so they need not wait for the disk."""
 
 QUICK_LOGIN = "scram_iterations"
-"""Each test logs in a few times; the usual number takes the two sides ten milliseconds a login."""
+"""Lower than usual, because each test logs in a few times. The usual number takes ten milliseconds per login."""
 
 CONTAINER_SETTINGS = {
     **UNSAFE,
@@ -82,9 +82,9 @@ _KEPT = " ".join(
         ")",
     ]
 )
-"""What tells whether a schema, its functions, rights and settings are still those of the migrations.
+"""A query that shows whether a schema, its functions, rights and settings are still those of the migrations.
 
-Each change of a catalogue's row is written by another transaction; a copied database has the same ones.
+Another transaction writes each change of a catalogue's row. A copied database has the same ones.
 """
 
 _END_SESSIONS = """
@@ -118,7 +118,7 @@ end $$
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. Names made here are unique, so that several runs can share one server."""
+    """A running server. Its names are unique, so that several runs can share one server."""
 
     admin: str
     """URI of a superuser."""
@@ -128,7 +128,7 @@ class Server:
         return uri_of(self.admin, role=role, database=database)
 
     async def execute(self, statement: str) -> None:
-        """Runs one statement as the administrator."""
+        """Run one statement as the administrator."""
         connection = await asyncpg.connect(self.admin)
         try:
             await connection.execute(statement)
@@ -137,7 +137,7 @@ class Server:
 
     @asynccontextmanager
     async def fresh(self, template: str = "template0") -> AsyncIterator[str]:
-        """A database copied from ``template``; yields its name, drops it with its sessions at the end."""
+        """Copy a database from ``template`` and yield its name. Drop it with its sessions at the end."""
         name = f"surelane_test_{secrets.token_hex(6)}"
         await self.execute(f"create database {name} owner {OWNER} template {template} strategy file_copy")
         try:
@@ -147,7 +147,7 @@ class Server:
 
 
 class Databases:
-    """Migrated databases that tests use one after another: making one takes ten times as long as emptying one.
+    """Migrated databases that tests use in turn, because making one takes ten times as long as emptying one.
 
     Nothing of a test reaches the next one. Its sessions end, the rows are the migrations' again, and sequences begin
     again. A database whose schema, rights or settings changed is dropped.
@@ -161,7 +161,7 @@ class Databases:
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[str]:
-        """A database as the migrations left it; yields its name."""
+        """Lend a database in the state after the migrations; yield its name."""
         stack, name = self._idle.pop() if self._idle else await self._made()
         yield name
         if await self._emptied(name):
@@ -170,7 +170,7 @@ class Databases:
             await stack.aclose()
 
     async def aclose(self) -> None:
-        """Drops them."""
+        """Drop the databases."""
         for stack, _ in self._idle:
             await stack.aclose()
 
@@ -200,20 +200,20 @@ class Databases:
 
 
 def as_role(uri: str, role: str) -> str:
-    """The same database's URI as another of our roles."""
+    """Return the URI of the same database for another of our roles."""
     return uri_of(uri, role=role, database=uri.partition("?")[0].rpartition("/")[2])
 
 
 @asynccontextmanager
 async def running_server() -> AsyncIterator[Server]:
-    """The server for this session, with our roles."""
+    """Run or find the server for this session, with our roles."""
     async with AsyncExitStack() as stack:
         admin = os.environ.get("SURELANE_TEST_DATABASE_URL")
         if not admin:
             admin = await stack.enter_async_context(_container() if _use_container() else _embedded())
         connection = await asyncpg.connect(admin)
         try:
-            # Runs that share a server make them one after another: grants of one role at once fail.
+            # Runs that share a server create the roles one after another, because simultaneous grants of one role fail.
             await connection.execute("select pg_advisory_lock(hashtext('surelane test roles'))")
             await create_roles(connection)
         finally:
@@ -236,7 +236,7 @@ def _use_container() -> bool:
 
 
 def engine_answers() -> bool:
-    """Whether a Docker engine can be used from here."""
+    """Return whether a Docker engine answers."""
     try:
         client = docker.from_env(timeout=5)
     except docker.errors.DockerException:
@@ -272,7 +272,7 @@ async def _container() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def migrated_template(server: Server) -> AsyncIterator[str]:
-    """A database that the real migrations made, to be copied: without connections, so that it can be."""
+    """Migrate a database as a template, and close its connections so that it can be copied."""
     async with server.fresh() as name:
         await migrate(server.uri(name))
         await server.execute(f"alter database {name} with allow_connections false")
@@ -283,7 +283,7 @@ async def migrated_template(server: Server) -> AsyncIterator[str]:
 
 
 async def migrate(uri: str) -> None:
-    """Runs ``python -m surelane_migrations apply`` on a database.
+    """Run ``python -m surelane_migrations apply`` on a database.
 
     Raises:
         AssertionError: it failed; the message is its output.

@@ -1,8 +1,7 @@
-"""Our programs as real processes that begin with their modules imported.
+"""Run our programs as real processes that start with their modules imported.
 
-They are forked from one process that has only imported them: an interpreter that starts and imports takes a second of
-processor time, and a test seldom is about that. Each has a session, an environment and pipes of its own, as if it had
-been started by ``python -m``.
+They are forked from one process that has only imported them, because the start of an interpreter with these imports
+takes a second of CPU. Each has a session, an environment and pipes of its own, as after ``python -m``.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ _forking.set_forkserver_preload([*IMPORTED, __name__])
 
 
 class Forked(asyncio.subprocess.Process):
-    """A forked program; it is used as one that asyncio has started."""
+    """A forked program, with the interface of asyncio's processes."""
 
     def __init__(self, process: ForkServerProcess, *outputs: asyncio.StreamReader) -> None:
         self._process = process
@@ -83,10 +82,10 @@ async def start(
     """Start ``python -m module`` with these arguments.
 
     Args:
-        module: one whose imports are among ``IMPORTED``.
+        module: a module whose imports are among ``IMPORTED``.
         arguments: the command's.
         env: the whole environment.
-        stderr: has a pipe of its own, instead of standard output's.
+        stderr: whether standard error has a pipe of its own instead of standard output's.
         orphaned: the signal that it gets when this process dies.
     """
     streams, ends = zip(*[await _pipe() for _ in range(1 + stderr)], strict=True)
@@ -95,7 +94,7 @@ async def start(
     process.start()
     for end in ends:
         end.close()
-    await streams[0].readexactly(1)  # it has its session, so that it can be killed by group
+    await streams[0].readexactly(1)  # it has its own session, so that its group can be killed
     return Forked(process, *streams)
 
 

@@ -210,9 +210,7 @@ begin
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
     -- In a new statement, after the insert: it sees a duplicate that was moving to history
     -- meanwhile. First whether there may be any.
-    _known_keys := array(
-        select item_key from agent.event_hist where item_key = any(_stored_keys)
-        and event_ts between _first - interval '3 days' and _last + interval '1 hour');
+    _known_keys := agent.keys_in_history(_stored_keys, _first - interval '3 days', _last + interval '1 hour');
     if _known_keys <> '{}' then
         with known as (
             delete from agent.event where id = any(_stored) and item_key = any(_known_keys)
@@ -308,7 +306,8 @@ begin
     _new.item_key := agent.bounded_key(_job ->> 'item_key');
     _new.group_key := agent.bounded_key(_job ->> 'group_key');
     _new.max_attempts := (_job ->> 'max_attempts')::int4;
-    if _new.max_attempts < 1 then  -- not left to the constraint, whose violation quotes the row in PostgreSQL's log
+    -- The constraint's own error would quote the row in PostgreSQL's log.
+    if _new.max_attempts < 1 then
         raise invalid_parameter_value using message = 'max_attempts is at least 1';
     end if;
     _new.deadline := (_job ->> 'deadline')::timestamptz;

@@ -1,4 +1,4 @@
-"""Jobs and schedules: enqueueing, dedupe and item keys, rescheduling, requeueing, what operators see."""
+"""Jobs are enqueued, deduplicated, rescheduled, requeued and listed as documented."""
 
 import asyncio
 import hashlib
@@ -144,7 +144,7 @@ async def test_jobs_that_race_with_one_dedupe_key_are_one(queue: Connection, con
 async def enqueue_jobs(
     queue: Connection, jobs: list[dict[str, Any]], on_duplicate: str = "skip"
 ) -> list[Row]:
-    """Enqueues a batch; answers in the order given."""
+    """Enqueue a batch; return the answers in the given order."""
     rows = await queue.fetch(
         "select id, duplicate from agent.enqueue_jobs($1, $2) order by ordinal",
         json.dumps(jobs),
@@ -195,7 +195,7 @@ HASHED = "sha256:" + hashlib.sha256(LONG.encode()).hexdigest()
 async def test_batches_that_overlap_wait_and_do_not_deadlock(
     queue: Connection, connect: Connect, first: list[tuple[str, str]], second: list[tuple[str, str]]
 ) -> None:
-    """Another transaction stops both in the middle, where each once held what the other needed next."""
+    """Another transaction stops both in the middle, where each used to have the lock that the other needed next."""
     holder, one, other = await connect(), await connect(), await connect()
     await enqueue(queue, "job")
     held = holder.transaction()
@@ -263,7 +263,7 @@ async def test_the_changes_of_an_event_are_bounded(queue: Connection) -> None:
 
 
 async def test_a_dedupe_key_waits_for_a_claim_under_way(queue: Connection, connect: Connect) -> None:
-    """Rolled back, the twin is pending again; committed, the new job stands beside it."""
+    """After a rollback the first job is pending again. After a commit the new job is stored beside it."""
     other = await connect()
     first = await enqueue(other, dedupe_key="k")
     transaction = other.transaction()
@@ -289,7 +289,7 @@ async def test_a_schedule_is_found_by_its_key_and_moved(queue: Connection) -> No
 
 
 async def test_what_lapsed_can_be_rescheduled(queue: Connection) -> None:
-    """A lease that ran out makes an event pending; its old claim ends with the new time."""
+    """An event whose lease ran out is pending. Its old claim ends when it is rescheduled."""
     await enqueue(queue, item_key="welcome:1")
     (row,) = await claim(queue)
     await advance(queue, TEN_MINUTES)
@@ -405,12 +405,12 @@ async def test_the_schedule_has_the_columns_of_a_schedule_queue(queue: Connectio
 
 
 async def test_a_page_costs_the_same_however_long_history_is(queue: Connection) -> None:
-    """By every filter; and the pages together are what the filter wants."""
+    """This holds for every filter, and all pages together have exactly the matching events."""
     await queue.execute(HISTORY)
     transaction = queue.transaction()
     await transaction.start()
     for filters, wanted in FILTERS.items():
-        # The first call passes over the dead rows of earlier tests, and marks them in the index.
+        # The first call walks over the dead rows of earlier tests, and marks them in the index.
         await queue.fetch(f"select * from agent.list_jobs({filters})")
         plan = await queue.fetchval(
             f"explain (analyze, buffers, format json) select * from agent.list_jobs({filters})"
@@ -435,8 +435,35 @@ async def test_a_page_costs_the_same_however_long_history_is(queue: Connection) 
     await transaction.rollback()
 
 
+async def test_pages_go_back_through_history_wherever_an_events_own_time_lies(queue: Connection) -> None:
+    """An event may be years older than its end, or be cancelled long before its time."""
+    await queue.execute(
+        "insert into agent.kind (kind) values ('job');"
+        "insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, group_key, head, lane"
+        ", enqueued_at, enqueued_by, retrying, errors, outcome, finished_at)"
+        " select row_number() over (), moment + own, 0, moment, '{}', '{}', 'job', 'g', true, 0"
+        ", moment, 'test', false, '[]', 'failed', moment"
+        " from unnest(array[0, 0.5, 2, 20, 29, 31, 40, 400]) as days"
+        ", lateral (select now() - days * interval '1 day' as moment) as ended"
+        ", unnest(array[interval '0', '-3 days', '3 days', '-8 days', '8 days', '-3 years', '3 years']) as own"
+    )
+    expected = await queue.fetch("select id from agent.event_hist order by finished_at desc, id desc")
+    for key in (None, "g"):
+        pages: list[int] = []
+        after: tuple[Any, Any] = (None, None)
+        while rows := await queue.fetch(
+            "select id, finished_at from agent.list_jobs(_key => $1, _after => $2, _after_id => $3, _limit => 5)",
+            key,
+            *after,
+        ):
+            pages += [row["id"] for row in rows]
+            after = rows[-1]["finished_at"], rows[-1]["id"]
+        assert pages == [row["id"] for row in expected]
+
+
 HISTORY = """
 delete from agent.event_hist;
+insert into agent.kind (kind) select 'kind' || n from generate_series(0, 2) as n;
 insert into agent.event_hist
 ( attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors, head, lane, id, event_ts, event
 , kind, item_key, group_key, dedupe_key, outcome, finished_at)

@@ -1,16 +1,18 @@
-"""History: a hypertable where TimescaleDB is, else a plain table; what it keeps, and how it is let go."""
+"""History is a hypertable with TimescaleDB, else a plain table, and can be dropped by age."""
 
+import asyncio
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, insert, live, pair
 
 
 async def timescale(connection: Connection) -> bool:
-    """Whether the database has the extension."""
+    """Return whether the database has the extension."""
     has: bool = await connection.fetchval(
         "select exists (select from pg_extension where extname = 'timescaledb')"
     )
@@ -18,7 +20,7 @@ async def timescale(connection: Connection) -> bool:
 
 
 async def finish(queue: Connection, event_id: str, days_ago: int) -> int:
-    """An event that happened days ago and has been completed."""
+    """Complete an event that happened days ago."""
     event_ts = await queue.fetchval(
         "select agent.from_timestamptz(agent.clock() - make_interval(days => $1))::text", days_ago
     )
@@ -76,7 +78,7 @@ async def test_what_is_live_is_not_dropped_however_long_ago_it_happened(queue: C
 
 
 async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
-    """By its item key and its exact time: the cost does not grow with history."""
+    """The lookup uses the item key and the exact time, so its cost does not grow with history."""
     if not await timescale(queue):
         pytest.skip("a plain table has no chunks")
     for month in range(6):
@@ -88,6 +90,21 @@ async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
     text = "\n".join(line for (line,) in plan)
     assert text.count("_chunk") <= 2
     assert "Index Scan" in text or "Seq Scan on _hyper" in text
+
+
+async def test_old_events_that_end_on_the_same_day_do_not_wait_for_each_other(
+    queue: Connection, connect: Connect
+) -> None:
+    """The first of them is noted for lists, by a transaction that stays open here."""
+    first, second = [await insert(queue, envelope(f"Ev{n}", event_ts="1700000000.000100")) for n in range(2)]
+    other = await connect()
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("select agent.delete_event($1)", first)
+    await asyncio.wait_for(queue.execute("select agent.delete_event($1)", second), 60)
+    await transaction.commit()
+    listed = await queue.fetch("select id from agent.list_jobs()")
+    assert {row["id"] for row in listed} == {first, second}
 
 
 async def test_time_passing_never_brings_an_event_back(queue: Connection) -> None:

@@ -1,4 +1,4 @@
-"""``surelane``, the operator's command, on a real database: tables, JSON and exit codes."""
+"""The operator's command ``surelane`` prints tables and JSON, and ends with the documented exit codes."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.processes import clean_environment, free_port
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended."""
+    """A finished command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""The harness itself: databases owned by a role that is no superuser, and lent as the migrations left them."""
+"""Tests get databases in the state after the migrations, owned by a role that is no superuser."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""``surelane doctor``: each problem is found, with advice, and a role that may see less learns so."""
+"""``surelane doctor`` finds each problem and gives advice. A role with fewer rights learns what it cannot see."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The ingest service as an operator runs it: a process, its two ports, its exit."""
+"""The ingest service starts as a process, serves two ports and exits cleanly."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`make up`: comes up, answers, and leaves nothing behind, however it ends."""
+"""`make up` starts, answers, and leaves nothing behind after any end."""
 
 import os
 import re
@@ -50,7 +50,7 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -
         assert len({os.getsid(process.pid) for process in first.family if _alive(process)}) > 4
         await answered_once(first.system)
         socket_directory = first.database.partition("host=")[2]
-        # make passes on a SIGTERM that its whole group was sent: the second one does not cut the draining short.
+        # `make` passes on a SIGTERM that its whole group got. The second one does not cut the drain short.
         worker = first.member("surelane_worker")
         worker.suspend()
         first.child.process.send_signal(signal.SIGTERM)
@@ -129,7 +129,10 @@ async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Pa
         await gone(killed)
     async with up(data) as crashed:
         await crashed.ready()
-        for kill in (psutil.Process.suspend, psutil.Process.kill):  # suspended first: none can tidy up
+        for kill in (
+            psutil.Process.suspend,
+            psutil.Process.kill,
+        ):  # suspend them first, so that none can clean up
             for process in crashed.family:
                 with suppress(psutil.NoSuchProcess):
                     kill(process)

@@ -1,4 +1,4 @@
-"""What a worker says that cannot start, and how it exits."""
+"""A worker that cannot start says why, and exits with the right code."""
 
 import asyncio
 

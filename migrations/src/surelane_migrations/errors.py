@@ -1,4 +1,4 @@
-"""What can go wrong, each with the exit code the command ends with. Every message says what to do next."""
+"""Define the errors of a migration, each with the command's exit code. Every message says what to do next."""
 
 from enum import IntEnum
 
@@ -50,6 +50,10 @@ class LockedError(MigrationError):
     """Another session holds a lock that a migration needs."""
 
     exit_code = Exit.LOCKED
+
+
+class DeadlockError(LockedError):
+    """The migration and a running service waited for each other's locks, and the server ended the migration."""
 
 
 class ForbiddenError(MigrationError):

@@ -1,0 +1,40 @@
+"""Handle the events of the measured worker: only report each call."""
+
+import asyncio
+
+from benchmarks.programs import tally
+from surelane_worker import Context, Event, Handlers
+
+TIMED = "timed:"
+"""The prefix of the item key of an event whose start is timed. Its number follows."""
+NAP = 0.1
+"""Seconds that the waiting handler takes."""
+SHORT_NAP = 0.01
+"""Seconds that the napping handler takes: less than any call of Slack's API."""
+
+counting = Handlers()
+waiting = Handlers()
+napping = Handlers()
+_tally = tally.Tally()
+
+
+@counting.on("bench")
+async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler's signature
+    """Do nothing."""
+    if event.item_key is not None and event.item_key.startswith(TIMED):
+        tally.started(int(event.item_key.removeprefix(TIMED)))
+    else:
+        _tally.add()
+
+
+@waiting.on("bench")
+async def wait(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Wait, as a handler that calls Slack does."""
+    await asyncio.sleep(NAP)
+
+
+@napping.on("bench")
+async def nap(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Wait for a short time, then count the event."""
+    await asyncio.sleep(SHORT_NAP)
+    _tally.add()

@@ -1,0 +1,144 @@
+"""Define the objects of a Slack workspace, and the changes to them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person, or the app's bot user."""
+
+    id: str
+    name: str
+    real_name: str
+    is_bot: bool = False
+
+
+@dataclass(slots=True)
+class Message:
+    """A message of a channel or a thread. ``(channel, ts)`` identifies it."""
+
+    channel: str
+    ts: str
+    user: str
+    text: str
+    thread_ts: str | None = None
+    by_app: bool = False
+    blocks: list[JSON] = field(default_factory=list)
+    attachments: list[JSON] = field(default_factory=list)
+    metadata: JSON | None = None
+    subtype: str | None = None
+    client_msg_id: str | None = None
+    username: str | None = None
+    edited_ts: str | None = None
+    visible_to: str | None = None
+    """The only user who sees an ephemeral message; ``None`` for any other."""
+    streaming: bool = False
+    tasks: list[JSON] = field(default_factory=list)
+    """The task cards of a streamed message, in the order of their arrival."""
+    reactions: dict[str, list[str]] = field(default_factory=dict)
+    """The users who reacted, by the emoji's name."""
+
+    @property
+    def is_reply(self) -> bool:
+        """Whether it is in a thread and is not its first message."""
+        return self.thread_ts is not None and self.thread_ts != self.ts
+
+    @property
+    def in_channel(self) -> bool:
+        """Whether the channel shows it, and not its thread alone."""
+        return not self.is_reply or self.subtype == "thread_broadcast"
+
+
+@dataclass(slots=True)
+class Channel:
+    """A public channel, or the direct messages of one user with the bot."""
+
+    id: str
+    name: str
+    members: set[str]
+    topic: str = ""
+    peer: str | None = None
+    """The user of direct messages with the bot; ``None`` for a channel."""
+    messages: dict[str, Message] = field(default_factory=dict)
+
+    @property
+    def is_im(self) -> bool:
+        """Whether these are direct messages."""
+        return self.peer is not None
+
+    def thread(self, ts: str) -> list[Message]:
+        """Return the message ``ts`` and the replies to it, oldest first."""
+        return [m for m in self.messages.values() if m.ts == ts or (m.is_reply and m.thread_ts == ts)]
+
+    def replies(self, ts: str) -> list[Message]:
+        """Return the replies to the message ``ts`` that are not ephemeral, oldest first."""
+        return [m for m in self.thread(ts) if m.ts != ts and m.visible_to is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A message was posted, or a streamed message started."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A message's text or blocks were replaced."""
+
+    message: Message
+    previous_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """More of a streamed message arrived, or it ended."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A message was deleted. If it had replies, a tombstone keeps its place."""
+
+    message: Message
+    tombstone: Message | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reacted:
+    """A reaction was added to a message or removed from it."""
+
+    message: Message
+    user: str
+    name: str
+    added: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSet:
+    """The assistant set its status in a thread, or cleared it (an empty text)."""
+
+    channel: str
+    thread_ts: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Somebody became a member of a channel."""
+
+    channel: Channel
+    user: str
+
+
+Change = Posted | Edited | Streamed | Deleted | Reacted | StatusSet | Joined
+
+
+def by_id(items: Iterable[User]) -> dict[str, User]:
+    """Return users by their ids, in the given order."""
+    return {item.id: item for item in items}
