@@ -256,7 +256,8 @@ def _listener(uri: str, *, notifications: bool = True) -> Listener:
     return Listener(
         uri,
         service="listens",
-        on_wake=lambda: None,
+        on_notice=lambda _: None,
+        on_lost=lambda: None,
         on_open=lambda: None,
         notifications=notifications,
         within=timedelta(seconds=5),

@@ -28,6 +28,13 @@ from surelane_worker import (
 )
 
 handlers = Handlers()
+elsewhere = Handlers()
+"""Those of another team's workers."""
+
+
+@elsewhere.on("elsewhere")
+async def handled_elsewhere(event: Event, ctx: Context) -> None:
+    """Does nothing."""
 
 
 @handlers.on("echo")
