@@ -13,10 +13,11 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane_service.engine import MOST_MEMBERS, Completion, Engine
+from surelane.jobs import Continuation, Job
+from surelane_service.engine import MOST_MEMBERS, Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.handling.handler import Handler
-from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard
+from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard, FanOut
 from surelane_worker.leasing import Capacity, Claim, Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
@@ -35,6 +36,7 @@ class Stand:
     engine: Engine
     settler: Settler
     leases: Leases
+    metrics: Metrics
 
     async def claims(self, count: int) -> list[Claim]:
         """Claims that many events, which are held from now on."""
@@ -60,7 +62,7 @@ async def stand(database: str, connection: Connection, pace: Pace) -> AsyncItera
     leases = Leases(engine, timedelta(minutes=10), metrics, Capacity())
     settler = Settler(engine, leases, Observer(metrics), pace)
     sending = asyncio.create_task(settler.run())
-    yield Stand(engine, settler, leases)
+    yield Stand(engine, settler, leases, metrics)
     assert not sending.done(), "nothing ends it"
     sending.cancel()
     await close_pool(pool)
@@ -209,6 +211,17 @@ async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
     assert not stand.leases.held
 
 
+async def test_jobs_of_a_fan_out_are_counted_only_where_it_stored_them(stand: Stand) -> None:
+    stored, stale = await stand.claims(2)
+    stale.event.claim += 1
+    argument = '{"children": [{"kind": "part"}], "continuation": {"kind": "whole"}, "result": null}'
+    for claim in (stored, stale):
+        stand.settler.put(claim, FanOut([Job("part")], Continuation("whole")), argument)
+    async with asyncio.timeout(30):
+        await stand.settler.flushed()
+    assert dict(stand.metrics._sent) == {"part": 1, "whole": 1}
+
+
 async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(connection: Connection, stand: Stand) -> None:
     claims = await stand.claims(MANY + 1)
     leases = Leases(stand.engine, timedelta(seconds=3), Metrics(), Capacity(), limit=0.5)
@@ -266,5 +279,5 @@ async def test_a_full_batch_of_a_group_says_that_there_may_be_more(connection: C
     sizes = []
     while events := await Engine(connection).claim_events(["echo"], 10, worker="w"):
         sizes.append((len(events), Work(Handler("echo", ("echo",), nothing), events, 600.0, 0.0).brings_more))
-        await Engine(connection).complete_events([Completion(event.id, event.claim) for event in events])
+        await Engine(connection).settle([(event.id, event.claim, "complete", None) for event in events])
     assert sizes == [(MOST_MEMBERS + 1, True), (MOST_MEMBERS + 1, True), (48, False)]

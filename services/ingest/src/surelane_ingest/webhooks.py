@@ -18,10 +18,10 @@ from pydantic import SecretBytes
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane.trace_context import traceparent_of
+from surelane_ingest.app import JSON, Refused
 from surelane_ingest.connections import Connections, never_storable
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
-from surelane_ingest.request import JSON, Refused
 from surelane_ingest.tracing import answered
 from surelane_ingest.writer import NotStored
 from surelane_service.intake import Intake

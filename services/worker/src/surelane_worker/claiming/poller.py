@@ -3,8 +3,8 @@
 A worker in reserve (:mod:`surelane_worker.claiming.position`) looks more rarely. A look also brings the worker's
 heartbeat, and tells whether a position is free.
 
-It claims nothing, and it has a connection of its own. While vacuum is held back, a look at everything reads every dead
-row; neither a claim nor a notification may wait for that.
+What it finds wakes the claimer, as a notification does. It claims nothing, and it has a connection of its own. While
+vacuum is held back, a look at everything reads every dead row; neither a claim nor a notification may wait for that.
 """
 
 import asyncio

@@ -11,8 +11,9 @@ from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
 from surelane.events import Event
+from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
-from surelane_service.engine import MOST_MEMBERS, FanOutText
+from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.handler import Context, Handler, Services
@@ -265,11 +266,9 @@ class Runner:
                 if len(claims) > 1:
                     raise ResultError("FanOut continues one event, not a group of events")
                 with _within(claims[0].span):
-                    jobs = FanOutText.of(children, then)
+                    jobs, last = jobs_text(children), job_text(then)
                 kept = result_text(result) or "null"
-                return (
-                    f'{{"children": {jobs.children}, "continuation": {jobs.continuation}, "result": {kept}}}'
-                )
+                return f'{{"children": {jobs}, "continuation": {last}, "result": {kept}}}'
 
     def _fail(self, claims: Sequence[Claim], outcome: Fail | Retry | Discard, context: Context) -> bool:
         pause = self._backoff.pause(max(claim.event.attempts for claim in claims))
