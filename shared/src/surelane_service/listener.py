@@ -12,8 +12,6 @@ from surelane.calls import DRIVER_ERRORS, Connection, translating
 from surelane_service.pool import GRACE, LOCK_TIMEOUT, bounds_of
 
 CHANNEL = "agent_event"
-KEEPALIVES = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
-"""A server ends the session of a machine that is gone after 25 seconds, and its advisory locks with it."""
 
 
 class Listener:
@@ -117,7 +115,7 @@ class Listener:
             return began
 
     async def _open(self) -> Connection:
-        settings = {"application_name": self._service, **KEEPALIVES, **bounds_of(self._within, LOCK_TIMEOUT)}
+        settings = {"application_name": self._service, **bounds_of(self._within, LOCK_TIMEOUT)}
         opened: Connection = await asyncpg.connect(
             self._dsn,
             timeout=self._within,

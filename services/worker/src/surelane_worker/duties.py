@@ -23,7 +23,7 @@ RETRY = timedelta(seconds=1)
 """The pause after a failure."""
 BATCH = 1000
 """Events per statement of a sweep, at most."""
-FALLBACK = 10
+FALLBACK = 20
 """Sweeps of the responder for each one of another worker, which is needed only if the responder hangs."""
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to take it off the list."""

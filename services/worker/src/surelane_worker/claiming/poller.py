@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
-from surelane_service.engine import Engine, Peek
+from surelane_service.engine import POSITIONS, Engine, Peek
 from surelane_service.figures import Figures
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
@@ -96,11 +96,13 @@ SHARE = 0.05
 LONGEST = timedelta(minutes=1)
 """The longest pause between two slow polls, where the poll interval is shorter."""
 
-RESERVE = 5
-"""Poll intervals between two polls of a worker in reserve, within :data:`LONGEST_RESERVE`."""
-LONGEST_RESERVE = timedelta(seconds=30)
+RESERVE = 6
+"""Workers in reserve that poll at every poll interval. More of them take turns: all together poll as often as these."""
+MOST_INTERVALS = 8
+"""The longest pause of a worker in reserve, in poll intervals; from :data:`LONGEST_RESERVE` on it waits no longer."""
+LONGEST_RESERVE = timedelta(seconds=40)
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 """Seconds that a call for figures waits for the next poll."""
 
 log = get_logger("surelane_worker.claiming.poller")
@@ -134,6 +136,8 @@ class Poller:
         self._max_attempts = max_attempts
         self._on_cron = on_cron
         self._patience = patience
+        self._workers = 1
+        """Workers that are alive, as last measured."""
         self._slow = timedelta()
         """The shortest pause after the last poll, by how long it took."""
         self._wanted: asyncio.Future[Figures] | None = None
@@ -159,7 +163,8 @@ class Poller:
         """The pause between two polls, without jitter."""
         interval = self._interval
         if not self._position.watches():
-            interval = max(interval, min(interval * RESERVE, LONGEST_RESERVE))
+            turns = min(max((self._workers - POSITIONS) / RESERVE, 1.0), MOST_INTERVALS)
+            interval = max(interval, min(interval * turns, LONGEST_RESERVE))
         return max(interval, self._slow)
 
     async def figures(self) -> Figures:
@@ -211,6 +216,7 @@ class Poller:
             self._heartbeats.sent(announced=peek.announced)
         if peek.figures is not None:
             self._heartbeats.clock_offset = peek.figures.clock_offset
+            self._workers = peek.figures.workers
         if self._wanted is not None and peek.figures is not None:
             self._wanted.set_result(peek.figures)
             self._wanted = None

@@ -8,7 +8,7 @@ A position is an advisory lock of the session that claims, so PostgreSQL frees i
 - Every other worker is in reserve and polls at some poll intervals, until a position is free.
 
 A worker that claims an event which was visible for a while knows that nobody answered: the responder hangs, or there is
-more to do than listeners can. For a minute it then listens and answers as well.
+more to do than those who listen can. For some minutes it then listens and answers as well.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ LISTENERS = 2
 """Positions that listen, whatever there is to do."""
 OVERDUE = 1.0
 """Seconds after which an event that is still visible was answered by nobody."""
-ATTENTION = 60.0
+ATTENTION = 300.0
 """Seconds for which a worker listens and answers after it found an overdue event."""
 PASSED_ON = 2.0
 """Seconds for which listeners answer after the responder passed a notification on."""
@@ -71,6 +71,10 @@ class Position:
         """Return whether this worker does what one worker may do for all."""
         return self.number == 0 or not self._notifications
 
+    def stands_by(self) -> bool:
+        """Return whether this worker is one of the two that listen, whatever there is to do."""
+        return self.number is not None and self.number < LISTENERS
+
     def answers(self) -> bool:
         """Return whether this worker claims when it is notified, and when an event is due."""
         return self.leads() or self._is_attentive()
@@ -83,7 +87,7 @@ class Position:
         """Return whether this worker is to hear notifications."""
         if self._resigned or not self._notifications:
             return False
-        return (self.number is not None and self.number < LISTENERS) or self._is_attentive()
+        return self.stands_by() or self._is_attentive()
 
     def _is_attentive(self) -> bool:
         return asyncio.get_running_loop().time() < self._attentive_until

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 PAUSE = 15.0
 """Seconds between two heartbeats, at least, however often the worker polls."""
-LATE = timedelta(seconds=40)
+LATE = timedelta(seconds=65)
 """The longest pause between them: then the worker announces itself. Dead is who sent none for 90 s."""
 
 
