@@ -53,6 +53,8 @@ async def test_a_full_worker_passes_on_and_a_stopping_one_hands_over_at_once(
         running = await claimed(connection, await enqueue(connection, "sleep", {"seconds": 15}))
         assert running["claimed_by"] == "full"
         assert await _handled_by(connection, "echo") == "free"
+        later = await ended(connection, await enqueue(connection, "echo", run_in=2.5), SLOWLY)
+        assert later["claimed_by"] == "free", "it claims an event in time that is due later"
         first.process.send_signal(signal.SIGTERM)
         await _takes(second, 0)
         assert await _handled_by(connection, "echo") == "free"

@@ -74,8 +74,8 @@ class Wakeup:
         """Say that a peek begins: it answers everything asked until now."""
         self._curious.clear()
 
-    def peeked(self, peek: Peek, *, timely: bool) -> None:
-        """Wake at once if the peek found an event to claim, and if ``timely`` again when the next one is due."""
+    def peeked(self, peek: Peek, on_due: Callable[[], None] | None) -> None:
+        """Wake at once if the peek found an event to claim. Call ``on_due`` when the next one is due."""
         vts = [vt for vt in peek.vts if vt is not None]
         if any(vt <= peek.now for vt in vts):
             self._reason.set()
@@ -83,8 +83,8 @@ class Wakeup:
             self._timer.cancel()
         due_in = min(((vt - peek.now).total_seconds() for vt in vts if vt > peek.now), default=None)
         self._timer = None
-        if timely and due_in is not None:
-            self._timer = asyncio.get_running_loop().call_later(due_in, self.wake)
+        if on_due is not None and due_in is not None:
+            self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
 
 
 JITTER = 0.5
@@ -207,7 +207,7 @@ class Poller:
         )
         self._cursors.correct(self._kinds, before, peek)
         answers = self._position.answers()
-        self._wakeup.peeked(peek, timely=answers)
+        self._wakeup.peeked(peek, self._position.due if answers else None)
         # Others fire a schedule only if its time has come and nobody did.
         self._on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
         if peek.position_free:

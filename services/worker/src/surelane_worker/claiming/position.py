@@ -107,10 +107,14 @@ class Position:
             self._attend(PASSED_ON)
         elif payload == FREE:
             self.seek()
-        elif self.number == 0 and self._is_full():
-            self._pass_on()
         if self.answers():
-            self._wake()
+            self.due()
+
+    def due(self) -> None:
+        """Claim, because an event is due. The responder passes it on if it has no free slot."""
+        if self.number == 0 and self._is_full():
+            self._pass_on()
+        self._wake()
 
     def claimed(self, events: Sequence[Event], limit: int) -> None:
         """Note a claim's events: whether they were overdue, and whether there may be more than slots."""
