@@ -68,6 +68,7 @@ async def test_a_peek_brings_the_heartbeat_and_waits_for_no_one(queue: Connectio
     row = await queue.fetchrow(
         "select agent.worker_alive(seen_at) as alive, clock_offset from agent.worker where name = 'touched'"
     )
+    assert row is not None
     assert (row["alive"], row["clock_offset"]) == (True, timedelta(seconds=2))
 
 
