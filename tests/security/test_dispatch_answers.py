@@ -12,14 +12,13 @@ from examples.dispatch.agent import Agent
 
 from surelane import Queue
 from surelane.calls import Connection
-from surelane_service.engine import Engine
 from surelane_service.probes import serving
 from surelane_service.settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
-from surelane_worker.remote_agents.client import Accepted, RemoteAgents
+from surelane_worker.remote_agents import Accepted, RemoteAgents
 from surelane_worker.settings import WorkerSettings
 from tests.databases import Server, as_role
-from tests.sql.queue_steps import claim, ended, pair
+from tests.sql.queue_steps import await_answer, claim, ended, pair
 from tests.system.ingest_client import Served, served
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -56,7 +55,7 @@ async def parked(connection: Connection) -> int:
     queue = Queue(connection)
     identity = await queue.enqueue("dispatch-execute", {"agent": "scribe", "task": "?"})
     (row,) = await claim(connection, "dispatch-execute")
-    await Engine(connection).await_event(*pair(row), datetime.now(UTC) + LATER)
+    await await_answer(connection, pair(row), datetime.now(UTC) + LATER)
     return identity
 
 

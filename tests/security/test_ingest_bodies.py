@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.calls import Connection
+from surelane_ingest.app import SMALL, Bodies
 from surelane_ingest.envelope import (
     Malformed,
     Subscriptions,
@@ -22,7 +23,6 @@ from surelane_ingest.envelope import (
     read_interaction,
 )
 from surelane_ingest.json_text import NotJsonError, read_json
-from surelane_ingest.request import SMALL, Bodies
 from tests.databases import Server, as_role
 from tests.processes import until
 from tests.system.ingest_client import Served, mention, served, signed

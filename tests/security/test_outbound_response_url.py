@@ -13,8 +13,7 @@ from yarl import URL
 from surelane.calls import Connection
 from surelane_service.outbound import LARGEST
 from surelane_service.probes import serving
-from surelane_worker.slack.client import ResponseUrls
-from surelane_worker.slack.errors import ResponseRefusedError, ResponseUrlError, final_reason
+from surelane_worker.slack.client import ResponseRefusedError, ResponseUrlError, ResponseUrls, final_reason
 from tests.system.slack_stand import slack_stand
 from tests.system.worker import ended, enqueue, worker
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 from surelane.calls import Pool
 from surelane.errors import Conflict
 from surelane.queue import Queue
-from surelane_service.engine import Completion, Engine, Failure, Settled
+from surelane_service.engine import Engine, Settled
 from surelane_service.intake import Intake
-from surelane_service.pool import RETRYABLE, close_pool, create_pool
+from surelane_service.pool import close_pool, create_pool
 
 Result = TypeVar("Result")
 
@@ -61,11 +61,11 @@ async def round_of_work(intake_pool: Pool, worker_pool: Pool, number: int) -> No
     assert len(claimed) == 3, claimed
     first, second, third = claimed
     assert first.slack["type"] == "app_mention"
-    completed = await retried(lambda: engine.complete_events([Completion(first.id, first.claim, '"done"')]))
-    failure = Failure(second.id, second.claim, '{"type": "E", "message": "m"}', final=True, reason="overlap")
-    failed = await retried(lambda: engine.fail_events([failure]))
-    released = await retried(lambda: engine.release_events([(third.id, third.claim)]))
-    assert [*completed, *failed, *released] == [Settled.DONE] * 3, (completed, failed, released)
+    completed = await retried(lambda: engine.settle([(first.id, first.claim, "complete", '"done"')]))
+    failure = '{"error": {"type": "E", "message": "m"}, "final": true, "reason": "overlap"}'
+    others = [(second.id, second.claim, "fail", failure), (third.id, third.claim, "release", None)]
+    settled = await retried(lambda: engine.settle(others))
+    assert [*completed, *settled] == [Settled.DONE] * 3, (completed, settled)
     again = await retried(engine.claim_event)
     assert again is not None
     await retried(lambda: engine.delete_event(again.id))
@@ -81,7 +81,7 @@ async def retried(call: Callable[[], Awaitable[Result]]) -> Result:
     for _ in range(20):
         try:
             return await call()
-        except (*RETRYABLE, Conflict):
+        except Conflict:
             await asyncio.sleep(0.05)
     return await call()
 

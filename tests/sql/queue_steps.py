@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
 
 from surelane.calls import Connection
+from surelane.jobs import Continuation, Job, job_text, jobs_text
 
 Row = asyncpg.Record
 Pair = tuple[int, int]
@@ -122,6 +123,23 @@ async def extend(queue: Connection, *pairs: Pair, lease: timedelta = TEN_MINUTES
 async def snooze(queue: Connection, item: Pair, pause: timedelta) -> str:
     """Puts a claimed event off; returns the answer."""
     answer: str = await queue.fetchval("select agent.snooze_event($1, $2, $3)", *item, pause)
+    return answer
+
+
+async def await_answer(queue: Connection, item: Pair, deadline: datetime) -> str:
+    """Parks a claimed event until its answer comes; returns the answer to that."""
+    answer: str = await queue.fetchval("select agent.await_event($1, $2, $3)", *item, deadline)
+    return answer
+
+
+async def continue_with(
+    queue: Connection, item: Pair, children: Sequence[Job], then: Continuation, result: str | None = None
+) -> str:
+    """Completes a claimed event and starts its children and continuation; returns the answer."""
+    jobs = jobs_text(children), job_text(then)
+    answer: str = await queue.fetchval(
+        "select agent.continue_event($1, $2, $3, $4, $5)", *item, *jobs, result
+    )
     return answer
 
 

@@ -11,13 +11,13 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     advance,
     claim,
     complete,
+    continue_with,
     enqueue,
     extend,
     fail,
@@ -191,8 +191,8 @@ async def test_a_failed_child_does_not_wait_for_what_would_end_with_it(
     client = Queue(queue)
     outer = await client.fan_out([Job("plan", {})], Continuation("outer", fails_with_children=True))
     (plan,) = await claim(queue, "plan")
-    await Engine(queue).continue_event(
-        *pair(plan), [Job("child", {})], Continuation("inner", fails_with_children=True)
+    await continue_with(
+        queue, pair(plan), [Job("child", {})], Continuation("inner", fails_with_children=True)
     )
     other = await enqueue(queue, "child")
     rows = sorted(await claim(queue, "child"), key=lambda row: row["id"])
@@ -228,10 +228,10 @@ async def test_children_that_cannot_enter_a_group_leave_the_settle_busy(
 ) -> None:
     head, plan = await member(queue), await enqueue(queue, "plan")
     await claim(queue, "plan")
-    settle = (plan, 1, [Job("child", {}, group_key="g")], Continuation("then"))
+    settle = ((plan, 1), [Job("child", {}, group_key="g")], Continuation("then"))
     async with stays_open(await connect(), LOCKED, head):
-        assert await Engine(queue).continue_event(*settle) == "busy"
-    assert await Engine(queue).continue_event(*settle) == "done"
+        assert await continue_with(queue, *settle) == "busy"
+    assert await continue_with(queue, *settle) == "done"
 
 
 async def test_sweeps_and_operators_pass_over_a_locked_continuation(

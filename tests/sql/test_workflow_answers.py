@@ -5,11 +5,11 @@ from datetime import timedelta
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from surelane_service.engine import Engine, Settled
 from surelane_service.intake import Intake
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
+    await_answer,
     claim,
     ended,
     ending,
@@ -26,8 +26,8 @@ async def test_an_answer_ends_what_awaits_it_once_and_before_its_deadline(queue:
     deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
     assert await client.answer_event(first["id"], "1") == "running"
     for row in (first, second):
-        assert await Engine(queue).await_event(*pair(row), deadline) is Settled.DONE
-        assert await Engine(queue).await_event(*pair(row), deadline) is Settled.STALE
+        assert await await_answer(queue, pair(row), deadline) == "done"
+        assert await await_answer(queue, pair(row), deadline) == "stale"
     assert (await queue.fetchval("select reason from agent.why_waiting($1)", first["id"])) == "awaits_answer"
     assert await claim(queue, "ask") == []
     assert [await client.answer_event(first["id"], f'{{"n": {n}}}') for n in (1, 2)] == ["done", "unknown"]
@@ -47,7 +47,7 @@ async def test_an_event_cancelled_while_it_runs_is_not_parked(queue: Connection)
     (row,) = await claim(queue, "ask")
     assert await Queue(queue).cancel("k") == "running"
     deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
-    assert await Engine(queue).await_event(*pair(row), deadline) is Settled.DONE
+    assert await await_answer(queue, pair(row), deadline) == "done"
     assert await ending(queue, row["id"]) == ("cancelled", "cancelled while running")
 
 
@@ -58,7 +58,7 @@ async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Conn
     deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
     dispatched, asked = sorted(await claim(queue, "dispatch-execute", "ask"), key=lambda row: row["id"])
     for row in (dispatched, asked):
-        await Engine(queue).await_event(*pair(row), deadline)
+        await await_answer(queue, pair(row), deadline)
     assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic"], "1") == "unknown"
     assert await Intake(queue).answer_dispatch(asked["id"], ["scribe"], "1") == "unknown"
     assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic", "scribe"], "1") == "done"
@@ -73,5 +73,5 @@ async def test_a_handler_may_answer_what_awaits_it(queue: Connection, connect: C
     (row,) = await claim(queue, "approval")
     worker = await connect("surelane_worker")
     deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
-    assert await Engine(worker).await_event(*pair(row), deadline) is Settled.DONE
+    assert await await_answer(worker, pair(row), deadline) == "done"
     assert await Queue(worker).answer_event(row["id"], '"approved"') == "done"

@@ -10,13 +10,13 @@ from surelane.calls import Connection
 from surelane.errors import Conflict, InvalidInput
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from surelane_service.engine import Engine, Settled
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     Row,
     advance,
     claim,
     complete,
+    continue_with,
     ending,
     enqueue,
     fail,
@@ -93,8 +93,8 @@ async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: C
     client = Queue(queue)
     outer = await client.fan_out([Job("plan"), Job("child")], Continuation("outer"))
     (plan,) = await claim(queue, "plan")
-    answer = await Engine(queue).continue_event(*pair(plan), jobs(2), Continuation("inner"), '"planned"')
-    assert answer is Settled.DONE
+    answer = await continue_with(queue, pair(plan), jobs(2), Continuation("inner"), '"planned"')
+    assert answer == "done"
     assert (await ending(queue, plan["id"]))[0] == "completed"
 
     await complete(queue, *map(pair, await claim(queue, "child")))
@@ -112,7 +112,7 @@ async def test_the_failure_of_a_grandchild_reaches_the_outermost(queue: Connecti
     client = Queue(queue)
     outer = await client.fan_out([Job("plan")], Continuation("outer", fails_with_children=True))
     (plan,) = await claim(queue, "plan")
-    await Engine(queue).continue_event(*pair(plan), jobs(1), Continuation("inner", fails_with_children=True))
+    await continue_with(queue, pair(plan), jobs(1), Continuation("inner", fails_with_children=True))
     await fail(queue, pair((await claim(queue, "child"))[0]), final=True)
     assert await ending(queue, outer) == ("failed", "child_failed")
 
@@ -122,9 +122,9 @@ async def test_an_attempt_whose_claim_is_lost_starts_nothing(queue: Connection) 
     (first,) = await claim(queue, "plan")
     await advance(queue, TEN_MINUTES)
     (second,) = await claim(queue, "plan")
-    assert await Engine(queue).continue_event(*pair(first), jobs(2), Continuation("then")) is Settled.STALE
-    assert await Engine(queue).continue_event(*pair(second), jobs(2), Continuation("then")) is Settled.DONE
-    assert await Engine(queue).continue_event(*pair(second), jobs(2), Continuation("then")) is Settled.STALE
+    assert await continue_with(queue, pair(first), jobs(2), Continuation("then")) == "stale"
+    assert await continue_with(queue, pair(second), jobs(2), Continuation("then")) == "done"
+    assert await continue_with(queue, pair(second), jobs(2), Continuation("then")) == "stale"
     assert await queue.fetchval("select count(*) from agent.event") == 3
 
 

@@ -10,7 +10,6 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     Pair,
@@ -18,6 +17,7 @@ from tests.sql.queue_steps import (
     all_done,
     claim,
     complete,
+    continue_with,
     fail,
     pair,
     sweep,
@@ -62,9 +62,7 @@ async def test_children_that_fail_many_continuations_at_once_do_not_deadlock(
         assert outer
     plans = await claim(queue, "plan")
     for plan in plans:
-        await Engine(queue).continue_event(
-            *pair(plan), jobs(4), Continuation("inner", fails_with_children=True)
-        )
+        await continue_with(queue, pair(plan), jobs(4), Continuation("inner", fails_with_children=True))
     rows = await claim(queue, "child")
     assert len(rows) == 80
     workers = [await connect() for _ in range(4)]

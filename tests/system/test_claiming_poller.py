@@ -9,8 +9,7 @@ import pytest
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.wakeup import Wakeup
+from surelane_worker.claiming.poller import Poller, Wakeup
 from tests.databases import as_role
 
 

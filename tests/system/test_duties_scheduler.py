@@ -14,7 +14,7 @@ from surelane.calls import Connection
 from surelane_service.cron import MISSED_AT_MOST
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_worker.duties.scheduler import Scheduler
+from surelane_worker.duties import Scheduler
 from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
 from tests.databases import as_role

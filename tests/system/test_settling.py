@@ -13,17 +13,15 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane_service.engine import MOST_MEMBERS, Completion, Engine
+from surelane_service.engine import MOST_MEMBERS, Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard
-from surelane_worker.leasing.capacity import Capacity
-from surelane_worker.leasing.claim import Claim
-from surelane_worker.leasing.leases import Leases
+from surelane_worker.leasing import Capacity, Claim, Leases
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.observer import Observer
-from surelane_worker.running.work import Work
-from surelane_worker.settling.settler import MANY, Pace, Settler
+from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.runner import Work
+from surelane_worker.settling import MANY, Pace, Settler
 
 
 async def nothing(event: object, ctx: object) -> None:
@@ -268,5 +266,5 @@ async def test_a_full_batch_of_a_group_says_that_there_may_be_more(connection: C
     sizes = []
     while events := await Engine(connection).claim_events(["echo"], 10, worker="w"):
         sizes.append((len(events), Work(Handler("echo", ("echo",), nothing), events, 600.0, 0.0).brings_more))
-        await Engine(connection).complete_events([Completion(event.id, event.claim) for event in events])
+        await Engine(connection).settle([(event.id, event.claim, "complete", None) for event in events])
     assert sizes == [(MOST_MEMBERS + 1, True), (MOST_MEMBERS + 1, True), (48, False)]

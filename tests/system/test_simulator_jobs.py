@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_service.engine import Completion, Engine
+from surelane_service.engine import Engine
 from tests.system.slack_app import Pair, simulated
 
 
@@ -33,7 +33,7 @@ async def test_an_event_is_followed_through_the_queue(database: str, connection:
         assert (await job(pair, event_id, "pending"))["id"] == identity
         (event,) = await Engine(connection).claim_events(["slack.app_mention"], 1, worker="test")
         await job(pair, event_id, "running")
-        await Engine(connection).complete_events([Completion(event.id, event.claim)])
+        await Engine(connection).settle([(event.id, event.claim, "complete", None)])
         assert (await job(pair, event_id, "completed"))["attempts"] == 1
 
 

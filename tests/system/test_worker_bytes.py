@@ -15,7 +15,7 @@ NOISE = random.Random(1).randbytes(LARGE // 2).hex()
 async def claimed(connection: Connection, most_bytes: int | None, limit: int = 20) -> list[int]:
     """The sizes that a claim brings; gives everything back."""
     events = await Engine(connection).claim_events(["echo"], limit, worker="w", most_bytes=most_bytes)
-    await Engine(connection).release_events([(event.id, event.claim) for event in events])
+    await Engine(connection).settle([(event.id, event.claim, "release", None) for event in events])
     return [len(event.body) for event in events]
 
 

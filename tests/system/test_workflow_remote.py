@@ -14,7 +14,7 @@ from surelane_service.outbound import LARGEST, PrivateAddressError, check
 from surelane_service.probes import serving
 from surelane_service.settings import load_settings
 from surelane_service.webhooks import sign, verified
-from surelane_worker.remote_agents.client import (
+from surelane_worker.remote_agents import (
     Accepted,
     Answered,
     RefusedError,

@@ -5,7 +5,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surelane_worker.handling.retry import Backoff, jittered
+from surelane_service.durations import jittered
+from surelane_worker.handling.outcomes import Backoff
 
 
 def test_pause_grows_with_the_square_of_the_attempt() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 from slack_sdk.signature import Clock
 
-from surelane_ingest.request import SIGNATURE, TIMESTAMP, Signatures
+from surelane_ingest.slack import SIGNATURE, TIMESTAMP, Signatures
 
 NOW = 1_700_000_000
 SECRET, OTHER = "the-new-secret", "the-old-secret"

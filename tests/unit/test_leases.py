@@ -6,8 +6,7 @@ from unittest.mock import sentinel
 import pytest
 
 from surelane_service.engine import DEAD_FOR
-from surelane_worker.leasing.capacity import Capacity
-from surelane_worker.leasing.leases import LONGEST_PAUSE, Leases
+from surelane_worker.leasing import LONGEST_PAUSE, Capacity, Leases
 from surelane_worker.observing.metrics import Metrics
 
 

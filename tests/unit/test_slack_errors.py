@@ -5,7 +5,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from surelane_worker.slack.errors import (
+from surelane_worker.slack.client import (
     NowhereToReplyError,
     ResponseRefusedError,
     final_reason,

@@ -1,6 +1,8 @@
-"""Durations as people write them in settings: ``500ms``, ``0.5s``, ``10m``, ``1h``, ``2d``, or plain seconds."""
+"""Durations as people write them, such as ``500ms``, ``10m`` or plain seconds, and pauses with jitter."""
 
+import random
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated
 
@@ -39,3 +41,8 @@ def parse_duration(value: object) -> timedelta:
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 """A pydantic field type that takes what :func:`parse_duration` reads."""
+
+
+def jittered(pause: timedelta, most: float = 0.3, spread: Callable[[], float] = random.random) -> float:
+    """Draw seconds between ``pause`` and ``pause * (1 + most)``, so that replicas do not act at the same time."""
+    return pause.total_seconds() * (1 + most * spread())

@@ -11,8 +11,6 @@ from enum import StrEnum
 
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.events import Event
-from surelane.jobs import Continuation, Job, job_text, jobs_text
-from surelane.queue import OnStored
 from surelane_service.compatibility import schema_version
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.groups import free_groups
@@ -52,53 +50,6 @@ class Settled(StrEnum):
     """Another claim holds the event, or it ended already; nothing was changed."""
     BUSY = "busy"
     """Another transaction holds a lock; nothing was changed, and the lease is kept: try again."""
-
-
-@dataclass(slots=True)  # not frozen, as Event
-class Completion:
-    """An event that is completed. ``result`` is JSON text."""
-
-    id: int
-    claim: int
-    result: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An attempt that failed.
-
-    Attributes:
-        error: JSON text of an object: ``type``, ``message``, ``at``, ``worker``, ``attempt``.
-        retry_in: seconds until the next attempt; ignored when this was the last one.
-        final: true to end the event now, even if attempts remain.
-        reason: a short word for history when the event ends: ``attempts_exhausted``, ``channel_not_found``, ...
-    """
-
-    id: int
-    claim: int
-    error: str
-    retry_in: float = 0.0
-    final: bool = False
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FanOutText:
-    """Children and their continuation as JSON texts, so that errors in their values are raised before the settle."""
-
-    children: str
-    continuation: str
-    kinds: tuple[str, ...]
-
-    @classmethod
-    def of(cls, children: Sequence[Job], continuation: Job) -> "FanOutText":
-        """Serialise jobs, with the current span as the one that enqueues them.
-
-        Raises:
-            InvalidInput: a payload is not JSON, or a time has no time zone.
-        """
-        kinds = tuple(job.kind for job in (*children, continuation))
-        return cls(jobs_text(children), job_text(continuation), kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +96,9 @@ class Engine(Schedules, Measured):
     Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
     """
 
-    def __init__(self, database: Pool | Connection, on_stored: OnStored | None = None) -> None:
-        """Use a connection or a pool. ``on_stored`` is called with the kinds of the jobs that a settle stored."""
+    def __init__(self, database: Pool | Connection) -> None:
+        """Use a connection or a pool."""
         self._database = Calls(database)
-        self._on_stored = on_stored
 
     async def claim_event(
         self, max_attempts: int = DEFAULT_MAX_ATTEMPTS, invisible_for: timedelta = timedelta(minutes=10)
@@ -243,80 +193,6 @@ class Engine(Schedules, Measured):
             arguments if any(argument is not None for argument in arguments) else None,
         )
         return _answers(len(items), rows)
-
-    async def complete_events(self, items: Sequence[Completion]) -> list[Settled]:
-        """Complete events, each fenced by its claim, and return the answers in the order given."""
-        rows = await self._database.fetch(
-            "select * from agent.complete_events($1, $2, $3) where answer <> 'done'",
-            [item.id for item in items],
-            [item.claim for item in items],
-            [item.result for item in items] if any(item.result is not None for item in items) else None,
-        )
-        return _answers(len(items), rows)
-
-    async def fail_events(self, items: Sequence[Failure], max_attempts: int | None = None) -> list[Settled]:
-        """Record failed attempts: each is retried after ``retry_in``, or fails when no attempt remains."""
-        rows = await self._database.fetch(
-            "select * from agent.fail_events($1, $2, $3, $4, $5, $6, $7) where answer <> 'done'",
-            [item.id for item in items],
-            [item.claim for item in items],
-            [item.error for item in items],
-            [timedelta(seconds=item.retry_in) for item in items],
-            [item.final for item in items],
-            [item.reason for item in items],
-            max_attempts,
-        )
-        return _answers(len(items), rows)
-
-    async def release_events(self, items: Sequence[tuple[int, int]]) -> list[Settled]:
-        """Make the events of (id, claim) pairs visible again at once, without counting the attempt."""
-        rows = await self._database.fetch(
-            "select * from agent.release_events($1, $2) where answer <> 'done'",
-            [identity for identity, _ in items],
-            [claim for _, claim in items],
-        )
-        return _answers(len(items), rows)
-
-    async def snooze_event(self, identity: int, claim: int, pause: timedelta) -> Settled:
-        """Postpone a claimed event by ``pause`` without counting the attempt."""
-        return Settled(
-            await self._database.fetchval("select agent.snooze_event($1, $2, $3)", identity, claim, pause)
-        )
-
-    async def await_event(self, identity: int, claim: int, deadline: datetime) -> Settled:
-        """Park a claimed event until its answer comes; it expires at ``deadline``."""
-        return Settled(
-            await self._database.fetchval("select agent.await_event($1, $2, $3)", identity, claim, deadline)
-        )
-
-    async def continue_event(
-        self,
-        identity: int,
-        claim: int,
-        children: Sequence[Job],
-        continuation: Continuation,
-        result: str | None = None,
-    ) -> Settled:
-        """Complete a claimed event and start its children and continuation, atomically and fenced."""
-        return await self.continue_event_as(identity, claim, FanOutText.of(children, continuation), result)
-
-    async def continue_event_as(
-        self, identity: int, claim: int, jobs: FanOutText, result: str | None = None
-    ) -> Settled:
-        """Complete a claimed event and start jobs that are serialised already. See :meth:`continue_event`."""
-        answer = Settled(
-            await self._database.fetchval(
-                "select agent.continue_event($1, $2, $3, $4, $5)",
-                identity,
-                claim,
-                jobs.children,
-                jobs.continuation,
-                result,
-            )
-        )
-        if answer is Settled.DONE and self._on_stored is not None:
-            self._on_stored(jobs.kinds)
-        return answer
 
     async def extend_leases(
         self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)

@@ -6,16 +6,6 @@ from datetime import timedelta
 import asyncpg
 
 from surelane.calls import Pool
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, Forbidden, TransientConflict
-
-UNAVAILABLE = (DatabaseUnavailable, TimeoutError)
-"""Raised when the database is away, or when time ran out around a call: try again later."""
-RETRYABLE = (TransientConflict,)
-"""Raised when the statement did nothing and may be sent again at once."""
-FORBIDDEN = (Forbidden,)
-"""Raised when the connection's role may not call the function."""
-DatabaseError = DatabaseRefused
-"""Raised when the server refuses a call; trying again helps only for :data:`RETRYABLE`."""
 
 LOCK_TIMEOUT = 5.0
 """Seconds that a statement for many events waits for another transaction's lock."""

@@ -14,10 +14,9 @@ from typing import Protocol
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from surelane.errors import NotMeasured
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured
 from surelane_service.figures import Figures, Holder, KindFigures, bounded
 from surelane_service.logs import get_logger
-from surelane_service.pool import UNAVAILABLE, DatabaseError
 from surelane_service.telemetry.setup import SCHEMA_URL
 
 EVERY = 15.0
@@ -81,9 +80,9 @@ class Watch:
         """Read once."""
         try:
             self._figures = await self._source.figures()
-        except (*UNAVAILABLE, NotMeasured):
+        except (DatabaseUnavailable, NotMeasured):
             return  # the claimer and the writer log outages
-        except DatabaseError as error:  # an older schema has no figures
+        except DatabaseRefused as error:  # an older schema has no figures
             if not self._complained:
                 log.warning("the queue's figures cannot be read", error=type(error).__name__)
             self._complained = True

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 from surelane.calls import DRIVER_ERRORS, Connection, Pool, translating
+from surelane.errors import DatabaseUnavailable
 from surelane_service.compatibility import unfit
 from surelane_service.intake import Intake
-from surelane_service.pool import UNAVAILABLE
 
 _NEVER_STORABLE = ("22", "23", "54")
 """SQLSTATE classes about the event itself: data exception, constraint violation, limit exceeded."""
@@ -57,7 +57,7 @@ class Connections:
         try:
             async with self.lend() as connection, asyncio.timeout(self.budget):
                 version, min_compatible = await Intake(connection).schema_version()
-        except UNAVAILABLE as error:
+        except (DatabaseUnavailable, TimeoutError) as error:
             return f"the database is unavailable: {type(error).__name__}"
         except Exception as error:  # noqa: BLE001 - a probe answers, also when the schema is damaged
             return f"the schema cannot be used: {type(error).__name__}"

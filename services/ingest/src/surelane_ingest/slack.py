@@ -3,11 +3,13 @@
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from aiohttp import web
+from slack_sdk.signature import Clock, SignatureVerifier
 
 from surelane.trace_context import traceparent_of
+from surelane_ingest.app import FORM, JSON, Refused
 from surelane_ingest.envelope import (
     Challenge,
     Envelope,
@@ -20,7 +22,6 @@ from surelane_ingest.envelope import (
     read_event,
     read_interaction,
 )
-from surelane_ingest.request import FORM, JSON, Refused, Signatures
 from surelane_ingest.tracing import RETRY, answered, delivered
 from surelane_ingest.writer import Answer, NotStored, Writer
 from surelane_service.logs import Logger, get_logger
@@ -30,6 +31,67 @@ from surelane_service.telemetry.spans import Tracer
 SLACK = ("slack",)
 NO_RETRY = {"x-slack-no-retry": "1"}
 """Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
+
+TIMESTAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
+TOLERANCE = 300
+"""Seconds by which a request's timestamp may differ from the clock: the bound in Slack's documentation."""
+
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+class Headers(Protocol):
+    """The headers of a request, of which one name may occur several times."""
+
+    def getall(self, key: str, default: Sequence[str], /) -> Sequence[str]:
+        """Return all values under a name, or ``default``."""
+
+
+class Signatures:
+    """Verify Slack's signature under several secrets: the old and the new one during a rotation.
+
+    The rule is in Slack's documentation, "Verifying requests from Slack".
+    """
+
+    def __init__(self, secrets: Sequence[str], clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._verifiers = [SignatureVerifier(secret, self._clock) for secret in secrets]
+
+    def plausible(self, headers: Headers) -> bool:
+        """Return whether a signed request can have these headers. Call it before the body is read.
+
+        A request with two timestamps or two signatures is refused: proxies could each read another one.
+        """
+        found = _signature(headers)
+        if found is None:
+            return False
+        timestamp, signature = found
+        return (
+            len(timestamp) <= 12
+            and timestamp.isascii()
+            and timestamp.isdigit()
+            and abs(self._clock.now() - int(timestamp)) <= TOLERANCE
+            and len(signature) == 67
+            and signature.startswith("v0=")
+            and _HEXADECIMAL.issuperset(signature[3:])
+        )
+
+    def valid(self, body: bytes, headers: Headers) -> bool:
+        """Return whether one of the secrets signed the raw ``body`` within :data:`TOLERANCE` of now."""
+        found = _signature(headers)
+        return found is not None and any(_valid(verifier, body, *found) for verifier in self._verifiers)
+
+
+def _signature(headers: Headers) -> tuple[str, str] | None:
+    timestamps, signatures = headers.getall(TIMESTAMP, ()), headers.getall(SIGNATURE, ())
+    return (timestamps[0], signatures[0]) if len(timestamps) == len(signatures) == 1 else None
+
+
+def _valid(verifier: SignatureVerifier, body: bytes, timestamp: str, signature: str) -> bool:
+    try:
+        return verifier.is_valid(body, timestamp, signature)
+    except (ValueError, TypeError, OverflowError):
+        # Hostile input: a timestamp that is no number or too large, a signature outside ASCII, a body outside UTF-8.
+        return False
 
 
 @dataclass(frozen=True, slots=True)

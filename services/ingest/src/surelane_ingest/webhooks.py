@@ -16,16 +16,16 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import SecretBytes
 
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane.trace_context import traceparent_of
+from surelane_ingest.app import JSON, Refused
 from surelane_ingest.connections import Connections, never_storable
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
-from surelane_ingest.request import JSON, Refused
 from surelane_ingest.tracing import answered
 from surelane_ingest.writer import NotStored
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
-from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.spans import Tracer
 from surelane_service.webhooks import ID, answer_id, keys_of, plausible, verified
@@ -58,10 +58,10 @@ class Turns:
         try:
             async with asyncio.timeout(self._connections.budget), self._turn, lend() as connection:
                 return await call(Intake(connection))
-        except (*UNAVAILABLE, *RETRYABLE) as error:
+        except (DatabaseUnavailable, TransientConflict, TimeoutError) as error:
             _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
             raise Refused(503, NotStored.UNAVAILABLE.value) from None
-        except DatabaseError as error:
+        except DatabaseRefused as error:
             if never_storable(error):
                 raise Refused(400, NotStored.UNSTORABLE.value) from None
             _logger.warning(NotStored.REFUSED.value, error=type(error).__name__)

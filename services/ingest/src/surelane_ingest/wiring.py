@@ -12,13 +12,12 @@ from pydantic import SecretStr
 
 from surelane import __version__
 from surelane.calls import Pool
-from surelane_ingest.app import App, Drain
+from surelane_ingest.app import App, Bodies, Drain
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.limits import Refusals, server_options
-from surelane_ingest.request import Bodies, Signatures
 from surelane_ingest.settings import IngestSettings
-from surelane_ingest.slack import slack_urls
+from surelane_ingest.slack import Signatures, slack_urls
 from surelane_ingest.tracing import traced
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns

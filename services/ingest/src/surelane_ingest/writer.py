@@ -14,12 +14,12 @@ from enum import StrEnum
 from typing import Self
 
 from surelane.calls import Connection
+from surelane.errors import DatabaseUnavailable, TransientConflict
 from surelane.events import Inserted
 from surelane_ingest.connections import Connections, never_storable
 from surelane_ingest.metrics import Metrics
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
-from surelane_service.pool import RETRYABLE, UNAVAILABLE
 
 MAX_BATCH = 500
 FLUSHERS = 6
@@ -187,7 +187,7 @@ class Writer:
         failure = ""
         try:
             inserted = await self._insert(connection, batch)
-        except UNAVAILABLE as error:
+        except (DatabaseUnavailable, TimeoutError) as error:
             failure = type(error).__name__
             raise
         except Exception as error:  # noqa: BLE001 - every event of the batch gets its answer
@@ -233,7 +233,7 @@ class Writer:
 
 def _reason(error: Exception) -> NotStored | None:
     """Return why a single event was not stored; ``None``: it may be sent again at once."""
-    if isinstance(error, RETRYABLE):
+    if isinstance(error, TransientConflict):
         return None
     if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
         return NotStored.BLOCKED

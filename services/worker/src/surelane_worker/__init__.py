@@ -6,8 +6,7 @@ A team imports the names below. Everything else is internal to the worker.
 from surelane import __version__
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
-from surelane_worker.handling.context import Context
-from surelane_worker.handling.handler import Call, Given, Middleware
+from surelane_worker.handling.handler import Call, Context, Given, Middleware
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers, HandlersError
 

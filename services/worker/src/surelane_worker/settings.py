@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 from surelane_service.durations import Duration
 from surelane_service.engine import DEFAULT_MAX_ATTEMPTS
 from surelane_service.settings import DEMO_BOT_TOKEN
-from surelane_worker.remote_agents.settings import DispatchSettings
+from surelane_worker.remote_agents import DispatchSettings
 
 BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
 

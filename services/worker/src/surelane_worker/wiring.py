@@ -23,25 +23,18 @@ from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.wakeup import Wakeup
-from surelane_worker.duties.announcer import Announcer
-from surelane_worker.duties.rescuer import Rescuer
-from surelane_worker.duties.scheduler import Scheduler
-from surelane_worker.duties.sweeper import Sweeper
-from surelane_worker.handling.context import Services
-from surelane_worker.handling.handler import Handler
+from surelane_worker.claiming.poller import Poller, Wakeup
+from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
+from surelane_worker.handling.handler import Handler, Services
 from surelane_worker.handling.registry import Handlers, load_handlers
-from surelane_worker.leasing.capacity import Capacity
-from surelane_worker.leasing.leases import Leases
+from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.observer import Observer
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
-from surelane_worker.observing.tracing import Tracing
+from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
-from surelane_worker.settling.settler import Settler
+from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
 
 SERVICE = "surelane-worker"

@@ -8,9 +8,8 @@ import asyncpg
 import typer
 
 from surelane.calls import Connection, translating
-from surelane.errors import OutcomeUnknown, SchemaMissing, SurelaneError
+from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.operations import Operations
-from surelane_service.pool import FORBIDDEN, UNAVAILABLE
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -46,9 +45,9 @@ def run(
             return asyncio.run(_connected(dsn, work, within))
     except OutcomeUnknown as error:
         raise failed(f"no answer came; the command may have taken effect: {error}", EXIT_DATABASE) from None
-    except UNAVAILABLE as error:
+    except DatabaseUnavailable as error:
         raise failed(f"cannot reach the database: {error}", EXIT_DATABASE) from None
-    except FORBIDDEN as error:
+    except Forbidden as error:
         raise failed(f"{error}; connect as a member of agent_operator", EXIT_DATABASE) from None
     except SchemaMissing:
         raise failed(

@@ -3,13 +3,12 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from surelane.calls import Connection, translating
-from surelane.errors import NotMeasured
+from surelane.errors import Forbidden, NotMeasured
 from surelane_operator.doctor.access import roles, schema
 from surelane_operator.doctor.finding import Finding, Level
 from surelane_operator.doctor.queue import backlog, vacuum, workers
 from surelane_operator.doctor.server import clock, dead_rows, indexes, notifications
 from surelane_operator.operations import Operations
-from surelane_service.pool import FORBIDDEN
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
 
@@ -47,7 +46,7 @@ async def _answered(name: str, check: Check) -> list[Finding]:
             return list(await check())
     except NotMeasured as error:
         return [Finding(name, Level.UNKNOWN, str(error), "run it again in a moment")]
-    except FORBIDDEN as error:
+    except Forbidden as error:
         return [
             Finding(
                 name,

@@ -3,15 +3,15 @@
 import asyncio
 import time
 
+from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
-from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.wakeup import Wakeup
-from surelane_worker.observing.observer import Observer
+from surelane_worker.claiming.poller import Wakeup
 from surelane_worker.observing.readiness import Outage
+from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.slots import Slots
 from surelane_worker.settings import WorkerSettings
 
@@ -109,8 +109,8 @@ class Claimer:
         slept, self._slept = self._slept, None
         try:
             events = await self._claim_events(kinds, limit)
-        except (*UNAVAILABLE, *RETRYABLE, DatabaseError) as error:
-            if isinstance(error, UNAVAILABLE):
+        except (DatabaseUnavailable, DatabaseRefused) as error:
+            if isinstance(error, DatabaseUnavailable):
                 self._outage.goes_on(error)
             else:
                 log.error("claim failed; the worker tries again", error=type(error).__name__)  # noqa: TRY400 - its message may quote data

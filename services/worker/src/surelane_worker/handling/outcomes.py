@@ -3,7 +3,8 @@
 One value travels from the handler to ``agent.settle`` and, by its name, into the history row.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -141,3 +142,27 @@ def moment(until: object) -> datetime:
         return until.astimezone(UTC)
     except OverflowError:
         raise ValueError(f"{until!r} is out of range") from None
+
+
+JITTER = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pauses between attempts.
+
+    Attributes:
+        base: the pause after the first attempt, before jitter.
+        cap: the longest pause, jitter included.
+        spread: draws from [0, 1). Jitter spreads events that failed together over ±10 %.
+    """
+
+    base: timedelta
+    cap: timedelta
+    spread: Callable[[], float] = random.random
+
+    def pause(self, attempt: int) -> float:
+        """Return the seconds until the attempt that follows number ``attempt``; 1 is the first."""
+        wanted = self.base.total_seconds() * max(attempt, 1) ** 2
+        jittered = wanted * (1 - JITTER + 2 * JITTER * self.spread())
+        return min(jittered, self.cap.total_seconds())

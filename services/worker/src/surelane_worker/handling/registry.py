@@ -15,8 +15,7 @@ from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.durations import parse_duration
-from surelane_worker.handling.context import Context
-from surelane_worker.handling.handler import Call, Given, Handler, Middleware, threaded, wrapped
+from surelane_worker.handling.handler import Call, Context, Given, Handler, Middleware, threaded, wrapped
 from surelane_worker.handling.outcomes import Pause
 
 SETTING = "SURELANE_HANDLERS"

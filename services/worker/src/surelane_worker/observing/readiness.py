@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
+from surelane.errors import DatabaseUnavailable
 from surelane_service.compatibility import unfit
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import Logger, get_logger
-from surelane_service.pool import UNAVAILABLE
 
 BUDGET = 2.0
 """Seconds that the database has to answer a probe."""
@@ -63,7 +63,7 @@ async def schema_unfit(engine: Engine) -> str | None:
     try:
         async with asyncio.timeout(BUDGET):
             version, min_compatible = await engine.schema_version()
-    except UNAVAILABLE as error:
+    except (DatabaseUnavailable, TimeoutError) as error:
         return f"the database is unavailable: {type(error).__name__}"
     except Exception as error:  # noqa: BLE001 - a probe answers, however the schema is broken
         return f"the schema cannot be used: {type(error).__name__}"

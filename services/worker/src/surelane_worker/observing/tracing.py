@@ -6,6 +6,7 @@ this module is not used.
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from json import loads
 
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind
@@ -15,6 +16,7 @@ from surelane.trace_context import span_context_of
 from surelane_service.engine import Settled
 from surelane_service.telemetry.setup import shape_of
 from surelane_service.telemetry.spans import Tracer, Value
+from surelane_worker.observing.metrics import Metrics
 
 MOST_LINKS = 128
 """Most links of a span, as many as the SDK keeps by default."""
@@ -139,3 +141,11 @@ def _earlier(event: Event) -> SpanContext | None:
         return None
     latest = loads(event.errors)[-1]
     return span_context_of(latest.get("traceparent")) if isinstance(latest, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """The metrics and the tracing of one worker."""
+
+    metrics: Metrics
+    tracing: Tracing | None = None

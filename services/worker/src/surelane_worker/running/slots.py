@@ -7,9 +7,8 @@ from time import perf_counter
 
 from surelane.events import Event
 from surelane_worker.handling.handler import Handler
-from surelane_worker.leasing.leases import Leases
-from surelane_worker.running.runner import Runner
-from surelane_worker.running.work import DRAINED, Work, works_of
+from surelane_worker.leasing import Leases
+from surelane_worker.running.runner import DRAINED, Runner, Work, works_of
 from surelane_worker.settings import WorkerSettings
 
 MOST = 600

@@ -17,15 +17,78 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
-from surelane_worker.slack.client import RATE_LIMIT_RETRIES, SlackClients
-from surelane_worker.slack.errors import (
+from surelane_worker.slack.client import (
+    RATE_LIMIT_RETRIES,
     NowhereToReplyError,
     ResponseRefusedError,
+    SlackClients,
     slack_error,
     unknown_whether_done,
 )
-from surelane_worker.slack.place import place_of
 from surelane_worker.slack.stream import Notebook, Stream
+
+SLACK_KINDS = "slack."
+"""The prefix of the kinds of Slack's events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to answer an event.
+
+    Attributes:
+        channel: the channel's id, if there is one.
+        thread_ts: the thread's timestamp; the message's own if it began no thread yet.
+        message_ts: the timestamp of the message that the event is about.
+        since: a lookup of earlier answers starts at this timestamp.
+        user: the person who caused the event.
+        team: the workspace.
+        response_url: the URL for answers to commands and interactions; a secret. Only Slack's own events have one:
+            a job's payload comes from its producer, who may not choose where the worker posts.
+    """
+
+    channel: str | None = None
+    thread_ts: str | None = None
+    message_ts: str | None = None
+    since: str | None = None
+    user: str | None = None
+    team: str | None = None
+    response_url: str | None = None
+
+
+def place_of(event: Event) -> Place:
+    """Return the place of an event of the Events API, a slash command, or an interaction."""
+    payload, inner = event.payload, event.slack
+    about = (
+        _object(inner.get("item")) or _object(inner.get("assistant_thread")) or _object(inner.get("message"))
+    )
+    message_ts = _text(inner.get("ts")) or _text(about.get("ts"))
+    return Place(
+        channel=_channel(inner) or _channel(about),
+        thread_ts=_text(inner.get("thread_ts")) or _text(about.get("thread_ts")) or message_ts,
+        message_ts=message_ts,
+        since=message_ts or _text(inner.get("event_ts")),
+        user=_identity(inner.get("user")) or _text(inner.get("user_id")),
+        team=_text(payload.get("team_id")) or _identity(payload.get("team")),
+        response_url=_text(payload.get("response_url")) if event.kind.startswith(SLACK_KINDS) else None,
+    )
+
+
+def _channel(holder: dict[str, Any]) -> str | None:
+    return _identity(holder.get("channel")) or _text(holder.get("channel_id"))
+
+
+def _identity(value: object) -> str | None:
+    """Return an id. Slack gives it as text, or inside an object."""
+    return _text(value.get("id")) if isinstance(value, dict) else _text(value)
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
 
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then posted again."""

@@ -14,7 +14,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
 from surelane_service.engine import Engine, Settled
-from surelane_worker.slack.errors import slack_error
+from surelane_worker.slack.client import slack_error
 
 NOTE_TRIES = 40
 NOTE_PAUSE = 0.05

@@ -1,18 +1,110 @@
-"""Leases: the claims that this worker holds, and the heartbeats that renew them in batches."""
+"""Leasing: the claims that this worker holds, and the heartbeats that renew their leases in batches."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from math import isqrt
+from typing import Protocol, TypeVar
 
+from opentelemetry.trace import SpanContext
+
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, OutcomeUnknown, TransientConflict
+from surelane.events import Event
 from surelane_service.engine import DEAD_FOR, Engine, Settled
 from surelane_service.logs import get_logger
-from surelane_service.pool import RETRYABLE, UNAVAILABLE, DatabaseError
-from surelane_worker.handling.context import Stoppable
-from surelane_worker.leasing.capacity import Capacity
-from surelane_worker.leasing.claim import LOST, Claim, Holder
-from surelane_worker.leasing.parts import is_slow, parts_of
+from surelane_worker.handling.handler import Stoppable
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
+
+Item = TypeVar("Item")
+
+FEW = 32
+GIVEN_UP = ("55P03", "57014")
+"""SQLSTATEs of a server that gave up on a statement: lock_not_available and query_canceled."""
+
+
+def is_slow(error: BaseException) -> bool:
+    """Return whether a call failed because it took too long, by the client's clock or by the server's."""
+    cause = error.__cause__
+    return (
+        isinstance(error, TimeoutError)
+        or (isinstance(error, OutcomeUnknown) and isinstance(cause, TimeoutError))
+        or getattr(cause, "sqlstate", None) in GIVEN_UP
+    )
+
+
+def parts_of(batch: Sequence[Item]) -> list[Sequence[Item]]:
+    """Split a slow batch into parts as long as the root of its length; a small one into single items.
+
+    Sent in parts, one event that cannot be reached delays no other.
+    """
+    size = isqrt(len(batch)) if len(batch) > FEW else 1
+    return [batch[start : start + size] for start in range(0, len(batch), size)]
+
+
+class Capacity:
+    """Wakes the claimer when there may be capacity for more events."""
+
+    def __init__(self, wake: Callable[[], None] | None = None) -> None:
+        """``wake`` ends the claimer's sleep between claims."""
+        self._wake = wake
+        self._freed = asyncio.Event()
+        self.left_out = False
+        """Whether the last claim left out kinds without a free slot. Then a sleeping claimer wakes once one is free."""
+
+    def free(self) -> None:
+        """Say that there may be capacity. Call it from the event loop."""
+        self._freed.set()
+        if self.left_out and self._wake is not None:
+            self._wake()
+
+    async def freed(self, within: float) -> bool:
+        """Wait until there may be capacity, at most ``within`` seconds. Return whether there may be."""
+        self._freed.clear()
+        try:
+            async with asyncio.timeout(within):
+                await self._freed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+LOST = "lease lost"
+"""Why a holder stops whose claim no longer stands."""
+
+
+class Claim:
+    """One claimed event, and the outcome of its attempt once there is one."""
+
+    __slots__ = ("argument", "event", "lease_ends", "outcome", "settling_since", "size", "span")
+
+    def __init__(self, event: Event, lease_ends: float) -> None:
+        self.event = event
+        self.lease_ends = lease_ends
+        """The earliest time at which the lease may run out, by the event loop's clock."""
+        self.size = len(event.body)
+        """Characters that it keeps in memory: the event's body, and the outcome's argument while it is settled."""
+        self.outcome: str | None = None
+        """The name of its outcome, from the moment it is handed to the settler. Heartbeats then no longer matter."""
+        self.argument: str | None = None
+        """What the outcome needs besides its name, as JSON text: see ``agent.settle``."""
+        self.settling_since = 0
+        """When its outcome was handed over, in nanoseconds since 1970; kept while tracing is on."""
+        self.span: SpanContext | None = None
+        """The span of its attempt, while tracing is on."""
+
+
+class Holder(Protocol):
+    """The running work that claims belong to. A lost lease stops it."""
+
+    @property
+    def claims(self) -> Sequence[Claim]: ...
+
+    @property
+    def stopped(self) -> str | None: ...
+
+    def stop(self, why: str) -> None: ...
+
 
 LONGEST_PAUSE = DEAD_FOR / 3
 """A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""
@@ -22,7 +114,7 @@ LIMIT = 5.0
 WATCH = 0.5
 """Seconds between two looks for leases that have run out."""
 
-log = get_logger("surelane_worker.leasing.leases")
+log = get_logger("surelane_worker.leasing")
 
 
 class Leases:
@@ -92,16 +184,16 @@ class Leases:
             batch = batches.pop(0)
             try:
                 await self._extend(batch)
-            except (*UNAVAILABLE, DatabaseError) as error:
+            except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
                 answered = False
                 if is_slow(error):
                     log.warning("heartbeats are slow", count=len(batch), error=type(error).__name__)
                     if len(batch) > 1:
                         batches += parts_of(batch)
-                elif isinstance(error, UNAVAILABLE):
+                elif isinstance(error, DatabaseUnavailable):
                     self._outage.goes_on(error)
                     return False
-                elif not isinstance(error, RETRYABLE):
+                elif not isinstance(error, TransientConflict):
                     log.error("heartbeats failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         self._outage.is_over()
         return answered

@@ -1,0 +1,280 @@
+"""The duties of a worker besides running handlers: announce, rescue, fire schedules and sweep."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from surelane import __version__
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane_service.cron import Cron, due_times
+from surelane_service.durations import jittered
+from surelane_service.engine import DEAD_FOR, Engine
+from surelane_service.listener import Listener
+from surelane_service.logs import get_logger
+from surelane_service.schedules import DueCron
+from surelane_worker.handling.registry import Schedule
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.observing.readiness import Outage
+from surelane_worker.settings import WorkerSettings
+
+RETRY = timedelta(seconds=1)
+"""The pause after a failure."""
+BATCH = 1000
+"""Events per statement of a sweep, at most."""
+EVERY = timedelta(seconds=20)
+"""The pause between announcements. A worker without one for 90 seconds counts as dead (``agent.worker_alive``)."""
+FAREWELL = 5.0
+"""Seconds that a stopping worker waits for the database to take it off the list."""
+
+ClockOffset = Callable[[], Awaitable[timedelta | None]]
+"""Returns how far this worker's clock is ahead of the database's; ``None`` until it is measured."""
+
+log = get_logger("surelane_worker.duties")
+
+
+class Announcer:
+    """Keeps a worker on the list of live workers, and takes it off at its end.
+
+    Announcements go over the listening connection. So they also show that this connection
+    works while the worker is idle.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        engine: Engine,
+        settings: WorkerSettings,
+        kinds: Sequence[str],
+        clock_offset: ClockOffset,
+    ) -> None:
+        """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``."""
+        self._listener = listener
+        self._engine = engine
+        self._name = settings.name
+        self._max_attempts = settings.max_attempts
+        self._kinds = kinds
+        self._clock_offset = clock_offset
+        self._announced = False
+        self._announcement: asyncio.Task[timedelta] | None = None
+
+    async def run(self) -> None:
+        """Announce at once and then every 20 seconds, until cancelled.
+
+        A cancellation does not stop an announcement that has begun: :meth:`retire` waits for it.
+        """
+        while True:
+            self._announcement = asyncio.create_task(self._announce())
+            await asyncio.sleep(jittered(await asyncio.shield(self._announcement)))
+
+    async def retire(self) -> None:
+        """Take the worker off the list. Wait for an announcement on its way, which would list the worker again."""
+        try:
+            async with asyncio.timeout(FAREWELL):
+                if self._announcement is not None:
+                    await asyncio.wait((self._announcement,))
+                await self._engine.retire_worker(self._name)
+        except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
+            log.info("could not retire; the worker counts as dead after 90 s", error=type(error).__name__)
+        finally:
+            if self._announcement is not None:
+                self._announcement.cancel()
+
+    async def _announce(self) -> timedelta:
+        """Announce once. Return the pause before the next announcement."""
+        try:
+            offset = await self._clock_offset()
+            async with self._listener.connection() as connection:
+                await Engine(connection).announce_worker(
+                    self._name, self._kinds, __version__, offset, self._max_attempts
+                )
+                if not self._announced:
+                    await Engine(connection).free_groups()
+                self._announced = True
+        except (DatabaseUnavailable, TransientConflict):
+            return RETRY  # the claimer logs the outage
+        except DatabaseRefused as error:
+            log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+        return EVERY
+
+
+class Rescuer:
+    """Ends the claims of workers that sent no heartbeat for five minutes (:data:`DEAD_FOR`)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def run(self) -> None:
+        """Rescue at once and then every five minutes, until cancelled."""
+        while True:
+            pause = await self._rescue()
+            await asyncio.sleep(jittered(pause))
+
+    async def _rescue(self) -> timedelta:
+        """Rescue once. Return the pause before the next rescue."""
+        try:
+            rescued = await self._engine.rescue_events(DEAD_FOR)
+        except DatabaseUnavailable:
+            return RETRY  # the claimer logs the outage
+        except DatabaseRefused as error:
+            log.error("rescue failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+        else:
+            if rescued:
+                log.warning("events of dead workers freed", count=rescued)
+        return DEAD_FOR
+
+
+class Scheduler:
+    """Stores the schedules that come with the handlers, then fires every schedule that is due.
+
+    Every worker tries, and the database lets one of them fire. The worker's polls say when the next schedule is due.
+    """
+
+    def __init__(
+        self, engine: Engine, declared: Sequence[Schedule], metrics: Metrics, *, retry: timedelta = RETRY
+    ) -> None:
+        """``retry`` is the pause after a failure, and the shortest pause between two looks at the schedules."""
+        self._engine = engine
+        self._declared = list(declared)
+        self._metrics = metrics
+        self._retry = retry.total_seconds()
+        self._unreadable: set[tuple[str, str, str]] = set()
+        self._outage = Outage(log, "schedules")
+        self._due: float | None = None
+        self._changed = asyncio.Event()
+
+    def due_in(self, seconds: float | None) -> None:
+        """Set when the next schedule is due: in so many seconds, or never if ``None``."""
+        self._due = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Fire schedules until cancelled."""
+        while True:
+            succeeded = await self._attempt()
+            await asyncio.sleep(self._retry)
+            if succeeded:
+                await self._until_due()
+
+    async def _attempt(self) -> bool:
+        try:
+            await self._declare()
+            await self._fire_due()
+        except DatabaseUnavailable as error:
+            self._outage.goes_on(error)
+            return False
+        except DatabaseRefused as error:
+            log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            return False
+        self._outage.is_over()
+        return True
+
+    async def _declare(self) -> None:
+        while self._declared:
+            declared = self._declared[0]
+            await self._engine.set_cron(
+                declared.name,
+                kind=declared.kind,
+                schedule=declared.schedule,
+                payload=declared.payload,
+                time_zone=declared.time_zone,
+                catch_up=declared.catch_up,
+                paused=None,
+            )
+            self._declared.pop(0)
+
+    async def _until_due(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while self._due is None or self._due > clock():
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._due is None else self._due - clock()):
+                    await self._changed.wait()
+
+    async def _fire_due(self) -> None:
+        while await self._fire_each():
+            pass
+        self.due_in(await self._engine.next_cron())
+
+    async def _fire_each(self) -> bool:
+        """Fire each due schedule once. Return whether one has more missed times than one firing takes."""
+        more = False
+        for due in await self._engine.due_cron():
+            more = await self._fire(due) or more
+        return more
+
+    async def _fire(self, due: DueCron) -> bool:
+        try:
+            times, following = due_times(
+                Cron(due.schedule, due.time_zone), due.catch_up, due.next_at, due.now
+            )
+        except ValueError as error:
+            self._report_unreadable(due, error)
+            return False
+        fired = await self._engine.fire_cron(due.name, due.next_at, times, following)
+        if fired:
+            self._metrics.sent([due.kind] * fired)
+            log.info("schedule fired", schedule=due.name, jobs=fired)
+        return following <= due.now
+
+    def _report_unreadable(self, due: DueCron, error: ValueError) -> None:
+        """Log once per schedule that it was edited by hand into something unreadable, or lost its time zone."""
+        known = (due.name, due.schedule, due.time_zone)
+        if known not in self._unreadable:
+            self._unreadable.add(known)
+            log.error("schedule cannot be read", schedule=due.name, reason=str(error))
+
+
+class Sweeper:
+    """Sweeps exhausted events of every kind, and old Slack events of the kinds that this worker handles.
+
+    It sweeps by age only after this worker has been claiming for that age. So an outage of the workers or of the
+    database never empties the backlog that it caused. Attempts count against the maximum stored with an event or its
+    kind, because another team's kinds have other maxima.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: WorkerSettings,
+        kinds: Sequence[str],
+        metrics: Metrics,
+        claiming_for: Callable[[], float],
+    ) -> None:
+        """``claiming_for`` returns for how many seconds this worker has been claiming without interruption."""
+        self._engine = engine
+        self._kinds = [kind for kind in kinds if kind.startswith("slack.")]
+        self._metrics = metrics
+        self._max_vt_age = settings.max_vt_age
+        self._interval = settings.sweep_interval
+        self._claiming_for = claiming_for
+        self._outage = Outage(log, "sweep")
+
+    async def run(self) -> None:
+        """Sweep until cancelled, at intervals with jitter so that replicas do not sweep at the same time."""
+        while True:
+            await asyncio.sleep(jittered(self._interval))
+            try:
+                await self._sweep()
+                self._outage.is_over()
+            except DatabaseUnavailable as error:
+                self._outage.goes_on(error)
+            except DatabaseRefused as error:
+                log.error("sweep failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+
+    async def _sweep(self) -> None:
+        await self._engine.free_groups()
+        by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
+        swept, mend = 1, True
+        while swept:
+            swept = await self._engine.sweep_events(
+                max_vt_age=self._max_vt_age,
+                kinds=self._kinds,
+                by_age=by_age,
+                limit=BATCH,
+                mend=mend,
+            )
+            mend = False
+            if swept:
+                self._metrics.expired(swept)
+                log.info("events expired", count=swept)

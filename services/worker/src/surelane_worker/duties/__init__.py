@@ -1,1 +1,0 @@
-"""The duties of a worker besides running handlers: announce, rescue, sweep, and fire schedules."""

@@ -1,1 +1,0 @@
-"""Leasing: the claims this worker holds, and the heartbeats that renew them."""

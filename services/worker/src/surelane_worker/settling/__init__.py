@@ -1,1 +1,0 @@
-"""Settling: report each outcome to the database under the claim's fence."""
