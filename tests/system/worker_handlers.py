@@ -160,6 +160,14 @@ async def sleep(event: Event, ctx: Context) -> None:
     await asyncio.sleep(event.payload.get("seconds", 60))
 
 
+@handlers.on("hang-once")
+async def hang_once(event: Event, ctx: Context) -> str:
+    """Does not end the first time."""
+    if ctx.attempt == 1:
+        await asyncio.sleep(3600)
+    return "the second time"
+
+
 @handlers.on("sleep-in-a-thread")
 def sleep_in_a_thread(event: Event, ctx: Context) -> dict[str, object]:
     """Takes as long as it is told, blocking a thread; says when it ran."""

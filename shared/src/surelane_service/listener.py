@@ -1,7 +1,7 @@
 """The connection that claims and listens to notifications. It is opened again when it breaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -24,6 +24,8 @@ class Listener:
         service: str,
         on_wake: Callable[[], None],
         on_open: Callable[[], None],
+        on_break: Callable[[], None],
+        introduce: Callable[[Connection], Awaitable[None]],
         notifications: bool = True,
         within: timedelta,
     ) -> None:
@@ -35,6 +37,8 @@ class Listener:
             on_wake: called for each notification, and when the connection breaks: both are reasons to look at the
                 queue. It runs in the event loop and must not block.
             on_open: called when the connection was opened: state learned over an earlier one may be out of date.
+            on_break: called when the connection breaks. The worker's session is gone until it is opened again.
+            introduce: opens the worker's session on a new connection. It is not called behind a pooler.
             notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
             within: the longest time that connecting, and each statement, may take.
         """
@@ -42,6 +46,8 @@ class Listener:
         self._service = service
         self._on_wake = on_wake
         self._on_open = on_open
+        self._on_break = on_break
+        self._introduce = introduce
         self._notifications = notifications
         self._within = within.total_seconds()
         self._connection: Connection | None = None
@@ -101,9 +107,10 @@ class Listener:
             statement_cache_size=100 if self._notifications else 0,
             server_settings=settings if self._notifications else None,
         )
-        opened.add_termination_listener(self._wake)
+        opened.add_termination_listener(self._broke)
         if self._notifications:
             try:
+                await self._introduce(opened)
                 await opened.add_listener(CHANNEL, self._wake)
             except BaseException:
                 opened.terminate()
@@ -112,6 +119,10 @@ class Listener:
 
     def _wake(self, *_: Any) -> None:  # noqa: ANN401 - asyncpg passes the connection, or the notification's parts
         self._on_wake()
+
+    def _broke(self, _: Any) -> None:  # noqa: ANN401 - asyncpg passes the connection
+        self._on_wake()
+        self._on_break()
 
     def _cut(self) -> None:
         """Cancel the running statement and end the connection. That wakes the claimer, which opens another one."""
@@ -124,7 +135,7 @@ class Listener:
     async def close(self) -> None:
         """End the connection in an orderly way; cut it where that fails."""
         if self._connection is not None:
-            self._connection.remove_termination_listener(self._wake)
+            self._connection.remove_termination_listener(self._broke)
             await _end(self._connection)
         self._connection = None
         if self._ending:

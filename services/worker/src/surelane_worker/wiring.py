@@ -33,6 +33,7 @@ from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
+from surelane_worker.sessions import Session, Watcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
@@ -169,6 +170,8 @@ class Worker:
     sweeper: Sweeper
     scheduler: Scheduler
     rescuer: Rescuer
+    watcher: Watcher | None
+    """``None`` behind a pooler, where no worker has a session."""
     watch: Watch
     announcer: Announcer
     kinds: list[str]
@@ -184,6 +187,7 @@ class Worker:
             self.scheduler.run,
             self.rescuer.run,
             self.announcer.run,
+            *([self.watcher.run] if self.watcher else []),
         ]
 
     async def drain(self, within: float) -> None:
@@ -218,11 +222,14 @@ def assemble(
         asyncio.get_running_loop(),
     )
     slots = Slots(settings, handlers, Runner(services, handlers, settler, observer), leases)
+    session = Session(settings.name)
     listener = Listener(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_wake=wakeup.wake,
-        on_open=partial(_begin_anew, cursors, wakeup),
+        on_open=partial(_begin_anew, cursors, wakeup, leases),
+        on_break=session.broke,
+        introduce=session.open,
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
@@ -241,7 +248,7 @@ def assemble(
     )
     watch = Watch(poller)
     kinds = sorted(handlers)
-    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset)
+    announcer = Announcer(listener, session, Engine(pools.leases), settings, kinds, watch.clock_offset)
     return Worker(
         claimer=claimer,
         slots=slots,
@@ -252,16 +259,18 @@ def assemble(
         sweeper=sweeper,
         scheduler=scheduler,
         rescuer=Rescuer(sweeps),
+        watcher=Watcher(looks, settings.name, settings.session_grace) if settings.notifications else None,
         watch=watch,
         announcer=announcer,
         kinds=kinds,
     )
 
 
-def _begin_anew(cursors: Cursors, wakeup: Wakeup) -> None:
-    """Forget the cursors when a connection is opened: on another server they may skip events."""
+def _begin_anew(cursors: Cursors, wakeup: Wakeup, leases: Leases) -> None:
+    """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
     cursors.forget()
     wakeup.look_ahead()
+    leases.renew_soon()
 
 
 Duty = Callable[[], Coroutine[Any, Any, None]]
