@@ -222,6 +222,18 @@ async def test_the_previous_releases_data_and_client_survive_the_migration(
         await finish(queue, stored)
 
 
+async def test_this_releases_client_works_on_its_own_schema(database: str) -> None:
+    """It becomes the previous release's client, and cannot be changed then."""
+    client = await start_client(Release(RELEASE, ROOT), database)
+    try:
+        await rounds(client, 1)
+        _, errors = await asyncio.wait_for(client.communicate(b""), 90)
+        assert client.returncode == 0, errors.decode()
+    finally:
+        if client.returncode is None:
+            client.kill()
+
+
 async def test_the_previous_releases_tree_is_the_one_whose_digest_is_recorded(previous: Release) -> None:
     recorded = parse_releases((PACKAGED / "releases.txt").read_text())
     assert recorded[str(previous.version)] == discover(previous.tree / "migrations").digest

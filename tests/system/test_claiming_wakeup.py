@@ -162,7 +162,8 @@ async def test_what_claims_passed_over_is_found_within_two_poll_intervals(
 
 
 LATE_ANSWERS = """
-alter function agent.claim_events(text[], int4, int4, interval, text, timestamptz[], text[], int8) rename to quick_claim;
+alter function agent.claim_events(text[], int4, int4, interval, text, timestamptz[], text[], int8)
+  rename to quick_claim;
 create function agent.claim_events
 ( _kinds text[], _limit int4, _max_attempts int4, _invisible_for interval, _claimed_by text
 , _cursors timestamptz[], _member_kinds text[], _most_bytes int8)

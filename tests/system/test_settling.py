@@ -13,10 +13,11 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane.jobs import Continuation, Job
 from surelane_service.engine import MOST_MEMBERS, Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.handling.handler import Handler
-from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard
+from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard, FanOut
 from surelane_worker.leasing import Capacity, Claim, Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
@@ -35,6 +36,7 @@ class Stand:
     engine: Engine
     settler: Settler
     leases: Leases
+    metrics: Metrics
 
     async def claims(self, count: int) -> list[Claim]:
         """Claims that many events, which are held from now on."""
@@ -60,7 +62,7 @@ async def stand(database: str, connection: Connection, pace: Pace) -> AsyncItera
     leases = Leases(engine, timedelta(minutes=10), metrics, Capacity())
     settler = Settler(engine, leases, Observer(metrics), pace)
     sending = asyncio.create_task(settler.run())
-    yield Stand(engine, settler, leases)
+    yield Stand(engine, settler, leases, metrics)
     assert not sending.done(), "nothing ends it"
     sending.cancel()
     await close_pool(pool)
@@ -207,6 +209,17 @@ async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
     await ended(connection, claims[1:])
     assert await connection.fetchval("select count(*) from agent.event_hist where outcome = 'completed'") == 2
     assert not stand.leases.held
+
+
+async def test_jobs_of_a_fan_out_are_counted_only_where_it_stored_them(stand: Stand) -> None:
+    stored, stale = await stand.claims(2)
+    stale.event.claim += 1
+    argument = '{"children": [{"kind": "part"}], "continuation": {"kind": "whole"}, "result": null}'
+    for claim in (stored, stale):
+        stand.settler.put(claim, FanOut([Job("part")], Continuation("whole")), argument)
+    async with asyncio.timeout(30):
+        await stand.settler.flushed()
+    assert dict(stand.metrics._sent) == {"part": 1, "whole": 1}
 
 
 async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(connection: Connection, stand: Stand) -> None:

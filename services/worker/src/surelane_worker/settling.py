@@ -4,6 +4,8 @@ The settler forgets no outcome before the database has answered. It sends an out
 or the event is locked, until the lease has run out. Unsettled events count against what may be claimed, which bounds
 memory.
 
+A result or an error travels as JSON that PostgreSQL can hold.
+
 No outcome waits for another: a busy or slow one is sent again on its own schedule, beside the others.
 """
 

@@ -1,7 +1,7 @@
 """The poller: looks at the whole queue at every poll interval, and ahead of the cursors after activity.
 
-It claims nothing, and it has a connection of its own. While vacuum is held back, a look at everything reads every dead
-row; neither a claim nor a notification may wait for that.
+What it finds wakes the claimer, as a notification does. It claims nothing, and it has a connection of its own. While
+vacuum is held back, a look at everything reads every dead row; neither a claim nor a notification may wait for that.
 """
 
 import asyncio

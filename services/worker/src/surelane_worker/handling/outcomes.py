@@ -1,6 +1,7 @@
 """Outcomes: how an attempt ended. A handler may return one, or it follows from what the handler returned or raised.
 
-One value travels from the handler to ``agent.settle`` and, by its name, into the history row.
+One value travels from the handler to ``agent.settle`` and, by its name, into the history row. After a failure,
+:class:`Backoff` says when the next attempt comes.
 """
 
 import random

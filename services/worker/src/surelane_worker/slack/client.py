@@ -1,4 +1,6 @@
-"""Make the clients for Slack: the Web API's on one HTTP session, and that for response URLs on a guarded one.
+"""Make the clients for Slack, and sort the errors of their calls into final ones and others.
+
+The Web API's clients share one HTTP session; the client for response URLs has a guarded one.
 
 A ``response_url`` comes from an event's payload, so it proves nothing. Answers go to Slack's own hosts or to the
 simulator's, and nowhere else. slack-sdk's webhook client follows redirects, reads answers of any size, and has no
