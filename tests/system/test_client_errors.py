@@ -258,6 +258,12 @@ def _listener(uri: str, *, notifications: bool = True) -> Listener:
         service="listens",
         on_wake=lambda: None,
         on_open=lambda: None,
+        on_break=lambda: None,
+        introduce=_stranger,
         notifications=notifications,
         within=timedelta(seconds=5),
     )
+
+
+async def _stranger(_: Connection) -> None:
+    """Opens no session."""

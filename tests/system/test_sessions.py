@@ -58,8 +58,12 @@ async def test_a_broken_session_is_opened_again_and_its_claims_are_kept(
     database: str, connection: Connection, server: Server
 ) -> None:
     """By a worker without a free slot, too: it does not claim, and so would not notice."""
-    at_once = {"SURELANE_DRAIN_TIMEOUT": "100ms"}
-    async with worker(database, SURELANE_CONCURRENCY="1", **at_once), worker(database, **at_once):
+    full = {
+        "SURELANE_HANDLERS": "tests.system.worker_handlers:alone",
+        "SURELANE_CONCURRENCY": "1",
+        "SURELANE_DRAIN_TIMEOUT": "100ms",
+    }
+    async with worker(database, **full), worker(database, **full):
         identity = await enqueue(connection, "hang-once")
         name = (await claimed(connection, identity))["claimed_by"]
         await sessions(connection, 2)

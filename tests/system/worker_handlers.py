@@ -28,6 +28,8 @@ from surelane_worker import (
 )
 
 handlers = Handlers()
+alone = Handlers()
+"""Handlers that share all slots: each of ``handlers`` with a limit of its own leaves a worker something to claim."""
 
 
 @handlers.on("echo")
@@ -160,6 +162,7 @@ async def sleep(event: Event, ctx: Context) -> None:
     await asyncio.sleep(event.payload.get("seconds", 60))
 
 
+@alone.on("hang-once")
 @handlers.on("hang-once")
 async def hang_once(event: Event, ctx: Context) -> str:
     """Does not end the first time."""
