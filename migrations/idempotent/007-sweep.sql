@@ -375,7 +375,7 @@ $$;
 -- Returns how many claims it ended and how many are left, as another transaction has them locked:
 -- call it again. The death was not later than the announcement that is missing, which comes within
 -- 26 seconds.
-create or replace function agent.rescue_events(_worker text, _session int4, _lost_for interval, _by text, out rescued int4, out remaining int4)
+create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text, out rescued int4, out remaining int4)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -389,14 +389,14 @@ begin
     rescued := 0;
     remaining := 0;
     select coalesce(died_at, least(_now - _lost_for, seen_at + interval '26 seconds')) into _died_at
-    from agent.worker where name = _worker and session = _session;
+    from agent.worker where name = _name and session = _session;
     if not found or _session = any(agent.open_sessions()) then
         return;
     end if;
     -- Its row may be locked by another transaction. Its events need not wait for that.
     update agent.worker set died_at = _died_at
-    where name in (select name from agent.worker where name = _worker and session = _session and died_at is null for update skip locked);
-    _ids := array(select id from agent.event where attempts > 0 and vt > _now and claimed_by = _worker);
+    where name in (select name from agent.worker where name = _name and session = _session and died_at is null for update skip locked);
+    _ids := array(select id from agent.event where attempts > 0 and vt > _now and claimed_by = _name);
     rescued := agent.end_claims(_ids, jsonb_build_object('died_at', _died_at, 'by', _by));
     remaining := cardinality(_ids) - rescued;
 end

@@ -380,7 +380,7 @@ class Machine(RuleBasedStateMachine):
                 "insert into agent.worker (name, kinds, version, session) values ('w1', '{}', '', 0)"
             )
         )
-        rescued = self.value("select rescued from agent.rescue_events('w1', 0, '5 s', 'w2')")
+        rescued = self.value("select rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')")
         self.run(self.queue.execute("delete from agent.worker"))
         assert rescued == len(dead)
 

@@ -286,7 +286,7 @@ class Engine(Schedules, Measured):
             How many claims ended, and how many remain because another transaction has them locked: call it again.
         """
         (row,) = await self._database.fetch(
-            "select * from agent.rescue_events($1, $2, $3, $4)", worker, session, lost_for, by
+            "select * from agent.rescue_worker($1, $2, $3, $4)", worker, session, lost_for, by
         )
         return row["rescued"], row["remaining"]
 
