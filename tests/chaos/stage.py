@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dev.simulator.client import SimulatorClient
 
@@ -27,7 +27,7 @@ class Stage:
 
     project: Project
     simulator: SimulatorClient
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row]
 
     async def play(self, scenario: str, fault: Fault) -> Row:
         """Let something happen to the system under traffic, and checks that every promise holds."""
