@@ -373,8 +373,8 @@ $$;
 -- Takes a worker for dead whose session has been gone for _lost_for, and ends its claims, at the
 -- word of worker _by. Does nothing where that session is open, or the worker has opened another.
 -- Returns how many claims it ended and how many are left, as another transaction has them locked:
--- call it again. The death was not later than the announcement that is missing, which comes within
--- 26 seconds.
+-- call it again. Where no worker was left to see the death, it counts as of the time at which the
+-- silence would have shown it.
 create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text, out rescued int4, out remaining int4)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -388,7 +388,7 @@ declare
 begin
     rescued := 0;
     remaining := 0;
-    select coalesce(died_at, least(_now - _lost_for, seen_at + interval '26 seconds')) into _died_at
+    select coalesce(died_at, least(_now - _lost_for, seen_at + agent.alive_for())) into _died_at
     from agent.worker where name = _name and session = _session;
     if not found or _session = any(agent.open_sessions()) then
         return;

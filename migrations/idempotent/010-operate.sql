@@ -414,28 +414,32 @@ begin
 end
 $$;
 
--- Opens a worker's session on this connection: a lock that PostgreSQL drops as the connection ends,
--- under a key of its own. Others see by it that the worker lives. A worker that opens one again
--- after its connection broke keeps its claims, unless it has been taken for dead meanwhile. Returns
--- the key. Where another transaction has the worker's row locked, the next announcement records it.
-create or replace function agent.open_session(_name text, _version text) returns int4
+-- Opens a worker's session on this connection, where it has none: a lock that PostgreSQL drops as the
+-- connection ends, under a key of its own. Others see by it that the worker lives. A worker that
+-- opens one again after its connection broke keeps its claims, unless it has been taken for dead
+-- meanwhile. Returns whether the session is recorded: not where another transaction has the worker's
+-- row locked. Then call it again.
+create or replace function agent.open_session(_name text, _version text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 declare
-    _session int4 := nextval('agent.worker_session');
+    _session int4 := nullif(current_setting('surelane.session', true), '');
 begin
-    perform pg_advisory_lock(agent.session_class(), _session);
-    perform set_config('surelane.session', _session::text, false);
+    if _session is null then
+        _session := nextval('agent.worker_session');
+        perform pg_advisory_lock(agent.session_class(), _session);
+        perform set_config('surelane.session', _session::text, false);
+    end if;
     begin
         insert into agent.worker as w (name, kinds, version, started_at, seen_at, session)
         values (_name, '{}', _version, agent.clock(), agent.clock(), _session)
         on conflict (name) do update set session = excluded.session, died_at = null, seen_at = excluded.seen_at;
+        return true;
     exception when lock_not_available then
-        null;
+        return false;
     end;
-    return _session;
 end
 $$;
 

@@ -110,7 +110,9 @@ async def test_a_worker_that_comes_back_in_time_keeps_its_claims(
     assert second != first
     assert await rescue(queue, "w1", first) == (0, 0)
     assert await rescue(queue, "w1", second) == (0, 0)
-    assert (await states(queue), (await live(queue, identity) or {})["attempts"]) == ({"w1": "alive"}, 1)
+    kept = await live(queue, identity)
+    assert kept is not None
+    assert (await states(queue), kept["attempts"]) == ({"w1": "alive"}, 1)
     assert await complete(queue, pair(held)) == ["done"]
 
 
@@ -139,10 +141,22 @@ async def test_neither_a_locked_event_nor_a_locked_worker_holds_up_a_rescue(
         assert await rescue(queue, "w1", key) == (1, 1)
         assert (await why(queue, free))[0] != "running"
         assert await states(queue) == {"w1": "lost"}
-        again = await connect()
-        await Engine(again).open_session("w1", "0.2.0")  # it does not wait for its row either
     assert await rescue(queue, "w1", key) == (1, 0)
     assert await states(queue) == {"w1": "died"}
+
+
+async def test_a_session_opens_while_the_workers_row_is_locked_and_is_recorded_later(
+    queue: Connection, connect: Connect
+) -> None:
+    reopened, owner = Engine(await connect()), await connect()
+    await session(await connect(), "w1")
+    async with owner.transaction():
+        await owner.execute("select from agent.worker for update")
+        assert await reopened.open_session("w1", "0.2.0") is False
+    open_sessions = sorted(await queue.fetchval("select agent.open_sessions()"))
+    assert await reopened.open_session("w1", "0.2.0") is True
+    assert sorted(await queue.fetchval("select agent.open_sessions()")) == open_sessions
+    assert await queue.fetchval("select session from agent.worker") == open_sessions[-1]
 
 
 async def test_three_workers_watch_however_large_the_fleet_is_and_others_take_their_places(

@@ -258,7 +258,7 @@ def _listener(uri: str, *, notifications: bool = True) -> Listener:
         service="listens",
         on_wake=lambda: None,
         on_open=lambda: None,
-        on_break=lambda: None,
+        on_lost=lambda: None,
         introduce=_stranger,
         notifications=notifications,
         within=timedelta(seconds=5),

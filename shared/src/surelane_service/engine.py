@@ -267,9 +267,14 @@ class Engine(Schedules, Measured):
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
 
-    async def open_session(self, name: str, version: str) -> None:
-        """Open a worker's session on this connection, by which others see that it lives until the connection ends."""
-        await self._database.execute("select agent.open_session($1, $2)", name, version)
+    async def open_session(self, name: str, version: str) -> bool:
+        """Open a worker's session on this connection, by which others see that it lives until the connection ends.
+
+        Returns:
+            Whether the worker's row says so. Call it again where another transaction has that locked.
+        """
+        recorded: bool = await self._database.fetchval("select agent.open_session($1, $2)", name, version)
+        return recorded
 
     async def watch_sessions(self, name: str) -> Sessions:
         """Look which workers have lost their sessions, as worker ``name``."""

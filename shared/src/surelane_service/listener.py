@@ -24,7 +24,7 @@ class Listener:
         service: str,
         on_wake: Callable[[], None],
         on_open: Callable[[], None],
-        on_break: Callable[[], None],
+        on_lost: Callable[[], None],
         introduce: Callable[[Connection], Awaitable[None]],
         notifications: bool = True,
         within: timedelta,
@@ -37,7 +37,7 @@ class Listener:
             on_wake: called for each notification, and when the connection breaks: both are reasons to look at the
                 queue. It runs in the event loop and must not block.
             on_open: called when the connection was opened: state learned over an earlier one may be out of date.
-            on_break: called when the connection breaks. The worker's session is gone until it is opened again.
+            on_lost: called when the connection breaks. The worker's session is gone until it is opened again.
             introduce: opens the worker's session on a new connection. It is not called behind a pooler.
             notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
             within: the longest time that connecting, and each statement, may take.
@@ -46,7 +46,7 @@ class Listener:
         self._service = service
         self._on_wake = on_wake
         self._on_open = on_open
-        self._on_break = on_break
+        self._on_lost = on_lost
         self._introduce = introduce
         self._notifications = notifications
         self._within = within.total_seconds()
@@ -107,7 +107,7 @@ class Listener:
             statement_cache_size=100 if self._notifications else 0,
             server_settings=settings if self._notifications else None,
         )
-        opened.add_termination_listener(self._broke)
+        opened.add_termination_listener(self._lost)
         if self._notifications:
             try:
                 await self._introduce(opened)
@@ -120,9 +120,9 @@ class Listener:
     def _wake(self, *_: Any) -> None:  # noqa: ANN401 - asyncpg passes the connection, or the notification's parts
         self._on_wake()
 
-    def _broke(self, _: Any) -> None:  # noqa: ANN401 - asyncpg passes the connection
+    def _lost(self, _: Any) -> None:  # noqa: ANN401 - asyncpg passes the connection
         self._on_wake()
-        self._on_break()
+        self._on_lost()
 
     def _cut(self) -> None:
         """Cancel the running statement and end the connection. That wakes the claimer, which opens another one."""
@@ -135,7 +135,7 @@ class Listener:
     async def close(self) -> None:
         """End the connection in an orderly way; cut it where that fails."""
         if self._connection is not None:
-            self._connection.remove_termination_listener(self._broke)
+            self._connection.remove_termination_listener(self._lost)
             await _end(self._connection)
         self._connection = None
         if self._ending:

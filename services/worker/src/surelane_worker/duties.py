@@ -16,7 +16,6 @@ from surelane_service.schedules import DueCron
 from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
-from surelane_worker.sessions import Session
 from surelane_worker.settings import WorkerSettings
 
 RETRY = timedelta(seconds=1)
@@ -44,7 +43,6 @@ class Announcer:
     def __init__(
         self,
         listener: Listener,
-        session: Session,
         engine: Engine,
         settings: WorkerSettings,
         kinds: Sequence[str],
@@ -52,7 +50,6 @@ class Announcer:
     ) -> None:
         """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``."""
         self._listener = listener
-        self._session = session
         self._engine = engine
         self._name = settings.name
         self._max_attempts = settings.max_attempts
@@ -64,14 +61,11 @@ class Announcer:
     async def run(self) -> None:
         """Announce at once and then every 20 seconds, until cancelled.
 
-        A broken connection is opened again within a second, also while no slot is free to claim.
         A cancellation does not stop an announcement that has begun: :meth:`retire` waits for it.
         """
         while True:
             self._announcement = asyncio.create_task(self._announce())
-            pause = await asyncio.shield(self._announcement)
-            await asyncio.sleep(RETRY.total_seconds())  # also where failures break every connection
-            await self._session.broken(jittered(pause - RETRY))
+            await asyncio.sleep(jittered(await asyncio.shield(self._announcement)))
 
     async def retire(self) -> None:
         """Take the worker off the list. Wait for an announcement on its way, which would list the worker again."""

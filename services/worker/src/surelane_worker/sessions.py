@@ -7,7 +7,6 @@ workers that have had theirs for the longest time look for lost ones, on behalf 
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
 
 from surelane import __version__
@@ -15,8 +14,10 @@ from surelane.calls import Connection
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane_service.durations import jittered
 from surelane_service.engine import Engine, Sessions
+from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 
+RETRY = timedelta(seconds=0.5)
 LOOKS = 2.5
 """Looks of a watcher within a grace."""
 SELDOM = timedelta(seconds=20)
@@ -36,22 +37,46 @@ class Session:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._broken = asyncio.Event()
+        self._unsettled = asyncio.Event()
 
     async def open(self, connection: Connection) -> None:
         """Open it on a connection: no claim goes out before others can see that this worker lives."""
-        await Engine(connection).open_session(self._name, __version__)
-        self._broken.clear()
+        if await Engine(connection).open_session(self._name, __version__):
+            self._unsettled.clear()
+        else:
+            self._unsettled.set()
 
-    def broke(self) -> None:
+    def lost(self) -> None:
         """Say that the connection broke."""
-        self._broken.set()
+        self._unsettled.set()
 
-    async def broken(self, within: float) -> None:
-        """Wait until the session is gone, at most ``within`` seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._broken.wait()
+    async def unsettled(self) -> None:
+        """Wait until the session is gone, or could not be recorded."""
+        await self._unsettled.wait()
+
+
+class SessionKeeper:
+    """Opens a lost session again, also while no slot is free to claim, or while the worker drains."""
+
+    def __init__(self, session: Session, listener: Listener) -> None:
+        """``listener`` opens the session with its connection."""
+        self._session = session
+        self._listener = listener
+
+    async def run(self) -> None:
+        """Keep the session until cancelled."""
+        while True:
+            await self._session.unsettled()
+            try:
+                async with self._listener.connection() as connection:
+                    await self._session.open(
+                        connection
+                    )  # again, on a connection that has one: it is only recorded
+            except DatabaseUnavailable:
+                pass  # the claimer logs the outage
+            except DatabaseRefused as error:
+                log.error("session not opened", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            await asyncio.sleep(jittered(RETRY))
 
 
 class Watcher:

@@ -33,7 +33,7 @@ from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
-from surelane_worker.sessions import Session, Watcher
+from surelane_worker.sessions import Session, SessionKeeper, Watcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
@@ -170,8 +170,8 @@ class Worker:
     sweeper: Sweeper
     scheduler: Scheduler
     rescuer: Rescuer
-    watcher: Watcher | None
-    """``None`` behind a pooler, where no worker has a session."""
+    session_duties: "list[Duty]"
+    """None behind a pooler, where no worker has a session."""
     watch: Watch
     announcer: Announcer
     kinds: list[str]
@@ -187,7 +187,7 @@ class Worker:
             self.scheduler.run,
             self.rescuer.run,
             self.announcer.run,
-            *([self.watcher.run] if self.watcher else []),
+            *self.session_duties,
         ]
 
     async def drain(self, within: float) -> None:
@@ -228,7 +228,7 @@ def assemble(
         service=SERVICE,
         on_wake=wakeup.wake,
         on_open=partial(_begin_anew, cursors, wakeup, leases),
-        on_break=session.broke,
+        on_lost=session.lost,
         introduce=session.open,
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
@@ -248,7 +248,7 @@ def assemble(
     )
     watch = Watch(poller)
     kinds = sorted(handlers)
-    announcer = Announcer(listener, session, Engine(pools.leases), settings, kinds, watch.clock_offset)
+    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset)
     return Worker(
         claimer=claimer,
         slots=slots,
@@ -259,7 +259,12 @@ def assemble(
         sweeper=sweeper,
         scheduler=scheduler,
         rescuer=Rescuer(sweeps),
-        watcher=Watcher(looks, settings.name, settings.session_grace) if settings.notifications else None,
+        session_duties=[
+            SessionKeeper(session, listener).run,
+            Watcher(looks, settings.name, settings.session_grace).run,
+        ]
+        if settings.notifications
+        else [],
         watch=watch,
         announcer=announcer,
         kinds=kinds,
