@@ -417,9 +417,10 @@ $$;
 -- Opens a worker's session on this connection, where it has none: a lock that PostgreSQL drops as the
 -- connection ends, under a key of its own. Others see by it that the worker lives. A worker that
 -- opens one again after its connection broke keeps its claims, unless it has been taken for dead
--- meanwhile. Returns whether the session is recorded: not where another transaction has the worker's
--- row locked. Then call it again.
-create or replace function agent.open_session(_name text, _version text) returns boolean
+-- meanwhile. _starts: this process has had none before. A process of the same name whose session is
+-- gone was its predecessor, and its claims end. Returns whether the session is recorded: not where
+-- another transaction has the worker's row locked. Then call it again.
+create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
@@ -433,6 +434,9 @@ begin
         perform set_config('surelane.session', _session::text, false);
     end if;
     begin
+        if _starts then
+            perform agent.rescue_worker(_name, (select session from agent.worker where name = _name), interval '0', _name);
+        end if;
         insert into agent.worker as w (name, kinds, version, started_at, seen_at, session)
         values (_name, '{}', _version, agent.clock(), agent.clock(), _session)
         on conflict (name) do update set session = excluded.session, died_at = null, seen_at = excluded.seen_at;

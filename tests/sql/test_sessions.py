@@ -32,10 +32,10 @@ def lose(queue: Connection) -> Lose:
     return lost
 
 
-async def session(connection: Connection, name: str, *kinds: str) -> int:
+async def session(connection: Connection, name: str, *kinds: str, starts: bool = True) -> int:
     """Open a worker's session on a connection and announce the worker; return the session's key."""
     engine = Engine(connection)
-    await engine.open_session(name, "0.2.0")
+    await engine.open_session(name, "0.2.0", starts=starts)
     await engine.announce_worker(name, kinds, "0.2.0")
     return int(await connection.fetchval("select session from agent.worker where name = $1", name))
 
@@ -106,7 +106,7 @@ async def test_a_worker_that_comes_back_in_time_keeps_its_claims(
     (held,) = await claim(queue, "mail", worker="w1")
     assert await rescue(queue, "w1", first) == (0, 0), "its session is open"
     await lose(broken)
-    second = await session(again, "w1", "mail")
+    second = await session(again, "w1", "mail", starts=False)
     assert second != first
     assert await rescue(queue, "w1", first) == (0, 0)
     assert await rescue(queue, "w1", second) == (0, 0)
@@ -114,6 +114,22 @@ async def test_a_worker_that_comes_back_in_time_keeps_its_claims(
     assert kept is not None
     assert (await states(queue), kept["attempts"]) == ({"w1": "alive"}, 1)
     assert await complete(queue, pair(held)) == ["done"]
+
+
+async def test_a_process_that_takes_a_dead_ones_name_does_not_hold_its_claims(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    """As a program does that a supervisor starts again under a fixed name."""
+    dying, starting = await connect(), await connect()
+    await session(dying, "w1", "mail")
+    identity = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await Engine(await connect()).open_session("w1", "0.2.0")
+    assert (await why(queue, identity))[0] == "running", "a process of this name lives"
+    await session(dying, "w1", "mail", starts=False)
+    await lose(dying)
+    await session(starting, "w1", "mail")
+    assert (await why(queue, identity))[0] == "due"
 
 
 async def test_a_worker_that_was_taken_for_dead_is_alive_when_it_comes_back(

@@ -267,13 +267,18 @@ class Engine(Schedules, Measured):
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
 
-    async def open_session(self, name: str, version: str) -> bool:
+    async def open_session(self, name: str, version: str, *, starts: bool = True) -> bool:
         """Open a worker's session on this connection, by which others see that it lives until the connection ends.
+
+        Args:
+            starts: the process has had no session before. Claims of a dead process of the same name end.
 
         Returns:
             Whether the worker's row says so. Call it again where another transaction has that locked.
         """
-        recorded: bool = await self._database.fetchval("select agent.open_session($1, $2)", name, version)
+        recorded: bool = await self._database.fetchval(
+            "select agent.open_session($1, $2, $3)", name, version, starts
+        )
         return recorded
 
     async def watch_sessions(self, name: str) -> Sessions:

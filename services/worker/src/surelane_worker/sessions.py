@@ -37,11 +37,13 @@ class Session:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._starts = True
         self._unsettled = asyncio.Event()
 
     async def open(self, connection: Connection) -> None:
         """Open it on a connection: no claim goes out before others can see that this worker lives."""
-        if await Engine(connection).open_session(self._name, __version__):
+        if await Engine(connection).open_session(self._name, __version__, starts=self._starts):
+            self._starts = False
             self._unsettled.clear()
         else:
             self._unsettled.set()
