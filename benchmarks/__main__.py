@@ -19,6 +19,7 @@ NAMES = (
     "backlog",
     "held_vacuum",
     "latency",
+    "fleet",
     "groups",
     "ingest",
     "memory",

@@ -28,6 +28,7 @@ SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
+    "max_connections": "500",
 }
 """Each round begins with a checkpoint of its own, so that none falls into one round and not into the next."""
 

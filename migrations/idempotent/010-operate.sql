@@ -436,10 +436,10 @@ begin
     begin
         if _starts then
             perform agent.rescue_worker(_name, (select session from agent.worker where name = _name), interval '0', _name);
+            insert into agent.worker (name, kinds, version) values (_name, '{}', _version) on conflict (name) do nothing;
         end if;
-        insert into agent.worker as w (name, kinds, version, started_at, seen_at, session)
-        values (_name, '{}', _version, agent.clock(), agent.clock(), _session)
-        on conflict (name) do update set session = excluded.session, died_at = null, seen_at = excluded.seen_at;
+        -- Of one that was forgotten, nothing: it announces itself again, with its session.
+        update agent.worker set session = _session, died_at = null, seen_at = agent.clock() where name = _name;
         return true;
     exception when lock_not_available then
         return false;

@@ -37,7 +37,8 @@ declare
         ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz), agent.answer_event(int8, jsonb)'
         ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text, interval, int4)'
         ', agent.announce_worker(text, text[], text, interval)'
-        ', agent.retire_worker(text), agent.free_groups(text, int4)';
+        ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval)'
+        ', agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()';
     _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
         ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.reschedule_event(text, timestamptz)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean), agent.delete_cron(text), agent.read_cron()';

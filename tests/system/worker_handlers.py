@@ -30,6 +30,13 @@ from surelane_worker import (
 handlers = Handlers()
 alone = Handlers()
 """Handlers that share all slots: each of ``handlers`` with a limit of its own leaves a worker something to claim."""
+elsewhere = Handlers()
+"""Those of another team's workers."""
+
+
+@elsewhere.on("elsewhere")
+async def handled_elsewhere(event: Event, ctx: Context) -> None:
+    """Does nothing."""
 
 
 @handlers.on("echo")

@@ -20,7 +20,7 @@ from surelane_service.logs import get_logger
 from surelane_service.telemetry.setup import SCHEMA_URL
 
 EVERY = 15.0
-STALE_AFTER = 60.0
+STALE_AFTER = 120.0
 """Age in seconds at which figures are no longer published."""
 NAMED_AFTER = 60.0
 """Age in seconds at which a holder of vacuum is published by name.
@@ -59,7 +59,7 @@ class Watch:
 
     @property
     def figures(self) -> Figures | None:
-        """The figures; ``None`` when they could not be read for a minute."""
+        """The figures; ``None`` when they could not be read for two minutes."""
         return self._figures if time.monotonic() - self._read_at < STALE_AFTER else None
 
     async def clock_offset(self) -> timedelta | None:

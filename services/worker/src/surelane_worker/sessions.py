@@ -17,7 +17,7 @@ from surelane_service.engine import Engine, Sessions
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 
-RETRY = timedelta(seconds=0.5)
+RETRY = timedelta(seconds=1)
 LOOKS = 2.5
 """Looks of a watcher within a grace."""
 SELDOM = timedelta(seconds=20)
