@@ -11,3 +11,10 @@ create index event_hist_kind on agent.event_hist (kind, outcome, finished_at);
 create index event_hist_group_key on agent.event_hist (group_key, finished_at) where group_key is not null;
 create index event_hist_dedupe_key on agent.event_hist (dedupe_key, finished_at) where dedupe_key is not null;
 drop index agent.event_hist_outcome;
+
+-- A worker proves that it lives by its session: an advisory lock on its connection, which PostgreSQL drops as the
+-- process dies. Each session takes a new key, so a lock that is gone never comes back.
+create sequence agent.worker_session as int4 cycle;
+alter table agent.worker
+  add column session int4  -- the key of its lock; null: it has none, and its announcements and heartbeats count alone
+, add column died_at timestamptz;  -- when it was taken for dead, and its claims were ended

@@ -20,6 +20,10 @@ FROZEN = 35
 """Seconds the database is frozen: longer than the 30 s after which a worker gives a statement up."""
 AWAY = 10
 """Seconds a worker is cut off or frozen: twice its lease."""
+SHORTLY = 5
+"""Seconds a worker with default settings is cut off."""
+LONG = 20
+"""Seconds a worker with default settings is frozen: four times its session's grace."""
 LATE = 20
 """Seconds after which what a worker says that was cut off has arrived."""
 CUTS = 3
@@ -50,6 +54,13 @@ limit 1
 async def worker_killed(project: Project) -> float:
     """SIGKILL to a worker's process; Docker starts it again."""
     return await _kill(await _busy_worker(project))
+
+
+async def container_killed(project: Project) -> float:
+    """The container of a worker is killed, and stays dead, as a pod does that is deleted by force."""
+    container, killed = await _busy_worker(project), time.time()
+    await _docker("kill", container)
+    return killed
 
 
 async def ingest_killed(project: Project) -> float:
@@ -90,12 +101,17 @@ async def worker_cut_off(project: Project) -> float:
     return over
 
 
-async def _cut_off(project: Project) -> float:
+async def worker_cut_off_briefly(project: Project) -> float:
+    """The same for less than a session's grace."""
+    return await _cut_off(project, SHORTLY)
+
+
+async def _cut_off(project: Project, seconds: float = AWAY) -> float:
     container, network = await _busy_worker(project), f"{project.name}_database"
     template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
     address = (await _docker("inspect", "--format", template, container)).strip()
     await _docker("network", "disconnect", network, container)
-    await asyncio.sleep(AWAY)
+    await asyncio.sleep(seconds)
     await _docker("network", "connect", "--ip", address, network, container)
     return time.time()
 
@@ -111,9 +127,18 @@ async def _says_something_late(project: Project, over: float) -> bool:
 
 async def worker_frozen(project: Project) -> float:
     """A worker's process stands still for longer than its lease, as on a machine that is moved or out of memory."""
+    return await _freeze(project, AWAY)
+
+
+async def worker_frozen_for_long(project: Project) -> float:
+    """The same for much longer than a session's grace."""
+    return await _freeze(project, LONG)
+
+
+async def _freeze(project: Project, seconds: float) -> float:
     container = await _busy_worker(project)
     await _docker("pause", container)
-    await asyncio.sleep(AWAY)
+    await asyncio.sleep(seconds)
     await _docker("unpause", container)
     return time.time()
 

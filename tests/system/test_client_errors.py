@@ -259,6 +259,11 @@ def _listener(uri: str, *, notifications: bool = True) -> Listener:
         on_notice=lambda _: None,
         on_lost=lambda: None,
         on_open=lambda: None,
+        introduce=_stranger,
         notifications=notifications,
         within=timedelta(seconds=5),
     )
+
+
+async def _stranger(_: Connection) -> None:
+    """Opens no session."""

@@ -79,6 +79,23 @@ class Peek:
     announced: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """One look at the sessions of all workers.
+
+    Attributes:
+        lost: the workers whose session is gone and that have not been taken for dead, with the session's key.
+        known: the number of workers with a session, lost ones included.
+        watches: whether the worker that looked is one of the few that look often.
+        server_since: when the server started.
+    """
+
+    lost: Sequence[tuple[str, int]]
+    known: int
+    watches: bool
+    server_since: datetime
+
+
 class Engine(Schedules, Measured):
     """The SQL functions of role ``agent_worker``, on a connection or a pool.
 
@@ -287,6 +304,39 @@ class Engine(Schedules, Measured):
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
+
+    async def open_session(self, name: str, version: str, *, starts: bool = True) -> bool:
+        """Open a worker's session on this connection, by which others see that it lives until the connection ends.
+
+        Args:
+            starts: the process has had no session before. Claims of a dead process of the same name end.
+
+        Returns:
+            Whether the worker's row says so. Call it again where another transaction has that locked.
+        """
+        recorded: bool = await self._database.fetchval(
+            "select agent.open_session($1, $2, $3)", name, version, starts
+        )
+        return recorded
+
+    async def watch_sessions(self, name: str) -> Sessions:
+        """Look which workers have lost their sessions, as worker ``name``."""
+        (row,) = await self._database.fetch("select * from agent.watch_sessions($1)", name)
+        lost = list(zip(row["names"], row["sessions"], strict=True))
+        return Sessions(lost, row["known"], row["watches"], row["server_since"])
+
+    async def rescue_worker(
+        self, worker: str, session: int, *, lost_for: timedelta, by: str
+    ) -> tuple[int, int]:
+        """Take a worker for dead whose session has been gone for ``lost_for``, and end its claims.
+
+        Returns:
+            How many claims ended, and how many remain because another transaction has them locked: call it again.
+        """
+        (row,) = await self._database.fetch(
+            "select * from agent.rescue_worker($1, $2, $3, $4)", worker, session, lost_for, by
+        )
+        return row["rescued"], row["remaining"]
 
     async def announce_worker(
         self,

@@ -1,7 +1,7 @@
 """The connection that claims, and listens to notifications while it should. It is opened again when it breaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -28,6 +28,7 @@ class Listener:
         on_notice: Callable[[str], None],
         on_lost: Callable[[], None],
         on_open: Callable[[], None],
+        introduce: Callable[[Connection], Awaitable[None]],
         notifications: bool = True,
         within: timedelta,
     ) -> None:
@@ -37,8 +38,10 @@ class Listener:
             dsn: any libpq URI.
             service: the ``application_name`` that an administrator sees.
             on_notice: called with the payload of each notification, in the event loop; it must not block.
-            on_lost: called when the connection breaks, in the event loop: a reason to look at the queue.
+            on_lost: called when the connection breaks, in the event loop: the worker's session is gone until it is
+                opened again, and notifications are missed.
             on_open: called when the connection was opened: state learned over an earlier one may be out of date.
+            introduce: opens the worker's session on a new connection. It is not called behind a pooler.
             notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
             within: the longest time that connecting, and each statement, may take.
         """
@@ -47,6 +50,7 @@ class Listener:
         self._on_notice = on_notice
         self._on_lost = on_lost
         self._on_open = on_open
+        self._introduce = introduce
         self._notifications = notifications
         self._within = within.total_seconds()
         self._connection: Connection | None = None
@@ -125,6 +129,12 @@ class Listener:
         )
         opened.add_termination_listener(self._lost)
         self._listens = False
+        if self._notifications:
+            try:
+                await self._introduce(opened)
+            except BaseException:
+                opened.terminate()
+                raise
         return opened
 
     def _notice(self, *notice: Any) -> None:  # noqa: ANN401 - the connection, the sender, the channel, the payload

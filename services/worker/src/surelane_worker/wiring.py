@@ -35,6 +35,7 @@ from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
+from surelane_worker.sessions import Session, SessionKeeper, Watcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
@@ -173,6 +174,8 @@ class Worker:
     sweeper: Sweeper
     scheduler: Scheduler
     rescuer: Rescuer
+    session_duties: "list[Duty]"
+    """None behind a pooler, where no worker has a session."""
     watch: Watch
     announcer: Announcer
     kinds: list[str]
@@ -189,6 +192,7 @@ class Worker:
             self.scheduler.run,
             self.rescuer.run,
             self.announcer.run,
+            *self.session_duties,
         ]
 
     async def drain(self, within: float) -> None:
@@ -223,6 +227,7 @@ def assemble(
         asyncio.get_running_loop(),
     )
     slots = Slots(settings, handlers, Runner(services, handlers, settler, observer), leases)
+    session = Session(settings.name)
     position = Position(
         wakeup.wake, slots.full, settings.lease.total_seconds(), notifications=settings.notifications
     )
@@ -230,8 +235,9 @@ def assemble(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_notice=position.heard,
-        on_lost=partial(_lost, position, wakeup),
-        on_open=partial(_begin_anew, cursors, wakeup, position),
+        on_lost=partial(_lost, session, position, wakeup),
+        on_open=partial(_begin_anew, cursors, wakeup, position, leases),
+        introduce=session.open,
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
@@ -265,21 +271,29 @@ def assemble(
         sweeper=sweeper,
         scheduler=scheduler,
         rescuer=Rescuer(sweeps),
+        session_duties=[
+            SessionKeeper(session, listener).run,
+            Watcher(looks, settings.name, settings.session_grace).run,
+        ]
+        if settings.notifications
+        else [],
         watch=watch,
         announcer=announcer,
         kinds=kinds,
     )
 
 
-def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position) -> None:
-    """Forget the cursors when a connection is opened: on another server they may skip events."""
+def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Leases) -> None:
+    """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
     cursors.forget()
     position.lost()
     wakeup.look_ahead()
+    leases.renew_soon()
 
 
-def _lost(position: Position, wakeup: Wakeup) -> None:
-    """Claim when the connection broke: that opens another one."""
+def _lost(session: Session, position: Position, wakeup: Wakeup) -> None:
+    """Open another connection when it broke, and claim: notifications were missed."""
+    session.lost()
     position.lost()
     wakeup.wake()
 
