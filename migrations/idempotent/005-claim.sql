@@ -327,7 +327,7 @@ end;
 
 -- Takes the first free position before _held, the one that this session has (null: none), for which
 -- the session gives up its own. Returns the one that it has then. PostgreSQL frees it when the
--- session ends, however it ends.
+-- session ends, however it ends. Tells those who listen that a worker has come.
 create or replace function agent.take_position(_kinds text[], _held int4) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -337,6 +337,8 @@ begin
         if pg_try_advisory_lock(agent.position_lock(_kinds, _position)) then
             if _held is not null then
                 perform pg_advisory_unlock(agent.position_lock(_kinds, _held));
+            else
+                perform pg_notify('agent_event', 'taken');
             end if;
             return _position;
         end if;

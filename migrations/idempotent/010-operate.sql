@@ -473,13 +473,11 @@ begin
 end
 $$;
 
--- One look at all sessions, by one of the workers: which workers have lost theirs and have not been
--- taken for dead (by name, with the key), and how many workers have one or had. The three that
--- opened theirs first look often, for all the others: watches says whether _name is one of them, or
--- has no open session itself.
+-- One look at all sessions, by worker _name: which workers have lost theirs and have not been taken
+-- for dead (by name, with the key), and how many workers have one or had.
 -- server_since changes as the server starts: sessions that were lost before say nothing.
 create or replace function agent.watch_sessions
-( _name text, out names text[], out sessions int4[], out known int4, out watches boolean, out server_since timestamptz
+( _name text, out names text[], out sessions int4[], out known int4, out server_since timestamptz
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -492,9 +490,6 @@ begin
     select array_agg(w.name), array_agg(w.session) into names, sessions from agent.worker as w where w.session is not null and w.died_at is null;
     _open := agent.open_sessions();
     known := coalesce(cardinality(names), 0);
-    watches := (
-        select count(*) < 3 from unnest(sessions) as given where given = any(_open) and given < (
-            select session from unnest(names, sessions) as own (name, session) where name = _name and session = any(_open)));
     select coalesce(array_agg(given.name), '{}'), coalesce(array_agg(given.session), '{}') into names, sessions
     from unnest(names, sessions) as given (name, session) where given.session <> all(_open);
     server_since := pg_postmaster_start_time();

@@ -175,22 +175,6 @@ async def test_a_session_opens_while_the_workers_row_is_locked_and_is_recorded_l
     assert await queue.fetchval("select session from agent.worker") == open_sessions[-1]
 
 
-async def test_three_workers_watch_however_large_the_fleet_is_and_others_take_their_places(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
-    fleet = {f"w{number}": await connect() for number in range(5)}
-    for name, connection in fleet.items():
-        await session(connection, name)
-
-    async def watchers() -> list[str]:
-        return [name for name in fleet if (await Engine(queue).watch_sessions(name)).watches]
-
-    assert await watchers() == ["w0", "w1", "w2"]
-    await lose(fleet.pop("w1"))
-    assert await watchers() == ["w0", "w2", "w3"], "before the death is established"
-    assert (await Engine(queue).watch_sessions("w3")).known == 5
-
-
 async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
     await Engine(queue).announce_worker("pooled", ["mail"], "0.2.0")
     seen = await Engine(queue).watch_sessions("pooled")

@@ -7,7 +7,7 @@ import pytest
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Engine, Sessions
-from surelane_worker.sessions import SELDOM, Watcher
+from surelane_worker.sessions import ALONE, JITTER, Watcher
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue
 
@@ -25,7 +25,7 @@ class Restarted(Engine):
             raise DatabaseUnavailable("away")
         seen = await super().watch_sessions(name)
         since = seen.server_since + timedelta(seconds=self.restarts)
-        return Sessions(seen.lost, seen.known, seen.watches, since)
+        return Sessions(seen.lost, seen.known, since)
 
 
 class Post:
@@ -62,10 +62,10 @@ async def post(queue: Connection) -> Post:
 
 
 async def test_a_lost_worker_is_dead_after_the_grace(post: Post) -> None:
-    assert (await post.looks(at=0), post.pause) == ([], GRACE), "it is alone"
+    assert (await post.looks(at=0), post.pause) == ([], ALONE), "it is alone"
     await post.lose("lost")
-    assert (await post.looks(at=1), post.pause) == ([], 2.0)
-    assert (await post.looks(at=4), post.pause) == ([], 2.0)
+    assert (await post.looks(at=1), post.pause) == ([], 4.0)
+    assert (await post.looks(at=2), post.pause) == ([], 4.0)
     assert (await post.looks(at=5.5), post.pause) == ([], 0.5)
     assert await post.looks(at=6) == ["lost"]
 
@@ -91,11 +91,30 @@ async def test_where_most_sessions_are_lost_at_once_they_have_longer(post: Post)
     assert await post.looks(at=15) == ["a", "b", "c"]
 
 
-async def test_a_worker_behind_three_others_looks_seldom(queue: Connection, connect: Connect) -> None:
-    for name in ("x", "y", "z", "me"):
-        await Engine(await connect()).open_session(name, "")
-    post = Post(queue)
-    assert (await post.looks(at=0), post.pause) == ([], SELDOM.total_seconds())
+async def test_few_look_and_news_of_a_worker_ends_the_pause_of_one_that_is_alone(queue: Connection) -> None:
+    """The pauses end at once here, until there is no more news."""
+    watching = [False, True, True]
+    pauses: list[float] = []
+
+    class NoNewsError(Exception):
+        pass
+
+    async def news(within: float) -> None:
+        pauses.append(within)
+        if not watching:
+            raise NoNewsError
+
+    await Engine(queue).open_session("me", "")
+    watcher = Watcher(
+        Engine(queue), "me", timedelta(seconds=GRACE), watches=lambda: watching.pop(0), news=news
+    )
+    with pytest.raises(NoNewsError):
+        await watcher.run()
+    assert (
+        [round(pause / (1 + JITTER)) for pause in pauses]
+        <= [60, 60, 60]
+        <= [round(pause) for pause in pauses]
+    )
 
 
 async def test_claims_that_were_locked_are_ended_at_a_later_look(

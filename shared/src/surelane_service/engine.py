@@ -86,13 +86,11 @@ class Sessions:
     Attributes:
         lost: the workers whose session is gone and that have not been taken for dead, with the session's key.
         known: the number of workers with a session, lost ones included.
-        watches: whether the worker that looked is one of the few that look often.
         server_since: when the server started.
     """
 
     lost: Sequence[tuple[str, int]]
     known: int
-    watches: bool
     server_since: datetime
 
 
@@ -323,7 +321,7 @@ class Engine(Schedules, Measured):
         """Look which workers have lost their sessions, as worker ``name``."""
         (row,) = await self._database.fetch("select * from agent.watch_sessions($1)", name)
         lost = list(zip(row["names"], row["sessions"], strict=True))
-        return Sessions(lost, row["known"], row["watches"], row["server_since"])
+        return Sessions(lost, row["known"], row["server_since"])
 
     async def rescue_worker(
         self, worker: str, session: int, *, lost_for: timedelta, by: str

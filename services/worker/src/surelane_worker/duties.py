@@ -23,6 +23,8 @@ RETRY = timedelta(seconds=1)
 """The pause after a failure."""
 BATCH = 1000
 """Events per statement of a sweep, at most."""
+RESCUE_FALLBACK = 3
+"""Rescues of the responder and the deputy for each one of another worker."""
 FALLBACK = 20
 """Sweeps of the responder for each one of another worker, which is needed only if the responder hangs."""
 FAREWELL = 5.0
@@ -107,13 +109,19 @@ class Announcer:
 class Rescuer:
     """Ends the claims of workers that sent no heartbeat for five minutes (:data:`DEAD_FOR`)."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, stands_by: Callable[[], bool]) -> None:
+        """``stands_by`` returns whether this worker does what one or two may do for all."""
         self._engine = engine
+        self._stands_by = stands_by
 
     async def run(self) -> None:
-        """Rescue at once and then every five minutes, until cancelled."""
+        """Rescue at once and then every five minutes, until cancelled; other workers every fifteen."""
+        left_out = RESCUE_FALLBACK
         while True:
-            pause = await self._rescue()
+            left_out += 1
+            pause = DEAD_FOR
+            if left_out >= RESCUE_FALLBACK or self._stands_by():
+                pause, left_out = await self._rescue(), 0
             await asyncio.sleep(jittered(pause))
 
     async def _rescue(self) -> timedelta:

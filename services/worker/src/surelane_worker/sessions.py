@@ -1,12 +1,12 @@
 """Sessions: how workers notice within seconds that another one died, and end its claims.
 
-A worker's session is a lock on its listening connection. PostgreSQL drops the lock as the process dies. The three
-workers that have had theirs for the longest time look for lost ones, on behalf of the whole fleet.
+A worker's session is a lock on its listening connection. PostgreSQL drops the lock as the process dies. The
+workers in the first two positions of their kinds look for lost ones, on behalf of the whole fleet.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from surelane import __version__
@@ -18,10 +18,10 @@ from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 
 RETRY = timedelta(seconds=1)
-LOOKS = 2.5
+LOOKS = 1.25
 """Looks of a watcher within a grace."""
-SELDOM = timedelta(seconds=20)
-"""The pause between looks of a worker that does not watch. After the death of all three, it takes a place then."""
+ALONE = 60.0
+"""Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
 MANY = 3.0
 """The grace is so many times longer while most sessions are lost: the database or the network is the likely cause."""
 JITTER = 0.1
@@ -89,14 +89,30 @@ class Watcher:
     """
 
     def __init__(
-        self, engine: Engine, name: str, grace: timedelta, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        name: str,
+        grace: timedelta,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        watches: Callable[[], bool] = lambda: True,
+        news: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Look through ``engine``, as worker ``name``. A lost worker has ``grace`` to open another session."""
+        """Look through ``engine``, as worker ``name``. A lost worker has ``grace`` to open another session.
+
+        Args:
+            engine, name, grace: as above.
+            clock: returns seconds.
+            watches: returns whether this worker is one of the few that look.
+            news: waits so many seconds, or until another worker started, or until ``watches`` may have changed.
+        """
         self._engine = engine
         self._name = name
         self._grace = grace.total_seconds()
         self._pause = self._grace / LOOKS
         self._clock = clock
+        self._watches = watches
+        self._news = news
         self._lost: dict[Lost, float] = {}
         """Since when each session is known to be lost."""
         self._dying: dict[Lost, timedelta] = {}
@@ -107,8 +123,11 @@ class Watcher:
     async def run(self) -> None:
         """Look until cancelled, at once and then as often as it is this worker's part."""
         while True:
-            pause = await self.look()
-            await asyncio.sleep(jittered(timedelta(seconds=pause), JITTER))
+            if self._watches():
+                pause = await self.look()
+            else:
+                self._looked_at, pause = None, ALONE
+            await self._news(jittered(timedelta(seconds=pause), JITTER))
 
     async def look(self) -> float:
         """Look once, and end the claims of workers that are taken for dead. Return the seconds until the next look."""
@@ -136,10 +155,8 @@ class Watcher:
         for session, since in self._lost.items():
             if began - since >= grace:
                 self._dying[session] = timedelta(seconds=began - since)
-        if not sessions.watches:
-            return SELDOM.total_seconds()
         if sessions.known <= 1:
-            return self._grace  # there is none to watch, until another one starts
+            return ALONE  # there is none to watch, until news of another one comes
         waiting = [since + grace - now for session, since in self._lost.items() if session not in self._dying]
         return max(0.0, min([self._pause, *waiting]))
 

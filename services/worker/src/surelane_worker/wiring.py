@@ -270,10 +270,12 @@ def assemble(
         poller=poller,
         sweeper=sweeper,
         scheduler=scheduler,
-        rescuer=Rescuer(sweeps),
+        rescuer=Rescuer(sweeps, position.stands_by),
         session_duties=[
             SessionKeeper(session, listener).run,
-            Watcher(looks, settings.name, settings.session_grace).run,
+            Watcher(
+                looks, settings.name, settings.session_grace, watches=position.stands_by, news=position.news
+            ).run,
         ]
         if settings.notifications
         else [],

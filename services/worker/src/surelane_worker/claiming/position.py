@@ -13,6 +13,7 @@ more to do than those who listen can. For some minutes it then listens and answe
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane.events import Event
@@ -20,8 +21,11 @@ from surelane_service.engine import POSITIONS, Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 
-FULL, FREE = "full", "free"
-"""Payloads of notifications: the responder has no free slot; a position is free. All others: there may be an event."""
+FULL, FREE, TAKEN = "full", "free", "taken"
+"""Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one.
+
+All others say that there may be an event.
+"""
 LISTENERS = 2
 """Positions that listen, whatever there is to do."""
 OVERDUE = 1.0
@@ -66,6 +70,7 @@ class Position:
         self._seeks = notifications
         self._passes_on = False
         self._changed = asyncio.Event()
+        self._news = asyncio.Event()
 
     def leads(self) -> bool:
         """Return whether this worker does what one worker may do for all."""
@@ -73,7 +78,7 @@ class Position:
 
     def stands_by(self) -> bool:
         """Return whether this worker is one of the two that listen, whatever there is to do."""
-        return self.number is not None and self.number < LISTENERS
+        return not self._notifications or (self.number is not None and self.number < LISTENERS)
 
     def answers(self) -> bool:
         """Return whether this worker claims when it is notified, and when an event is due."""
@@ -101,6 +106,9 @@ class Position:
 
     def heard(self, payload: str) -> None:
         """Answer a notification, or leave it to others."""
+        if payload == TAKEN:
+            self._news.set()
+            return
         if payload == FULL:
             if self.number == 0:
                 return
@@ -159,9 +167,17 @@ class Position:
         if number == self.number:
             return
         self.number = number
+        self._news.set()
         log.info("position taken", position=number)
         if number == 0:
             self._wake()
+
+    async def news(self, within: float) -> None:
+        """Wait ``within`` seconds, or until this worker or another one has taken a position."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._news.wait()
+        self._news.clear()
 
     def lost(self) -> None:
         """Note that the session has ended, and the position with it."""
