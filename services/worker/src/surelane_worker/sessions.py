@@ -89,13 +89,23 @@ class Watcher:
     """
 
     def __init__(
-        self, engine: Engine, name: str, grace: timedelta, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        name: str,
+        grace: timedelta,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look through ``engine``, as worker ``name``. A lost worker has ``grace`` to open another session."""
+        """Look through ``engine``, as worker ``name``. A lost worker has ``grace`` to open another session.
+
+        ``wake`` is called after a rescue: this worker claims the events if it can. The dead one may have been the one
+        that answers notifications.
+        """
         self._engine = engine
         self._name = name
         self._grace = grace.total_seconds()
         self._pause = self._grace / LOOKS
+        self._wake = wake
         self._clock = clock
         self._lost: dict[Lost, float] = {}
         """Since when each session is known to be lost."""
@@ -156,6 +166,8 @@ class Watcher:
             rescued, remaining = await self._engine.rescue_worker(
                 worker, key, lost_for=lost_for, by=self._name
             )
+            if rescued:
+                self._wake()
             if rescued or not remaining:
                 log.warning(
                     "worker died", worker=worker, lost_for=round(lost_for.total_seconds(), 1), rescued=rescued

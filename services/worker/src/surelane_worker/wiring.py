@@ -273,7 +273,7 @@ def assemble(
         rescuer=Rescuer(sweeps),
         session_duties=[
             SessionKeeper(session, listener).run,
-            Watcher(looks, settings.name, settings.session_grace).run,
+            Watcher(looks, settings.name, settings.session_grace, wakeup.wake).run,
         ]
         if settings.notifications
         else [],
