@@ -33,9 +33,13 @@ class Post:
 
     def __init__(self, connection: Connection) -> None:
         self.now = 0.0
+        self.woken = False
         self.engine = Restarted(connection)
         self._connection = connection
-        self._watcher = Watcher(self.engine, "me", timedelta(seconds=GRACE), lambda: self.now)
+        self._watcher = Watcher(self.engine, "me", timedelta(seconds=GRACE), self._woken, lambda: self.now)
+
+    def _woken(self) -> None:
+        self.woken = True
 
     async def looks(self, *, at: float) -> list[str]:
         """Look at a moment; return the workers that have been taken for dead."""
@@ -106,7 +110,12 @@ async def test_few_look_and_news_of_a_worker_ends_the_pause_of_one_that_is_alone
 
     await Engine(queue).open_session("me", "")
     watcher = Watcher(
-        Engine(queue), "me", timedelta(seconds=GRACE), watches=lambda: watching.pop(0), news=news
+        Engine(queue),
+        "me",
+        timedelta(seconds=GRACE),
+        lambda: None,
+        watches=lambda: watching.pop(0),
+        news=news,
     )
     with pytest.raises(NoNewsError):
         await watcher.run()
@@ -129,6 +138,6 @@ async def test_claims_that_were_locked_are_ended_at_a_later_look(
     async with other.transaction():
         await other.execute("select from agent.event for update")
         assert await post.looks(at=5) == ["lost"]
-        assert await queue.fetchval(running, identity)
+        assert (await queue.fetchval(running, identity), post.woken) == (True, False)
     await post.looks(at=7)
-    assert not await queue.fetchval(running, identity)
+    assert (await queue.fetchval(running, identity), post.woken) == (False, True)

@@ -93,6 +93,7 @@ class Watcher:
         engine: Engine,
         name: str,
         grace: timedelta,
+        wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         *,
         watches: Callable[[], bool] = lambda: True,
@@ -102,6 +103,8 @@ class Watcher:
 
         Args:
             engine, name, grace: as above.
+            wake: called after a rescue, and this worker claims the events if it can: the dead one may have been the
+                one that answers notifications.
             clock: returns seconds.
             watches: returns whether this worker is one of the few that look.
             news: waits so many seconds, or until another worker started, or until ``watches`` may have changed.
@@ -110,6 +113,7 @@ class Watcher:
         self._name = name
         self._grace = grace.total_seconds()
         self._pause = self._grace / LOOKS
+        self._wake = wake
         self._clock = clock
         self._watches = watches
         self._news = news
@@ -173,6 +177,8 @@ class Watcher:
             rescued, remaining = await self._engine.rescue_worker(
                 worker, key, lost_for=lost_for, by=self._name
             )
+            if rescued:
+                self._wake()
             if rescued or not remaining:
                 log.warning(
                     "worker died", worker=worker, lost_for=round(lost_for.total_seconds(), 1), rescued=rescued

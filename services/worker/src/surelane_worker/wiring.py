@@ -274,7 +274,12 @@ def assemble(
         session_duties=[
             SessionKeeper(session, listener).run,
             Watcher(
-                looks, settings.name, settings.session_grace, watches=position.stands_by, news=position.news
+                looks,
+                settings.name,
+                settings.session_grace,
+                wakeup.wake,
+                watches=position.stands_by,
+                news=position.news,
             ).run,
         ]
         if settings.notifications
