@@ -23,6 +23,8 @@ RETRY = timedelta(seconds=1)
 """The pause after a failure."""
 BATCH = 1000
 """Events per statement of a sweep, at most."""
+AGAIN = timedelta(minutes=5)
+"""The pause between announcements. One that another transaction's lock kept from storing a maximum is made up for."""
 RESCUE_FALLBACK = 3
 """Rescues of the responder and the deputy for each one of another worker."""
 FALLBACK = 20
@@ -63,14 +65,14 @@ class Announcer:
         self._announcement: asyncio.Task[bool] | None = None
 
     async def run(self) -> None:
-        """Announce at once and then whenever heartbeats are missing, until cancelled.
+        """Announce at once, whenever heartbeats are missing, and every five minutes, until cancelled.
 
         A cancellation does not stop an announcement that has begun: :meth:`retire` waits for it.
         """
         while True:
             self._announcement = asyncio.create_task(self._announce())
             if await asyncio.shield(self._announcement):
-                await self._heartbeats.missing()
+                await self._heartbeats.missing(jittered(AGAIN))
             else:
                 await asyncio.sleep(jittered(RETRY))
 

@@ -30,10 +30,12 @@ class Heartbeats:
         else:
             self._missing.set()
 
-    async def missing(self) -> None:
-        """Wait until the worker is not announced any longer, or until its last heartbeat is too long ago."""
+    async def missing(self, within: float) -> None:
+        """Wait until the worker is not announced any longer, or its last heartbeat is too old, or ``within`` seconds."""
         self._missing.clear()
-        while (left := self._last + LATE.total_seconds() - asyncio.get_running_loop().time()) > 0:
+        clock = asyncio.get_running_loop().time
+        end = clock() + within
+        while (left := min(self._last + LATE.total_seconds(), end) - clock()) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._missing.wait()
