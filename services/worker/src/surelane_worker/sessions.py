@@ -81,7 +81,7 @@ class SessionKeeper:
             await asyncio.sleep(jittered(RETRY))
 
 
-class Watcher:
+class SessionWatcher:
     """Takes workers for dead whose sessions are lost for longer than a grace, and ends their claims.
 
     It counts only the time during which it has looked without interruption. So an outage of the database, or of this

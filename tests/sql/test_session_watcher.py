@@ -7,7 +7,7 @@ import pytest
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Engine, Sessions
-from surelane_worker.sessions import SELDOM, Watcher
+from surelane_worker.sessions import SELDOM, SessionWatcher
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue
 
@@ -36,7 +36,9 @@ class Post:
         self.woken = False
         self.engine = Restarted(connection)
         self._connection = connection
-        self._watcher = Watcher(self.engine, "me", timedelta(seconds=GRACE), self._woken, lambda: self.now)
+        self._watcher = SessionWatcher(
+            self.engine, "me", timedelta(seconds=GRACE), self._woken, lambda: self.now
+        )
 
     def _woken(self) -> None:
         self.woken = True
