@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 from tests.chaos.witness import stale_settles
@@ -58,9 +59,9 @@ async def worker_killed(project: Project) -> float:
 
 async def container_killed(project: Project) -> float:
     """The container of a worker is killed, and stays dead, as a pod does that is deleted by force."""
-    container, killed = await _busy_worker(project), time.time()
+    container = await _busy_worker(project)
     await _docker("kill", container)
-    return killed
+    return await _ended_at(container)
 
 
 async def ingest_killed(project: Project) -> float:
@@ -175,11 +176,16 @@ async def _kill(container: str) -> float:
     kill = f"import os; os.kill({killed}, 9)"
     alone = ("--pid=host", "--network=none", "--user=0", "--entrypoint=python")
     await _docker("run", "--rm", *alone, HELPER, "-c", kill)
-    over = time.time()
     async with asyncio.timeout(60):
         while await _pid(container) in (killed, "0"):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.1)
-    return over
+    return await _ended_at(container)
+
+
+async def _ended_at(container: str) -> float:
+    """When the container's process last ended."""
+    ended = (await _docker("inspect", "--format={{.State.FinishedAt}}", container)).strip()
+    return datetime.fromisoformat(ended).timestamp()
 
 
 async def _pid(container: str) -> str:

@@ -39,6 +39,7 @@ class Stage:
         stories = await traffic.settled(PATIENCE)
         said = await traffic.replies(stories)
         row = await self._row(scenario, stories, said, began, over)
+        print(row)  # noqa: T201 - pytest shows it
         check(row, stories, said, over)
         self.rows.append(row)
         return row

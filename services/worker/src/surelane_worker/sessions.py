@@ -18,7 +18,7 @@ from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 
 RETRY = timedelta(seconds=1)
-LOOKS = 1.25
+LOOKS = 2.0
 """Looks of a watcher within a grace."""
 ALONE = 60.0
 """Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
@@ -81,7 +81,7 @@ class SessionKeeper:
             await asyncio.sleep(jittered(RETRY))
 
 
-class Watcher:
+class SessionWatcher:
     """Takes workers for dead whose sessions are lost for longer than a grace, and ends their claims.
 
     It counts only the time during which it has looked without interruption. So an outage of the database, or of this

@@ -35,7 +35,7 @@ from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
-from surelane_worker.sessions import Session, SessionKeeper, Watcher
+from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
@@ -273,7 +273,7 @@ def assemble(
         rescuer=Rescuer(sweeps, position.stands_by),
         session_duties=[
             SessionKeeper(session, listener).run,
-            Watcher(
+            SessionWatcher(
                 looks,
                 settings.name,
                 settings.session_grace,

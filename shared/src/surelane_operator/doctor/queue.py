@@ -9,8 +9,8 @@ from surelane_operator.doctor.server import clock_finding
 from surelane_operator.operations import Operations
 from surelane_service.figures import Holder
 
-LATE = timedelta(seconds=40)
-"""A worker that has been silent for longer has missed an announcement: they come every 20 to 26 seconds."""
+LATE = timedelta(seconds=75)
+"""A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
 _GONE = {
     "died": "these workers crashed; other workers have their events",
     "lost": "these workers lost their sessions; without new ones they count as dead within seconds",

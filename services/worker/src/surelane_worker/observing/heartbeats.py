@@ -31,7 +31,7 @@ class Heartbeats:
             self._missing.set()
 
     async def missing(self, within: float) -> None:
-        """Wait until the worker is not announced any longer, or its last heartbeat is too old, or ``within`` seconds."""
+        """Wait ``within`` seconds, or until the worker is not announced, or its last heartbeat is too old."""
         self._missing.clear()
         clock = asyncio.get_running_loop().time
         end = clock() + within

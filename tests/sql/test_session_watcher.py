@@ -7,7 +7,7 @@ import pytest
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Engine, Sessions
-from surelane_worker.sessions import ALONE, JITTER, Watcher
+from surelane_worker.sessions import ALONE, JITTER, SessionWatcher
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue
 
@@ -36,7 +36,9 @@ class Post:
         self.woken = False
         self.engine = Restarted(connection)
         self._connection = connection
-        self._watcher = Watcher(self.engine, "me", timedelta(seconds=GRACE), self._woken, lambda: self.now)
+        self._watcher = SessionWatcher(
+            self.engine, "me", timedelta(seconds=GRACE), self._woken, lambda: self.now
+        )
 
     def _woken(self) -> None:
         self.woken = True
@@ -68,8 +70,8 @@ async def post(queue: Connection) -> Post:
 async def test_a_lost_worker_is_dead_after_the_grace(post: Post) -> None:
     assert (await post.looks(at=0), post.pause) == ([], ALONE), "it is alone"
     await post.lose("lost")
-    assert (await post.looks(at=1), post.pause) == ([], 4.0)
-    assert (await post.looks(at=2), post.pause) == ([], 4.0)
+    assert (await post.looks(at=1), post.pause) == ([], 2.5)
+    assert (await post.looks(at=2), post.pause) == ([], 2.5)
     assert (await post.looks(at=5.5), post.pause) == ([], 0.5)
     assert await post.looks(at=6) == ["lost"]
 
@@ -109,7 +111,7 @@ async def test_few_look_and_news_of_a_worker_ends_the_pause_of_one_that_is_alone
             raise NoNewsError
 
     await Engine(queue).open_session("me", "")
-    watcher = Watcher(
+    watcher = SessionWatcher(
         Engine(queue),
         "me",
         timedelta(seconds=GRACE),
