@@ -141,5 +141,6 @@ async def test_claims_that_were_locked_are_ended_at_a_later_look(
         await other.execute("select from agent.event for update")
         assert await post.looks(at=5) == ["lost"]
         assert (await queue.fetchval(running, identity), post.woken) == (True, False)
+        assert post.pause < ALONE
     await post.looks(at=7)
     assert (await queue.fetchval(running, identity), post.woken) == (False, True)

@@ -19,7 +19,7 @@ from surelane_service.logs import get_logger
 
 RETRY = timedelta(seconds=1)
 LOOKS = 2.0
-"""Looks of a watcher within a grace."""
+"""Looks within a grace."""
 ALONE = 60.0
 """Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
 MANY = 3.0
@@ -143,7 +143,7 @@ class SessionWatcher:
         except DatabaseRefused as error:
             log.error("sessions cannot be watched", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         else:
-            return pause
+            return self._pause if self._dying else pause
         self._looked_at = None
         return self._pause
 
