@@ -141,6 +141,7 @@ async def test_claims_that_were_locked_are_ended_at_a_later_look(
         await other.execute("select from agent.event for update")
         assert await post.looks(at=5) == ["lost"]
         assert (await queue.fetchval(running, identity), post.woken) == (True, False)
-        assert post.pause < ALONE
+        await post.looks(at=6)
+        assert post.pause < ALONE, "no other worker is left to watch, but there is more to end"
     await post.looks(at=7)
     assert (await queue.fetchval(running, identity), post.woken) == (False, True)
