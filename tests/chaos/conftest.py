@@ -1,4 +1,4 @@
-"""One system that all scenarios disturb, one after another."""
+"""Share one system among all scenarios, which disturb it one after another."""
 
 import asyncio
 import random
