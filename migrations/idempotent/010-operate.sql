@@ -414,12 +414,12 @@ begin
 end
 $$;
 
--- Opens a worker's session on this connection, where it has none: a lock that PostgreSQL drops as the
--- connection ends, under a key of its own. Others see by it that the worker lives. A worker that
--- opens one again after its connection broke keeps its claims, unless it has been taken for dead
--- meanwhile. _starts: this process has had none before. A process of the same name whose session is
--- gone was its predecessor, and its claims end. Returns whether the session is recorded: not where
--- another transaction has the worker's row locked. Then call it again.
+-- Opens a worker's session on this connection, where it has none: a lock that PostgreSQL drops as
+-- the connection ends, under a key of its own. Others see by it that the worker lives. A worker
+-- that opens one again after its connection broke keeps its claims, unless it has been taken for
+-- dead meanwhile. _starts: this process has had none before. A process of the same name whose
+-- session is gone was its predecessor, and its claims end. Returns whether the session is recorded:
+-- not where another transaction has the worker's row locked. Then call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
