@@ -119,7 +119,7 @@ class Watch:
             ("queue.oldest_pending.age", "s", "For how long the oldest waits.", self._each_kind(_oldest)),
             ("queue.paused", "", "Whether a kind is paused.", self._each_kind(_paused)),
             ("queue.group_waiting", "{event}", "Behind their group's head.", self._all(_group_waiting)),
-            ("queue.workers", "{worker}", "Workers that announced themselves.", self._all(_workers)),
+            ("queue.workers", "{worker}", "Workers that are alive.", self._all(_workers)),
             ("queue.measurement.age", "s", "Since all these were measured.", self._all(self._age)),
             ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", self._all(_dead_rows)),
             ("vacuum.held", "s", "Age of what holds back vacuum the longest.", self._all(_held)),
