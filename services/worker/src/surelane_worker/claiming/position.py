@@ -243,6 +243,8 @@ class PositionKeeper:
     async def resign(self) -> None:
         """Give up the position, so that another worker takes it at once. This one claims no longer."""
         self._position.resign()
+        if self._position.number is None:
+            return
         try:
             async with asyncio.timeout(FAREWELL), self._listener.connection() as connection:
                 number, self._position.number = self._position.number, None
