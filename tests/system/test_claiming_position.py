@@ -64,7 +64,7 @@ async def test_a_full_worker_passes_on_and_a_stopping_one_hands_over_at_once(
 
 
 async def test_a_worker_that_hangs_is_stood_in_for(database: str, connection: Connection) -> None:
-    """It keeps its position. Whoever finds an event that it left waiting answers the next ones as well."""
+    """It keeps its position. A worker that finds an event which it left waiting answers the next ones as well."""
     async with worker(database, **_named("hangs"), SURELANE_POLL_INTERVAL=NEVER) as first:
         await _takes(first, 0)
         first.process.send_signal(signal.SIGSTOP)

@@ -208,7 +208,7 @@ class Poller:
         self._cursors.correct(self._kinds, before, peek)
         answers = self._position.answers()
         self._wakeup.peeked(peek, self._position.due if answers else None)
-        # Others fire a schedule only if its time has come and nobody did.
+        # Others fire a schedule only if its time has come and no worker did.
         self._on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
         if peek.position_free:
             self._position.seek()

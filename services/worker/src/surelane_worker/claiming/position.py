@@ -7,7 +7,7 @@ A position is an advisory lock of the session that claims, so PostgreSQL frees i
 - 2 and 3, the watchers, only poll, at every poll interval. Responder and deputy do, too.
 - Every other worker is in reserve and polls at some poll intervals, until a position is free.
 
-A worker that claims an event which was visible for a while knows that nobody answered: the responder hangs, or there is
+A worker that claims an event which was visible for a while knows that none answered: the responder hangs, or there is
 more to do than those who listen can. For some minutes it then listens and answers as well.
 """
 
@@ -27,9 +27,9 @@ FULL, FREE, TAKEN = "full", "free", "taken"
 All others say that there may be an event.
 """
 LISTENERS = 2
-"""Positions that listen, whatever there is to do."""
+"""Positions that always listen."""
 OVERDUE = 1.0
-"""Seconds after which an event that is still visible was answered by nobody."""
+"""Seconds after which no worker has answered for an event that is still visible."""
 ATTENTION = 300.0
 """Seconds for which a worker listens and answers after it found an overdue event."""
 PASSED_ON = 2.0
@@ -77,7 +77,7 @@ class Position:
         return self.number == 0 or not self._notifications
 
     def stands_by(self) -> bool:
-        """Return whether this worker is one of the two that listen, whatever there is to do."""
+        """Return whether this worker is one of the two that always listen."""
         return not self._notifications or (self.number is not None and self.number < LISTENERS)
 
     def answers(self) -> bool:
@@ -162,7 +162,7 @@ class Position:
             self._changed.set()
 
     def taken(self, number: int | None) -> None:
-        """Note the position that the session has now. The responder claims at once: nobody answered before."""
+        """Note the position that the session has now. The responder claims at once: until now none answered."""
         self._seeks = False
         if number == self.number:
             return
@@ -243,6 +243,8 @@ class PositionKeeper:
     async def resign(self) -> None:
         """Give up the position, so that another worker takes it at once. This one claims no longer."""
         self._position.resign()
+        if self._position.number is None:
+            return
         try:
             async with asyncio.timeout(FAREWELL), self._listener.connection() as connection:
                 number, self._position.number = self._position.number, None
