@@ -21,6 +21,7 @@ NAMES = (
     "history",
     "latency",
     "fairness",
+    "fleet",
     "groups",
     "ingest",
     "memory",

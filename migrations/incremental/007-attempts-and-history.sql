@@ -21,6 +21,14 @@ create table agent.event_hist_outlier
 );
 create index event_hist_outlier_finished_on on agent.event_hist_outlier (finished_on, event_week);
 
+-- A worker proves that it lives by its session: an advisory lock on its connection, which
+-- PostgreSQL drops as the process dies. Each session takes a new key, so a lock that is gone never
+-- comes back.
+create sequence agent.worker_session as int4 cycle;
+alter table agent.worker
+  add column session int4  -- the key of its lock; null: it has none, and its announcements and heartbeats count alone
+, add column died_at timestamptz;  -- when it was taken for dead, and its claims were ended
+
 -- Lanes form bands: events of another priority than 1 have lanes of their own, and so have
 -- workspaces whose backlog would hold up others. The lane tells the priority: a column would change
 -- the type of the rows that running calls return. Not validated: the rows that are there keep the

@@ -10,6 +10,7 @@ from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Wakeup
+from surelane_worker.claiming.position import Position
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
@@ -31,6 +32,7 @@ class Claimer:
         listener: Listener,
         cursors: Cursors,
         wakeup: Wakeup,
+        position: Position,
         sharer: Sharer,
         slots: Slots,
         observer: Observer,
@@ -39,6 +41,7 @@ class Claimer:
         self._listener = listener
         self._cursors = cursors
         self._wakeup = wakeup
+        self._position = position
         self._sharer = sharer
         self._slots = slots
         self._metrics = observer.metrics
@@ -131,6 +134,7 @@ class Claimer:
             self._tracing.received(events, began_at)
         self._sharer.claimed(events)
         self._slots.accept(events, began)
+        self._position.claimed(events, limit)
         return True
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
