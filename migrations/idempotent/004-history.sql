@@ -168,7 +168,8 @@ begin
     if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_outlier') then
         create trigger event_hist_outlier before insert on agent.event_hist
         for each row when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days') execute function agent.note_outlier();
-        perform set_config('jit', 'off', true);  -- it would compile a scan of each chunk, which takes longer than to scan
+        -- JIT would compile a scan of each chunk, which takes longer than the scan.
+        perform set_config('jit', 'off', true);
         insert into agent.event_hist_outlier (finished_on, event_week)
         select distinct date_bin('1 day', finished_at, 'epoch'), date_bin('7 days', event_ts, 'epoch')
         from agent.event_hist where finished_at - event_ts not between interval '-7 days' and interval '7 days';

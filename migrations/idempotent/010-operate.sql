@@ -274,7 +274,8 @@ declare
 begin
     foreach _days in array array[1, 30, null] loop
         if _days is null then
-            perform set_config('plan_cache_mode', 'force_generic_plan', true);  -- until this function returns
+            -- Until this function returns.
+            perform set_config('plan_cache_mode', 'force_generic_plan', true);
         end if;
         _from := greatest(_since, coalesce(least(_to, _now) - make_interval(days => _days), '-infinity'));
         select least(_from - interval '168 hours', min(event_week)), greatest(_to, max(event_week)) + interval '168 hours'
