@@ -11,7 +11,7 @@ from benchmarks.server import connected
 from benchmarks.wiretap import tapped
 from surelane_service.engine import Engine
 
-SETTLING = 3.0
+SETTLING = 10.0
 """Seconds in which a worker sends the statements of its start."""
 YEARLY = "0 0 1 1 *"
 

@@ -20,7 +20,7 @@ from surelane_service.logs import get_logger
 RETRY = timedelta(seconds=1)
 LOOKS = 2.0
 """Looks within a grace."""
-ALONE = 60.0
+ALONE = 300.0
 """Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
 MANY = 3.0
 """The grace is so many times longer while most sessions are lost: the database or the network is the likely cause."""

@@ -35,7 +35,7 @@ ATTENTION = 300.0
 PASSED_ON = 2.0
 """Seconds for which listeners answer after the responder passed a notification on."""
 PASS_ON_PAUSE = 1.0
-CHECKED = 90.0
+CHECKED = 300.0
 """Seconds between two statements that check an idle connection which listens."""
 RETRY = 1.0
 FAREWELL = 5.0
