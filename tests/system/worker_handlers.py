@@ -254,6 +254,37 @@ async def command(event: Event, ctx: Context) -> None:
     await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
 
 
+@handlers.action("approve")
+async def approve(event: Event, ctx: Context) -> str:
+    """Says that it was a click on Approve."""
+    return "approved"
+
+
+@handlers.view("ask", timeout="50ms")
+async def asked(event: Event, ctx: Context) -> None:
+    """Takes longer than its route may."""
+    await asyncio.sleep(60)
+
+
+@handlers.event("message.groups")
+@handlers.command("/ping")
+async def ping(event: Event, ctx: Context) -> str:
+    """Takes messages of private channels, and a command."""
+    return "pong"
+
+
+@handlers.on("slack.shortcut", "slack.message_action")
+async def any_shortcut(event: Event, ctx: Context) -> str:
+    """Takes the shortcuts that no route takes."""
+    return "fallback"
+
+
+@handlers.shortcut("note")
+async def note(event: Event, ctx: Context) -> str:
+    """Takes one shortcut, global or of a message."""
+    return "noted"
+
+
 @handlers.on("short")
 async def short(event: Event, ctx: Context) -> dict[str, float]:
     """Takes a few milliseconds and says when it ran."""

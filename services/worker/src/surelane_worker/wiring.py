@@ -26,7 +26,7 @@ from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.handler import Handler, Services
-from surelane_worker.handling.registry import Handlers, load_handlers
+from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
@@ -116,6 +116,8 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     loaded = load_handlers(settings.handlers)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
+    types = settings.event_types
+    warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
     return loaded
 
 
