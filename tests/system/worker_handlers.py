@@ -221,6 +221,8 @@ async def mentioned(event: Event, ctx: Context) -> object:
         return await _stream(event, ctx, words)
     first = await ctx.slack.reply(event, "first answer")
     _die_if(event, words, "die-after-first")
+    if "fail-after-first" in words and ctx.attempt == 1:
+        raise RuntimeError(event.slack["text"])
     await asyncio.sleep(2 if "slowly" in words else 0)
     second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
     _die_if(event, words, "die-at-the-end")
@@ -234,7 +236,7 @@ async def conversation(events: list[Event], ctx: Context) -> list[str]:
 
 
 async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
-    async with ctx.slack.stream(event, buffer_size=1) as stream:
+    async with ctx.slack.stream(event, interval=0) as stream:
         await stream.append("one ")
         await stream.append("two ")
         _die_if(event, words, "die-in-the-middle")
