@@ -37,7 +37,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="The benchmarks, side by side with peers."
+        prog="python -m benchmarks", description="Run the benchmarks, side by side with peers."
     )
     parser.add_argument(
         "--only",
@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Run benchmarks; one that fails does not keep the others from running. Returns the exit code."""
+    """Run benchmarks, also those after one that fails. Return the exit code."""
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)
@@ -76,7 +76,7 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
         for name in names:
             print(name, file=sys.stderr, flush=True)
             try:
-                results[name] = result = await import_module(f"benchmarks.{name}").measure(bench)
+                results[name] = result = await import_module(f"benchmarks.measures.{name}").measure(bench)
             except Exception:  # noqa: BLE001 - printed, and the exit code says it
                 traceback.print_exc()
                 continue

@@ -1,4 +1,4 @@
-"""Give every benchmark a server, the amount to measure, and databases filled for it."""
+"""Give each benchmark a server, the amount to measure, and fresh databases."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -15,10 +15,10 @@ class Database:
 
     name: str
     admin: str
-    """URI of a superuser."""
+    """The URI of a superuser."""
 
     worker: str
-    """URI of the worker's login role."""
+    """The URI of the worker's login role."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,25 @@ class Bench:
     rounds: int
 
     def size(self, full: int, quick: int) -> int:
-        """How much to measure: ``quick`` shows that the benchmark works, not how fast the queue is."""
+        """Return the amount to measure: ``quick`` for a run that only shows that the benchmark works, else ``full``."""
         return quick if self.quick else full
 
     @asynccontextmanager
     async def database(self, *, empty: bool = False) -> AsyncIterator[Database]:
-        """A fresh database: migrated, or, for a peer, ``empty``."""
+        """Make a fresh database for the length of the block: migrated or, for a peer, ``empty``."""
         async with self.server.fresh("template0" if empty else self.template) as name:
             server = self.server
             yield Database(name, server.admin_uri(name), server.uri(name, "surelane_worker"))
 
     @staticmethod
     def say(line: str) -> None:
-        """Print what was just measured."""
+        """Print a line about a measurement."""
         print(f"    {line}", file=sys.stderr, flush=True)
 
 
 @asynccontextmanager
 async def at_rest(database: Database) -> AsyncIterator[Connection]:
-    """An administrator's connection to a database that was just filled: vacuumed, analyzed, written down."""
+    """Vacuum, analyze and checkpoint a filled database; yield an administrator's connection to it."""
     async with connected(database.admin) as connection:
         await connection.execute("vacuum (analyze)")
         await connection.execute("checkpoint")

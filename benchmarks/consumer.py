@@ -1,4 +1,4 @@
-"""Observe a process that handles events, ours or a peer's: its count, its memory, its end."""
+"""Observe a process that handles events, ours or a peer's: its count, its memory, its exit."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psutil  # type: ignore[import-untyped]
 from dev.processes import Child
 
-from benchmarks.tally import MARK
+from benchmarks.programs.tally import MARK
 
 OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_", "PGQUEUER_", "PROCRASTINATE_", "AWA_")
 STOP_WITHIN = 60.0
@@ -20,7 +20,7 @@ STOP_WITHIN = 60.0
 
 @dataclass(frozen=True)
 class Moment:
-    """What a process had done by a moment: events handled, CPU seconds used."""
+    """The events that a process had handled and the CPU seconds that it had used at a moment."""
 
     count: int
     at: float
@@ -34,13 +34,13 @@ class Consumer:
         self.name = name
         self.moments: list[Moment] = []
         self.started: dict[int, float] = {}
-        """When the handlers of numbered events started."""
+        """The times at which the handlers of numbered events started."""
         self._output: list[str] = []
         self._news = asyncio.Event()
         self._child: Child | None = None
 
     async def start(self, module: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start ``python -m`` with our environment, none of the caller's settings in it."""
+        """Start ``python -m`` with our environment, without the caller's settings."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         command = (sys.executable, "-m", *module)
         self._child = await Child.start(self.name, *command, on_line=self._read, env={**clean, **env})
@@ -65,14 +65,14 @@ class Consumer:
 
     @property
     def count(self) -> int:
-        """Events handled, to the last thousand."""
+        """The number of handled events, rounded down to a thousand."""
         return self.moments[-1].count if self.moments else 0
 
     async def handled(self, count: int, within: float) -> None:
-        """Wait until ``count`` events were handled.
+        """Wait until ``count`` events are handled.
 
         Raises:
-            RuntimeError: the process ended, or time is up.
+            RuntimeError: the process ended, or the time is up.
         """
         try:
             async with asyncio.timeout(within):
@@ -85,7 +85,7 @@ class Consumer:
             ) from None
 
     async def news(self, within: float = 0.2) -> None:
-        """Wait until the process reports something, or for a moment."""
+        """Wait until the process reports something, or for a short time."""
         self._news.clear()
         try:
             async with asyncio.timeout(within):
@@ -99,24 +99,24 @@ class Consumer:
 
     @property
     def tail(self) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         return "\n".join(self._output[-20:])
 
     def cpu_per_event(self) -> float:
-        """CPU seconds an event, from the first handler's start to the last thousandth event."""
+        """CPU seconds per event, from the first handler's start to the last report of a thousand events."""
         first, last = self.moments[0], self.moments[-1]
         return (last.cpu - first.cpu) / (last.count - first.count)
 
     def rss(self) -> int:
-        """Resident memory, in bytes."""
+        """The resident memory in bytes."""
         size: int = psutil.Process(self.child.process.pid).memory_info().rss
         return size
 
     async def end(self, *, itself: bool) -> None:
-        """Wait for its end, which it is asked for unless it comes ``itself``; it first flushes what is not settled.
+        """Wait until it exits. Send SIGTERM first unless it exits by ``itself``; it then settles its last outcomes.
 
         Raises:
-            RuntimeError: it did not end well.
+            RuntimeError: it failed.
         """
         code = await (self.child.wait() if itself else self.child.stop(signal.SIGTERM, STOP_WITHIN))
         if code != 0:
@@ -127,7 +127,7 @@ class Consumer:
 async def running(
     name: str, *module: str, env: Mapping[str, str] | None = None, ends: bool = False
 ) -> AsyncIterator[Consumer]:
-    """A process for the length of the block, stopped in order; one that ``ends`` itself is waited for."""
+    """Run a process for the length of the block, then stop it. Wait for one that ``ends`` by itself."""
     consumer = Consumer(name)
     await consumer.start(module, env or {})
     try:
@@ -142,11 +142,11 @@ async def running(
 async def worker(
     uri: str, handlers: str = "counting", *, concurrency: int = 10, **settings: str
 ) -> AsyncIterator[Consumer]:
-    """Our worker service, as in production, with handlers of ``benchmarks.handlers``."""
+    """Run our worker service as in production, with handlers of ``benchmarks.programs.handlers``."""
     env = {
         "DATABASE_URL": uri,
         "LOG_LEVEL": "warning",
-        "SURELANE_HANDLERS": f"benchmarks.handlers:{handlers}",
+        "SURELANE_HANDLERS": f"benchmarks.programs.handlers:{handlers}",
         "SURELANE_CONCURRENCY": str(concurrency),
         "SURELANE_HOST": "127.0.0.1",
         "SURELANE_PRIVATE_PORT": "0",

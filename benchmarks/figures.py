@@ -1,4 +1,4 @@
-"""Small statistics, and figures as people read them."""
+"""Compute small statistics, and format figures for people."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -6,40 +6,40 @@ from statistics import median as middle
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle of a benchmark's rounds; one slow round moves it little."""
+    """Return the median of a benchmark's rounds, which one slow round changes little."""
     return middle(values)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that ``share`` of the values do not exceed (nearest rank)."""
+    """Return the smallest value that ``share`` of the values do not exceed (nearest rank)."""
     return sorted(values)[max(ceil(share * len(values)), 1) - 1]
 
 
 def rate(value: float) -> str:
-    """Events a second."""
+    """Format events per second."""
     return f"{value:,.0f}"
 
 
 def ratio(value: float) -> str:
-    """One figure against another."""
+    """Format a ratio of two figures."""
     return f"{value:.2f}"
 
 
 def milliseconds(seconds: float) -> str:
-    """A latency."""
+    """Format a latency in milliseconds."""
     return f"{seconds * 1000:.1f} ms"
 
 
 def microseconds(seconds: float) -> str:
-    """CPU time an event."""
+    """Format the CPU time per event in microseconds."""
     return f"{seconds * 1e6:.1f} µs"
 
 
 def mebibytes(count: float) -> str:
-    """Memory."""
+    """Format an amount of memory in mebibytes."""
     return f"{count / 2**20:.1f} MiB"
 
 
 def spread(values: Sequence[float]) -> str:
-    """The lowest and the highest of the rounds, which say how far to trust their median."""
+    """Format the lowest and the highest round, which show how reliable the median is."""
     return f"{min(values):,.0f}…{max(values):,.0f}"

@@ -1,12 +1,12 @@
-"""Queues filled with events, as if they had come in a thousand a second until now."""
+"""Fill queues with events, as if a thousand per second had arrived until now."""
 
 from surelane.calls import Connection
 
 PAYLOAD_BYTES = 400
 KIND = "bench"
 
-# Numbers first to last; each group's first event is its head. Written past the insert functions (and, as a superuser,
-# past the triggers), whose speed is not the question here.
+# The first event of each group is its head. This inserts without the insert functions (and, as a superuser, without
+# the triggers), because their speed is not measured here.
 _FILL = """
     insert into agent.event (event_ts, vt, event, kind, item_key, group_key, head, lane)
     select t, t, jsonb_build_object('number', i, 'text', repeat('x', $2)), $3, $4 || i
@@ -23,15 +23,15 @@ async def fill(
     """Add ``count`` events.
 
     Args:
-        connection: an administrator's.
-        count: how many.
+        connection: an administrator's connection.
+        count: the number of events.
         group_size: events per group; ``None`` for events without a group.
-        item_key: what the events' natural keys begin with; none where ``None``.
+        item_key: the prefix of the events' natural keys; ``None`` for events without one.
     """
     await connection.execute("insert into agent.kind (kind) values ($1) on conflict do nothing", KIND)
     await connection.execute(_FILL, count, PAYLOAD_BYTES - 30, KIND, item_key, group_size)
 
 
 async def clear(connection: Connection) -> None:
-    """Empty queue and history, dead rows and all."""
+    """Empty the queue and history, and remove their dead rows."""
     await connection.execute("truncate agent.event, agent.event_hist")

@@ -1,4 +1,4 @@
-"""A sustained load: a producer that keeps a worker supplied, and numbered events whose start is timed."""
+"""Put a sustained load on a worker, and time the start of numbered events."""
 
 import asyncio
 import time
@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from benchmarks.consumer import Consumer
 from benchmarks.fill import KIND, PAYLOAD_BYTES
-from benchmarks.handlers import TIMED
+from benchmarks.programs.handlers import TIMED
 from surelane.calls import Connection
 
 BATCH = 100
 AHEAD = 2000
-"""Events inserted and not handled yet, beyond which the producer waits."""
+"""The number of unhandled events above which the producer waits."""
 
 _INSERT = """
     insert into agent.event (event_ts, event, kind, head, lane)
@@ -22,7 +22,7 @@ _INSERT = """
 
 
 async def supply(connection: Connection, handled: Callable[[], int], seconds: float) -> int:
-    """Insert batches for ``seconds``, never far ahead of what is handled; return how many events."""
+    """Insert batches for ``seconds``, a bounded number of events ahead of the worker. Return the number of events."""
     inserted, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
         if inserted - handled() < AHEAD:
@@ -34,17 +34,17 @@ async def supply(connection: Connection, handled: Callable[[], int], seconds: fl
 
 
 async def insert_timed(connection: Connection, number: int) -> tuple[float, float]:
-    """Enqueue a numbered event as an application does; return when it was sent and when its commit was known."""
+    """Enqueue a numbered event as an application does. Return the times of sending and of learning of the commit."""
     sent = time.monotonic()
     await connection.execute("select agent.enqueue($1, '{}', _item_key => $2)", KIND, f"{TIMED}{number}")
     return sent, time.monotonic()
 
 
 async def until_started(consumer: Consumer, number: int, within: float = 10) -> float:
-    """Wait until a numbered event's handler starts; return when it did.
+    """Wait until a numbered event's handler starts; return the time.
 
     Raises:
-        RuntimeError: it does not.
+        RuntimeError: it did not start in time.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(within):

@@ -1,4 +1,4 @@
-"""What a database did between two moments: WAL written, transactions committed, rows left dead."""
+"""Read a database's counters: WAL, commits, dead rows."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from surelane.calls import Connection
 
 FLUSHED = 1.2
-"""Seconds after which an idle session has reported its statistics."""
+"""Seconds within which an idle session reports its statistics."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Counters of a database; subtract an earlier reading."""
+    """Counters of a database. Subtract an earlier reading to get the usage."""
 
     wal_bytes: int
     commits: int
@@ -21,7 +21,7 @@ class Usage:
 
 
 async def usage(connection: Connection) -> Usage:
-    """Read the counters of the connection's database. Sessions report when they end, and at most once a second."""
+    """Read the counters of the connection's database. Sessions report at most once per second, and when they end."""
     await asyncio.sleep(FLUSHED)
     row = await connection.fetchrow(
         "select (pg_current_wal_insert_lsn() - '0/0')::int8 as wal, xact_commit "
@@ -32,7 +32,7 @@ async def usage(connection: Connection) -> Usage:
 
 
 async def dead_rows(connection: Connection, table: str) -> int:
-    """Dead rows of a table that no vacuum has removed yet."""
+    """Count a table's dead rows that vacuum has not removed yet."""
     dead: int = await connection.fetchval(
         "select n_dead_tup from pg_stat_user_tables where relid = $1::regclass", table
     )

@@ -1,4 +1,4 @@
-"""Drain our own queue with a given process; several benchmarks share this."""
+"""Drain our own queue with a given process, for several benchmarks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -21,23 +21,23 @@ Start = Callable[[Database], AbstractAsyncContextManager[Consumer]]
 
 @dataclass(frozen=True)
 class Drain:
-    """One drain of a full queue."""
+    """The figures of one drain of a full queue."""
 
     rate: float
-    """Events a second, from the first claim to the last completion by the database's clock."""
+    """Events per second, from the first claim to the last completion by the database's clock."""
 
     cpu: float
-    """CPU seconds of the handling process an event."""
+    """CPU seconds of the handling process per event."""
 
     wal: float
     commits: float
 
 
 async def drain(bench: Bench, count: int, fill: Fill, start: Start) -> Drain:
-    """Has a fresh database filled with ``count`` events and emptied by the process that ``start`` starts.
+    """Fill a fresh database with ``count`` events, and let the process of ``start`` empty it.
 
     Raises:
-        RuntimeError: not every event is in history at the end.
+        RuntimeError: an event is missing from history at the end.
     """
     async with bench.database() as database:
         async with at_rest(database) as connection:
@@ -55,7 +55,7 @@ async def drain(bench: Bench, count: int, fill: Fill, start: Start) -> Drain:
 async def measured(
     connection: Connection, span: str, count: int, cpu: float, wal_bytes: int, commits: int
 ) -> Drain:
-    """Read a drain from a database's history; ``span`` selects its seconds and how many events it completed."""
+    """Read a drain from a database's history. ``span`` selects its seconds and its number of completed events."""
     seconds, completed = await connection.fetchrow(span) or (0.0, 0)
     if completed != count:
         raise RuntimeError(f"{completed} of {count} events are in history")
@@ -63,19 +63,19 @@ async def measured(
 
 
 def rates(rounds: Mapping[str, Sequence[Drain]]) -> dict[str, float]:
-    """The median rate of each."""
+    """Return the median rate of each process."""
     return {name: figures.median([drain.rate for drain in drains]) for name, drains in rounds.items()}
 
 
 def table(subject: str, rounds: Mapping[str, Sequence[Drain]]) -> Table:
-    """The medians of each."""
+    """Return a table with the medians of each process."""
     columns = (
         subject,
         "events/s",
         "lowest…highest",
-        "CPU an event",
-        "WAL bytes an event",
-        "commits an event",
+        "CPU per event",
+        "WAL bytes per event",
+        "commits per event",
     )
     return Table(columns, [(name, *_figures(drains)) for name, drains in rounds.items()])
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found, unused-ignore"
-"""Charts as SVG files that read on a light and on a dark page."""
+"""Draw charts as SVG files that are readable on light and dark pages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Results as Markdown and SVG, with what they were measured on."""
+"""Write results as Markdown and SVG, with the machine, versions and settings."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "m
 
 
 async def circumstances(server: Server) -> str:
-    """The machine, versions and settings, as a Markdown paragraph."""
+    """Describe the machine, versions and settings in a Markdown paragraph."""
     async with connected(server.admin) as connection:
         postgres = await connection.fetchval("show server_version")
         settings = [f"{name}={await connection.fetchval(f'show {name}')}" for name in SHOWN]
@@ -31,7 +31,7 @@ async def circumstances(server: Server) -> str:
 
 
 def _node() -> str:
-    """For the peer that runs on it."""
+    """Return Node's version, for the peer that needs it."""
     node = shutil.which("node")
     if not node:
         return ""
@@ -49,18 +49,23 @@ def _processor() -> str:
 
 
 def paragraph(text: str) -> str:
-    """Wrap a text at 100 columns."""
-    return textwrap.fill(" ".join(text.split()), 100, break_long_words=False, break_on_hyphens=False)
+    """Join a text's lines and wrap it anew."""
+    return wrapped(" ".join(text.split()))
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Wrap a text at 100 columns; ``indent`` begins each line but the first."""
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def table_text(table: Table) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     rules = ["---"] + ["---:"] * (len(table.columns) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (table.columns, rules, *table.rows))
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A target, and whether it is met."""
+    """Format a target and whether it is met."""
     return f"{'met' if verdict.met else '**missed**'}: {verdict.target}: {verdict.measured}"
 
 
@@ -72,13 +77,13 @@ def write(directory: Path, name: str, result: Result, where: str) -> None:
         picture = f"{name}.svg" if number == 0 else f"{name}-{number + 1}.svg"
         plots.draw(plot, directory / picture)
         pictures.append(f"![{plot.title}]({picture})")
-    verdicts = "\n".join(f"- {verdict_text(verdict)}" for verdict in result.verdicts)
+    verdicts = "\n".join(wrapped(f"- {verdict_text(verdict)}", indent="  ") for verdict in result.verdicts)
     parts = (f"# {result.title}", paragraph(result.how), table_text(result.table), verdicts, *pictures, where)
     (directory / f"{name}.md").write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
 def summary(results: dict[str, Result]) -> str:
-    """All targets as one Markdown table."""
+    """Format all targets as one Markdown table."""
     rows = [
         (f"[{result.title}]({name}.md)", verdict.target, verdict.measured, "yes" if verdict.met else "**no**")
         for name, result in results.items()

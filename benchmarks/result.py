@@ -1,4 +1,4 @@
-"""What a benchmark hands over: the figures, whether they meet their targets, and what to draw."""
+"""Define the result of a benchmark: figures, verdicts on the targets, and charts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Table:
-    """Figures as rows; a row's first cell names what was measured."""
+    """A table of figures. The first cell of a row is its name."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -14,7 +14,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target beside the figure that was measured for it."""
+    """A target beside its measured figure."""
 
     target: str
     measured: str
@@ -32,7 +32,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """A line chart; each series is (x, y) points."""
+    """A line chart. Each series has (x, y) points."""
 
     title: str
     x: str
@@ -42,11 +42,11 @@ class Lines:
 
 @dataclass(frozen=True)
 class Result:
-    """A benchmark's outcome."""
+    """The result of a benchmark."""
 
     title: str
     how: str
-    """What was run, how often, with which settings; a Markdown paragraph, its line breaks of no meaning."""
+    """The load, the rounds and the settings, as a Markdown paragraph. Line breaks mean nothing in it."""
 
     table: Table
     verdicts: Sequence[Verdict]

@@ -1,7 +1,7 @@
-"""The PostgreSQL that is measured, and fresh databases on it.
+"""Provide the measured PostgreSQL, and fresh databases on it.
 
-It is the one ``SURELANE_BENCH_DATABASE_URL`` names (as a superuser), else the embedded one in a temporary directory.
-Its durability is PostgreSQL's default, because that is what users have: fsync and synchronous_commit are on.
+``SURELANE_BENCH_DATABASE_URL`` names it, as a superuser. Without it, the embedded server runs in a temporary directory.
+fsync and synchronous_commit are on, PostgreSQL's defaults, because users run with them.
 """
 
 import asyncio
@@ -29,21 +29,21 @@ SETTINGS = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
 }
-"""Each round begins with a checkpoint of its own, so that none falls into one round and not into the next."""
+"""Settings that prevent checkpoints during a round. Each round begins with a checkpoint of its own."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; ``admin`` is a superuser's URI."""
+    """A running server. ``admin`` is a superuser's URI."""
 
     admin: str
 
     def uri(self, database: str, role: str = OWNER) -> str:
-        """The URI of a database as one of our roles."""
+        """Return the URI of a database for one of our roles."""
         return uri_of(self.admin, role=role, database=database)
 
     def admin_uri(self, database: str) -> str:
-        """The URI of a database as the administrator."""
+        """Return the URI of a database for the administrator."""
         return urlunsplit(urlsplit(self.admin)._replace(path=f"/{quote(database)}"))
 
     async def execute(self, statement: str) -> None:
@@ -53,7 +53,7 @@ class Server:
 
     @asynccontextmanager
     async def fresh(self, template: str = "template0") -> AsyncIterator[str]:
-        """A database copied from ``template``: yields its name, drops it with its sessions at the end."""
+        """Copy a database from ``template``; yield its name. Drop it with its sessions at the end."""
         name = f"surelane_bench_{secrets.token_hex(6)}"
         await self.execute(f"create database {name} owner {OWNER} template {template}")
         try:
@@ -64,7 +64,7 @@ class Server:
 
 @asynccontextmanager
 async def connected(uri: str) -> AsyncIterator[Connection]:
-    """A connection for the length of the block."""
+    """Open a connection for the length of the block."""
     connection = await asyncpg.connect(uri)
     try:
         yield connection
@@ -74,7 +74,7 @@ async def connected(uri: str) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def running_server() -> AsyncIterator[Server]:
-    """The server to measure, with our roles."""
+    """Run or find the server to measure, and create our roles."""
     async with AsyncExitStack() as stack:
         admin = os.environ.get("SURELANE_BENCH_DATABASE_URL")
         if not admin:
@@ -88,7 +88,7 @@ async def running_server() -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def migrated_template(server: Server) -> AsyncIterator[str]:
-    """A database that the real migrations made, to be copied."""
+    """Migrate a database as a template to copy; yield its name."""
     async with server.fresh() as name:
         await _migrate(server.uri(name))
         yield name

@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that counts exactly the statements that a client sends."""
+"""Run a proxy before PostgreSQL that counts the statements of a client exactly."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ CHUNK = 2**16
 
 
 class Wiretap:
-    """Counts the statements of every connection that goes through it."""
+    """A counter of the statements on all connections through it."""
 
     def __init__(self, uri: str) -> None:
         self._upstream = urlsplit(uri)
@@ -35,7 +35,7 @@ class Wiretap:
         return await asyncio.open_connection(self._upstream.hostname, port)
 
     async def _listen(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
-        """Read the client's messages: a start-up message, then ones of a type, a length and a body."""
+        """Read the client's messages: a start-up message, then messages with a type, a length and a body."""
         size = await reader.readexactly(4)
         upstream.write(size + await reader.readexactly(int.from_bytes(size) - 4))
         prepared: dict[bytes, str] = {}
@@ -65,7 +65,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def tapped(uri: str) -> AsyncIterator[tuple[str, Wiretap]]:
-    """A URI that leads to the same database through a :class:`Wiretap`."""
+    """Yield a URI that leads to the same database through a :class:`Wiretap`."""
     tap = Wiretap(uri)
     parts = urlsplit(uri)
     server = await asyncio.start_server(tap.serve, "127.0.0.1", 0)

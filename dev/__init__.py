@@ -1,1 +1,1 @@
-"""The whole system on one machine, for people who develop it or try it: never part of production."""
+"""Run the whole system on one machine, to develop it or to try it. No part of this runs in production."""

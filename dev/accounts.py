@@ -1,6 +1,6 @@
-"""The database's accounts, as an administrator sets them up once: owner, group roles, one login a service.
+"""Create the database's accounts: the owner, the group roles, and one login per service.
 
-Production does the same by its own means: Compose and Kubernetes by scripts, a managed service as it can.
+In production an administrator does this once: Compose and Kubernetes with scripts, a managed service in its own way.
 """
 
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -16,7 +16,7 @@ PASSWORD = "surelane"  # noqa: S105 - of development and test servers only; igno
 
 
 async def prepare(superuser: str, database: str) -> None:
-    """Create the roles and the owner's database, where missing, on the server of a superuser's URI."""
+    """Create the missing roles and the owner's database on the server of a superuser's URI."""
     admin = await asyncpg.connect(superuser)
     try:
         await create_roles(admin)
@@ -27,12 +27,12 @@ async def prepare(superuser: str, database: str) -> None:
 
 
 async def create_roles(admin: Connection) -> None:
-    """Create the roles that are missing, as a superuser; existing ones are left as they are."""
+    """Create the missing roles as a superuser. Leave existing ones unchanged."""
     await _create_role(admin, OWNER, f"login createrole password '{PASSWORD}'")
     for group in GROUPS:
         await _create_role(admin, group, "nologin")
         await admin.execute(f"grant {group} to {OWNER} with admin option")
-    await admin.execute(f"grant pg_read_all_stats to {OWNER}")  # to name what holds back vacuum
+    await admin.execute(f"grant pg_read_all_stats to {OWNER}")  # to name the session that holds back vacuum
     for login, groups in LOGINS.items():
         await _create_role(admin, login, f"login password '{PASSWORD}'")
         for group in groups:
@@ -40,7 +40,7 @@ async def create_roles(admin: Connection) -> None:
 
 
 async def _create_role(admin: Connection, role: str, options: str) -> None:
-    """Roles belong to the whole server, so somebody else may create the same one at the same moment."""
+    """Create a role. Roles belong to the whole server, so another run may create the same one at the same moment."""
     if await admin.fetchval("select exists (select from pg_roles where rolname = $1)", role):
         return
     try:
@@ -50,8 +50,8 @@ async def _create_role(admin: Connection, role: str, options: str) -> None:
 
 
 def uri_of(uri: str, *, role: str, database: str) -> str:
-    """The same server's URI for another role and database."""
+    """Return the URI of the same server for another role and database."""
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]
-    password = f":{PASSWORD}" if host else ""  # a Unix socket is trusted: only its owner can reach it
+    password = f":{PASSWORD}" if host else ""  # a Unix socket needs no password: only its owner can reach it
     return urlunsplit(parts._replace(netloc=f"{role}{password}@{host}", path=f"/{quote(database)}"))

@@ -1,7 +1,7 @@
-"""Prepare the embedded PostgreSQL's directory: its lock, its user, its socket, and what a killed server left.
+"""Prepare the embedded PostgreSQL's directory: its lock, its user, its socket, the leftovers of a killed server.
 
 PostgreSQL refuses to run as root. Started by root, it runs as ``nobody``, and every user may then pass through the
-directories above its data and its programs (ADR 0033). Files beside them become no more readable.
+directories above its data and its programs (ADR 0033). The files in those directories stay as private as before.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from surelane.errors import SurelaneError
 MAJOR = "18"
 UNPRIVILEGED = "nobody"
 SOCKET = ".s.PGSQL.5432"
-LONGEST_SOCKET = 103  # bytes a Unix socket's path may have on every system
+LONGEST_SOCKET = 103  # the longest path of a Unix socket, in bytes, that every system supports
 
 
 class PostgresError(SurelaneError):
@@ -80,7 +80,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def server_user(directory: Path) -> int | None:
-    """Return the uid to run the server as, or ``None`` for our own. As root, let that user reach the server's files."""
+    """Return the uid to run the server as; ``None`` means ours. As root, let that user reach the server's files."""
     if os.geteuid() != 0:
         return None
     installed = program("").parent
@@ -107,7 +107,7 @@ def make_private(directory: Path, user: int | None) -> None:
 
 
 async def end_leftover(data: Path) -> None:
-    """Stop a server whose owner was killed, and remove the files that a killed server left."""
+    """Stop a server whose owner was killed. Remove the files that a killed server left."""
     process = _postmaster(data)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         if process is not None and process.is_running():
@@ -126,7 +126,7 @@ def status(data: Path) -> str | None:
 
 
 def _postmaster(data: Path) -> psutil.Process | None:
-    """Find the live server of this directory. A pid alone proves nothing: another program may have it by now."""
+    """Find the live server of this directory. Check more than its pid, which another program may have by now."""
     try:
         process = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
         return process if process.name() == "postgres" and Path(process.cwd()) == data else None

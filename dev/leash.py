@@ -1,7 +1,8 @@
-"""``leash.py SIGNAL PARENT USER PROGRAM ARGUMENT…`` becomes the program, on a leash.
+"""Run ``leash.py SIGNAL PARENT USER PROGRAM ARGUMENT…`` to start a program that ends with its parent.
 
-The kernel sends it SIGNAL when its parent dies, however that dies (Linux only; elsewhere it is left over). USER is
-the uid to become first, or empty. A program of its own, as code between fork and exec is not safe beside threads.
+When the process PARENT dies in any way, the kernel sends SIGNAL to the program. This works on Linux only; elsewhere
+the program stays. USER is the uid to run as, or empty. This is a separate program, because code between fork and exec
+is not safe in a process with threads.
 """
 
 import ctypes
@@ -12,14 +13,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(number: str, parent: str, user: str, *command: str) -> None:
-    """Never returns."""
+    """Become the program. This never returns."""
     if user:
         os.setgroups([])
         os.setgid(int(user))
-        os.setuid(int(user))  # before the leash: a change of user takes it off
+        os.setuid(int(user))  # first, because a change of user clears the signal
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
-        if os.getppid() != int(parent):  # it died before the kernel knew
+        if os.getppid() != int(parent):  # the parent died before the call above
             sys.exit(1)
     os.execvp(command[0], command)  # noqa: S606 - no shell is wanted
 

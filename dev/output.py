@@ -1,4 +1,4 @@
-"""What the terminal shows: every process's lines under its name, log records made readable."""
+"""Show every process's lines on the terminal under its name, with readable log records."""
 
 import json
 import os
@@ -14,7 +14,7 @@ WIDTH = max(map(len, COLOURS))
 
 
 class Output:
-    """Standard output, in colour where it is a terminal."""
+    """Write to standard output, in colour if it is a terminal."""
 
     def __init__(self, *, colours: bool | None = None) -> None:
         wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -22,14 +22,14 @@ class Output:
         self._render = structlog.dev.ConsoleRenderer(colors=self._colours, pad_event_to=0, sort_keys=False)
 
     def of(self, name: str) -> Callable[[str], None]:
-        """What shows the lines of the process ``name``."""
+        """Return a function that shows the lines of the process ``name``."""
         prefix = name.ljust(WIDTH)
         if self._colours:
             prefix = f"\x1b[{COLOURS.get(name, 37)}m{prefix}\x1b[0m"
         return lambda line: self.say(*(f"{prefix}  {part}" for part in self.readable(line).splitlines()))
 
     def say(self, *lines: str) -> None:
-        """Write lines. A terminal that went away is no reason to end without cleaning up."""
+        """Write lines. Ignore a terminal that went away, so that the caller can still clean up."""
         try:
             print(*lines, sep="\n", flush=True)
         except OSError:
@@ -37,14 +37,14 @@ class Output:
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
     def readable(self, line: str) -> str:
-        """A record of structlog's JSON as one line and its traceback; anything else as it is."""
+        """Format a JSON record of structlog as one line and its traceback. Return any other line unchanged."""
         try:
             record = json.loads(line)
         except ValueError:
             return line
         if not isinstance(record, dict) or "event" not in record:
             return line
-        record.pop("service", None)  # the prefix says it
+        record.pop("service", None)  # the line's prefix names it already
         if "timestamp" in record:
             record["timestamp"] = _clock(str(record["timestamp"]))
         if isinstance(record.get("exception"), list):
@@ -60,7 +60,7 @@ def _clock(timestamp: str) -> str:
 
 
 def _traceback(errors: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Lines as Python writes them, the cause first; structlog's dictionaries begin with the last."""
+    """Format a traceback as Python does, with the cause first. structlog's dictionaries begin with the last error."""
     lines: list[str] = []
     for error in reversed(list(errors)):
         if lines:

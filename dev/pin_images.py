@@ -1,7 +1,7 @@
-"""Pins the images that others publish to their digests, for a release: ``python -m dev.pin_images``.
+"""Pin third-party images to their digests, for a release: ``python -m dev.pin_images``.
 
-A tag can be moved to another image, a digest cannot. Only the registry knows the digests, so they are looked up when a
-release is made. With ``--check`` nothing is changed: images without a digest are listed, and the exit code is 1.
+A tag can move to another image, a digest cannot. Only the registry knows the digests, so this program asks it for each
+release. With ``--check`` it changes nothing. It then lists the images without a digest and ends with exit code 1.
 """
 
 import argparse
@@ -25,14 +25,14 @@ OURS = "surelane-"
 
 
 def files(root: Path) -> Iterator[Path]:
-    """What names images: Dockerfiles, Compose files and kustomizations."""
+    """Return the files that name images: Dockerfiles, Compose files and kustomizations."""
     for pattern in ("*/Dockerfile", "*/*/Dockerfile", "compose*.yaml", "k8s/**/kustomization.yaml"):
         yield from sorted(root.glob(pattern))
 
 
 @cache
 def digest_of(image: str) -> str:
-    """Ask the registry which digest a tag stands for, of all platforms together."""
+    """Ask the registry for the digest of a tag, the one of all platforms together."""
     command = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
     found = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - names from our files
     if found.returncode or not re.fullmatch(r"sha256:[0-9a-f]{64}", found.stdout.strip()):
@@ -41,7 +41,7 @@ def digest_of(image: str) -> str:
 
 
 def unpinned(text: str) -> Iterator[str]:
-    """The images in a file that have no digest, ours excepted: they are built from this tree."""
+    """Return the images in a file that have no digest. Leave out our own, which are built from this tree."""
     for pattern in _LINES:
         yield from (match["image"] for match in pattern.finditer(text) if not match["digest"])
     for match in _KUSTOMIZE.finditer(text):
@@ -50,7 +50,7 @@ def unpinned(text: str) -> Iterator[str]:
 
 
 def pin(text: str) -> str:
-    """The file with a digest behind each tag, as the registries have it now."""
+    """Return the file's text with the current digest behind each tag."""
     for pattern in _LINES:
         text = pattern.sub(
             lambda match: f"{match['before']}{match['image']}@{digest_of(match['image'])}{match['after']}",

@@ -1,4 +1,4 @@
-"""Choose the services' ports: the ones that are set, else the defaults, else free ones."""
+"""Choose the services' ports: from the settings, else the defaults, else free ones."""
 
 import socket
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from surelane.errors import SettingsError
 
 @dataclass(frozen=True)
 class Wanted:
-    """A port somebody needs."""
+    """A port that a service needs."""
 
     setting: str
     """The variable that sets it."""
 
     given: int | None
-    """Its value, 0 for any free port; ``None`` where it is not set."""
+    """Its value: 0 means any free port, ``None`` means that it is not set."""
 
     default: int
 
 
 def choose(host: str, wanted: Mapping[str, Wanted]) -> dict[str, int]:
-    """Find a free port for each name; those that are set come first and do not move.
+    """Find a free port for each name. Ports that are set come first and do not change.
 
     Raises:
         SettingsError: a port that is set is in use; the message names its variable.

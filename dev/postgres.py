@@ -27,8 +27,8 @@ from dev.data_directory import (
 from dev.processes import Child, OnLine
 
 SUPERUSER = "postgres"
-START_WITHIN = 60.0  # seconds; a server that was killed replays its log first
-STOP_WITHIN = 60.0  # seconds; the final checkpoint takes as long as the disk does
+START_WITHIN = 60.0  # seconds; after a kill, a server replays its log first
+STOP_WITHIN = 60.0  # seconds; the disk decides how long the final checkpoint takes
 SETTINGS = {
     "listen_addresses": "",
     "max_connections": "200",
@@ -59,9 +59,9 @@ async def embedded(
     Make the directory if it is missing, and keep its data. Stop a server whose owner was killed first.
 
     Args:
-        directory: where the data is; a subdirectory per major version of PostgreSQL.
+        directory: the parent of the data directories, one per major version of PostgreSQL.
         on_line: receives the server's log.
-        settings: ``postgresql.conf`` settings over ours.
+        settings: further settings of ``postgresql.conf``; they override ours.
 
     Raises:
         PostgresError: another process uses the directory, or the server does not start.
@@ -82,9 +82,9 @@ async def embedded(
 
 
 async def _create(data: Path, user: int | None, *, durable: bool) -> None:
-    """Make the data directory beside its place, so that an unfinished one is never used.
+    """Make the data directory under another name and rename it, so that an unfinished one is never used.
 
-    Syncing it to disk takes most of the time; a server with ``fsync=off`` does without.
+    Writing it to disk takes most of the time. Skip that for a server with ``fsync=off``.
     """
     fresh = data.with_name(f"{data.name}.new")
     make_private(fresh, user)
@@ -110,7 +110,7 @@ async def _running(
     command: list[str | Path] = [program("postgres"), "-D", data, *options]
 
     def complain(line: str) -> None:
-        if not line.startswith("LOG:"):  # each start and stop logs five of these
+        if not line.startswith("LOG:"):  # a start or stop logs five such lines
             on_line(line)
 
     child = await Child.start(
@@ -125,7 +125,7 @@ async def _running(
 
 
 async def _accepting(server: Child, data: Path) -> None:
-    """Wait until the pid file says that the server takes connections; connecting to ask would fill its log."""
+    """Wait until the pid file says that the server takes connections. Trying to connect would fill its log."""
     async with asyncio.timeout(START_WITHIN):
         while server.exit_code is None:
             if status(data) == "ready":

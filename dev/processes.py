@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us: own session, watched output, a signal, a deadline, then a kill."""
+"""Run child processes that end with us, each in its own session, and pass on their output."""
 
 import asyncio
 import os
@@ -16,10 +16,10 @@ OnLine = Callable[[str], None]
 
 
 class Child:
-    """A running child process whose output goes to a callback line by line."""
+    """A running child process. A callback gets its output line by line."""
 
     running: ClassVar[set["Child"]] = set()
-    """Every child that has not ended."""
+    """All children that still run."""
 
     def __init__(
         self, name: str, process: asyncio.subprocess.Process, on_line: OnLine, killed_by: signal.Signals
@@ -44,13 +44,13 @@ class Child:
         """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
 
         Args:
-            name: what messages call it.
+            name: its name in messages.
             command: the program and its arguments.
             on_line: receives standard output and standard error, without line ends.
-            env: the whole environment; ours where ``None``.
+            env: the whole environment; ``None`` means ours.
             user: the uid (and gid) to run as, for a parent that is root.
-            orphaned: the signal it gets when we are killed without having stopped it (Linux only).
-            killed_by: the signal that ends it at once, where SIGKILL would leave things behind.
+            orphaned: the signal that it gets if we are killed before we stop it (Linux only).
+            killed_by: the signal that ends it at once; not SIGKILL if that would leave things behind.
         """
         leash = (sys.executable, "-IS", LEASH, str(int(orphaned)), str(os.getpid()), str(user or ""))
         process = await asyncio.create_subprocess_exec(
@@ -67,22 +67,22 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; ``None`` while it runs. Negative: the signal that killed it."""
+        """The exit code, or minus the number of the signal that killed it; ``None`` while it runs."""
         return self.process.returncode
 
     async def wait(self) -> int:
-        """Wait for its end and for the last of its output."""
+        """Wait for its end and for its last output."""
         code = await self.process.wait()
-        await asyncio.wait({self._reader}, timeout=1)  # a grandchild may hold the pipe open
+        await asyncio.wait({self._reader}, timeout=1)  # a grandchild may keep the pipe open
         self._reader.cancel()
         self.running.discard(self)
         return code
 
     async def stop(self, number: signal.Signals, within: float) -> int:
-        """Send a signal, wait ``within`` seconds, then kill what is left. Return the exit code."""
+        """Send a signal, wait for ``within`` seconds, then kill the whole session. Return the exit code."""
         if self.exit_code is None:
-            # asyncio's own `send_signal` asks for the exit status first, which a watcher waits for in another thread.
-            # Of one that has just ended it would take that away: "Unknown child process pid", and the code 255.
+            # Avoid asyncio's `send_signal`: it polls for the exit status, and a watcher waits for that in another
+            # thread. If the child has just ended, the watcher finds no status: "Unknown child process pid", code 255.
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
         try:
@@ -93,7 +93,7 @@ class Child:
             return await self.wait()
 
     def kill(self) -> None:
-        """Kill it and everything that it started."""
+        """Kill it and every process that it started."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, self._killed_by)

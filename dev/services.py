@@ -1,4 +1,4 @@
-"""What `make up` runs: each program's environment, when it is ready, and where to find it."""
+"""Define the services of `make up`: their environments, their checks for readiness, their addresses."""
 
 import asyncio
 import math
@@ -22,14 +22,14 @@ SIMULATOR_READS = (
     *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR"),
     *("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
 )
-"""How the names begin of the variables that the simulator is given: none is a secret."""
+"""Prefixes of the variables that the simulator gets. None of them is a secret."""
 DATABASE_READS = ("SURELANE_OPERATOR_DATABASE_URL", "PG")
 PATIENCE = 10.0  # seconds
 
 
 @dataclass(frozen=True)
 class Databases:
-    """The URIs the programs connect with."""
+    """The URIs with which the programs connect."""
 
     owner: str
     ingest: str
@@ -37,7 +37,7 @@ class Databases:
 
     @classmethod
     def embedded(cls, superuser: str) -> "Databases":
-        """One role a program, as in production."""
+        """Return a role per program, as in production."""
         return cls(
             owner=uri_of(superuser, role="surelane", database=DATABASE),
             ingest=uri_of(superuser, role="surelane_ingest", database=DATABASE),
@@ -46,30 +46,30 @@ class Databases:
 
     @classmethod
     def given(cls, uri: str) -> "Databases":
-        """The same role for everything."""
+        """Return the same role for every program."""
         return cls(uri, uri, uri)
 
 
 @dataclass(frozen=True)
 class Service:
-    """A program of ours that keeps running."""
+    """A service of ours."""
 
     name: str
     command: tuple[str, ...]
-    """What follows ``python -m``."""
+    """The module and its arguments, after ``python -m``."""
 
     environment: dict[str, str]
     ready: str
-    """The URL that answers 200 when it can work."""
+    """The URL that answers 200 when the service can work."""
 
 
 def services(
     settings: UpSettings, ports: dict[str, int], databases: Databases
 ) -> tuple[Service, Service, Service]:
-    """The simulator, ingest and a worker, wired to each other. What the environment gives wins.
+    """Return the simulator, ingest and a worker, connected to each other. Variables of the environment win.
 
-    One thing excepted: where no ``SLACK_API_URL`` is given, the simulator is Slack, and the real app's secrets are set
-    aside. The simulator itself gets no secret at all.
+    There is one exception. Without ``SLACK_API_URL`` the simulator stands in Slack's place, and the services do not get
+    the real app's secrets. The simulator never gets a secret.
     """
     at = settings.url
     simulator = f"{at}:{ports['simulator']}"
@@ -80,12 +80,12 @@ def services(
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
         "SURELANE_HOST": settings.host,
-        "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # whose role is an operator's too
+        "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # its role is also a member of agent_operator
         "PYTHONUNBUFFERED": "1",
         **given,
     }
-    # Where ingest takes the demonstration's secret, what the simulator signs is taken. Then it also shows what became
-    # of its events, for which it needs the database.
+    # If ingest takes the demo secret, it takes the simulator's events. The simulator then gets the database too, to
+    # show the status of those events.
     posting = DEMO_SIGNING_SECRET in shared["SLACK_SIGNING_SECRET"].split(",")
     database = {name: shared[name] for name in shared if name.startswith(DATABASE_READS)} if posting else {}
     return (
@@ -128,21 +128,21 @@ def services(
 
 
 def simulated() -> bool:
-    """Whether the simulator is Slack to the services, because the environment names no other."""
+    """Return whether the simulator stands in Slack's place, because the environment names no other Slack."""
     return not os.environ.get("SLACK_API_URL")
 
 
 def set_aside() -> str | None:
-    """Say which secrets of a real app are not used; ``None`` where that is so of none."""
+    """Return a message that names the unused secrets of a real app; ``None`` if there are none."""
     given = [name for name in SLACK_SECRETS if os.environ.get(name)]
     if not simulated() or not given:
         return None
     real = "set SLACK_API_URL=https://slack.com/api/ for the real Slack"
-    return f"not used, as the simulator is Slack here: {', '.join(given)}; {real}"
+    return f"not used, because the simulator stands in Slack's place: {', '.join(given)}; {real}"
 
 
 async def ready(service: Service, say: Callable[[str], None]) -> None:
-    """Wait until a service is ready; if that takes long, say once which service."""
+    """Wait until a service is ready. If that takes long, say once which service it is."""
     impatient = time.monotonic() + PATIENCE
     async with aiohttp.ClientSession() as session:
         while not await _answers(session, service.ready):
@@ -161,7 +161,7 @@ async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 def where_to_look(settings: UpSettings, ports: dict[str, int], databases: Databases) -> list[str]:
-    """What a newcomer wants to know once everything runs."""
+    """Return the lines that greet a newcomer once everything runs."""
     at = settings.url
     client = "psql" if shutil.which("psql") else program("psql")
     opened = "yours, by DATABASE_URL" if settings.database_url else f"{client} '{databases.owner}'"

@@ -14,15 +14,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class UpSettings(BaseSettings):
-    """Settings of the whole system on one machine. A port that is not set may move to a free one."""
+    """The settings of `make up`. If a port is not set and its default is taken, a free one replaces it."""
 
     model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore", frozen=True)
 
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")
-    """A database of your own, migrated and used as this URI's role; no PostgreSQL is started then."""
+    """A database of your own. It is migrated and used with this URI's role, and no PostgreSQL is started."""
 
     data_dir: Path = Field(ROOT / ".surelane" / "postgres", validation_alias="SURELANE_DATA_DIR")
-    """Where the embedded PostgreSQL keeps its data."""
+    """The directory of the embedded PostgreSQL's data."""
 
     host: str = Field(LOCALHOST, validation_alias="SURELANE_HOST")
     port: Port | None = Field(None, validation_alias="SURELANE_PORT")
@@ -31,9 +31,9 @@ class UpSettings(BaseSettings):
     simulator_port: Port | None = Field(None, validation_alias="SURELANE_SIMULATOR_PORT")
 
     drain_timeout: Duration = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
-    """How long ingest and the worker may take to finish what they hold."""
+    """The time in which ingest and the worker may finish their requests and handlers."""
 
     @property
     def url(self) -> str:
-        """Where the ports are reached from this machine, without a port."""
+        """The URL that reaches the ports from this machine, without a port."""
         return reached_at(self.host)

@@ -1,7 +1,7 @@
-"""`make up`: the whole system on one machine, until Ctrl-C.
+"""Run the whole system on one machine until Ctrl-C: `make up`.
 
-The database first, then its migrations, then the services; taken down the other way round, so that what a
-worker holds is finished while everything it needs is still there.
+The database starts first, then come its migrations, then the services. They stop in reverse order, so that a worker
+can finish its handlers while the database and the simulator still run.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from surelane_service.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_S
 from surelane_service.settings import load_settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-GRACE = 5.0  # seconds a service may take to end beyond its drain
+GRACE = 5.0  # seconds that a service may take to end after its drain
 
 
 class UpError(SurelaneError):
-    """Something that should keep running ended."""
+    """A process ended that should have kept running."""
 
 
 def main() -> int:
@@ -44,10 +44,10 @@ def main() -> int:
 
 
 async def _until_signal(output: Output) -> int:
-    """The first signal ends everything in order; Ctrl-C after it ends it at once.
+    """Run until a signal. The first one ends everything in order; a Ctrl-C after it ends everything at once.
 
-    Only Ctrl-C does: SIGTERM to the process group arrives twice, as ``make`` passes on its own. A worker that is killed
-    for that would leave what it holds to its leases.
+    A second SIGTERM does not: one sent to the process group arrives twice, because ``make`` passes on its own copy. A
+    worker killed by it would leave its events claimed until their leases end.
     """
     task = asyncio.create_task(_up(load_settings(UpSettings), output))
     ending = forced = False
@@ -76,7 +76,7 @@ async def _until_signal(output: Output) -> int:
 async def _up(settings: UpSettings, output: Output) -> None:
     ports = _ports(settings, output)
     async with _database(settings, output) as (databases, postgres):
-        # A development database follows scripts that are still being written, without a new version.
+        # Developers change scripts without a new version, so apply them again.
         await _migrate(databases.owner, output, *(["--again"] if postgres else []))
         simulator, ingest, worker = services(settings, ports, databases)
         if (unused := set_aside()) is not None:
@@ -110,7 +110,7 @@ def _ports(settings: UpSettings, output: Output) -> dict[str, int]:
 async def _database(
     settings: UpSettings, output: Output
 ) -> AsyncIterator[tuple[Databases, tuple[Child, ...]]]:
-    """The database that was given, or the embedded one with the process it is."""
+    """Yield the database of the settings, or the embedded one with its process."""
     if settings.database_url is not None:
         yield Databases.given(settings.database_url.get_secret_value()), ()
         return
@@ -120,10 +120,10 @@ async def _database(
 
 
 async def _migrate(uri: str, output: Output, *options: str) -> None:
-    """Bring the schema up; show every script only where one failed.
+    """Bring the schema up. Show the list of scripts only if one failed.
 
     Raises:
-        UpError: it did not get there.
+        UpError: the migrations failed.
     """
     command = (sys.executable, "-m", "surelane_migrations", "apply", *options)
     lines: list[str] = []
@@ -143,7 +143,7 @@ async def _migrate(uri: str, output: Output, *options: str) -> None:
 
 @asynccontextmanager
 async def _running(*wanted: Service, within: float, output: Output) -> AsyncIterator[list[Child]]:
-    """Run services, and end them together: ``within`` seconds after SIGTERM they are killed."""
+    """Run services, and end them together. Kill them ``within`` seconds after SIGTERM."""
     children: list[Child] = []
     try:
         for service in wanted:
@@ -157,10 +157,10 @@ async def _running(*wanted: Service, within: float, output: Output) -> AsyncIter
 
 @asynccontextmanager
 async def _staying_up(*children: Child) -> AsyncIterator[None]:
-    """Stay in the block, and after it, until a child ends.
+    """Wait until a child ends, in the block and after it.
 
     Raises:
-        UpError: when one does, saying which.
+        UpError: a child ended; the message names it.
     """
 
     async def watch(child: Child) -> None:

@@ -1,14 +1,12 @@
-"""A PostgreSQL server for the tests, and fresh databases on it.
+"""Run a PostgreSQL server for the tests, with fresh databases.
 
 The server is the one ``SURELANE_TEST_DATABASE_URL`` names (as a superuser), else TimescaleDB in a container
 where a Docker engine answers, else the embedded PostgreSQL. ``SURELANE_TEST_SERVER`` (``container`` or
 ``embedded``) forces one of the last two.
 """
 
-import asyncio
 import os
 import secrets
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,28 +19,106 @@ import pytest
 from dev.accounts import OWNER, create_roles, uri_of
 from dev.postgres import embedded
 
+from surelane.calls import Connection
+from tests import forked
+
 os.environ.setdefault(
     "TESTCONTAINERS_RYUK_DISABLED", "true"
-)  # we remove our containers; its image may be out of reach
+)  # we remove our containers ourselves, and its image may be unreachable
 
 IMAGE = "timescale/timescaledb:2.19.3-pg17"
-UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "5s"}
-"""Nobody needs a test's data after a crash, and waiting for disks is most of a test's time."""
+UNSAFE = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "256MB",
+    "autovacuum_naptime": "5s",
+}
+"""A test's data need not survive a crash, and waiting for the disk would take most of a test's time."""
 
 CRASHABLE = {"fsync": "off"}
-"""For servers that a test kills: the kernel still has what they wrote, so they need not wait for the disk."""
+"""Settings of servers that a test kills. The kernel keeps their writes, so they need not wait for the disk."""
+
+QUICK_LOGIN = "scram_iterations"
+"""Lower than usual, because each test logs in a few times. The usual number takes ten milliseconds per login."""
 
 CONTAINER_SETTINGS = {
     **UNSAFE,
     "max_connections": "200",
     "shared_buffers": "128MB",
     "timescaledb.max_background_workers": "0",
+    QUICK_LOGIN: "1",
 }
+
+
+_CATALOGUES = {
+    "pg_attribute": "attrelid in (select oid from ours)",
+    "pg_constraint": "conrelid in (select oid from ours)",
+    "pg_index": "indrelid in (select oid from ours)",
+    "pg_trigger": "tgrelid in (select oid from ours)",
+    "pg_rewrite": "ev_class in (select oid from ours)",
+    "pg_proc": "pronamespace in (select oid from schemas)",
+    "pg_type": "typnamespace in (select oid from schemas)",
+    "pg_namespace": "true",
+    "pg_extension": "true",
+    "pg_default_acl": "true",
+    "pg_event_trigger": "true",
+    "agent.version": "true",
+    "agent.migration": "true",
+}
+
+_KEPT = " ".join(
+    [
+        "with schemas as (select oid from pg_namespace where nspname in ('agent', 'public')),",
+        "ours as (select * from pg_class where relnamespace in (select oid from schemas))",
+        "select concat_ws(',', (select string_agg(concat(relname, relkind, relowner, relacl, reloptions), ' '",
+        "order by oid) from ours),",
+        "(select concat(datacl, datconnlimit) from pg_database where datname = current_database()),",
+        "(select count(*) from pg_db_role_setting),",
+        ", ".join(
+            f"(select concat(count(*), ' ', sum(xmin::text::int8)) from {table} where {condition})"
+            for table, condition in _CATALOGUES.items()
+        ),
+        ")",
+    ]
+)
+"""A query that shows whether a schema, its functions, rights and settings are still those of the migrations.
+
+Another transaction writes each change of a catalogue's row. A copied database has the same ones.
+"""
+
+_END_SESSIONS = """
+do $$
+begin
+    loop
+        perform pg_stat_clear_snapshot();
+        perform pg_terminate_backend(pid) from pg_stat_activity
+            where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid();
+        exit when not found;
+        perform pg_sleep(0.005);
+    end loop;
+end $$
+"""
+
+_EMPTY = """
+set session_replication_role = replica;
+do $$
+declare _table regclass;
+begin
+    for _table in select oid from pg_class where relnamespace = 'agent'::regnamespace and relkind in ('r', 'p')
+        and relname not in ('version', 'migration') loop
+        execute format('delete from %s', _table);
+    end loop;
+    insert into agent.measurement default values;
+    perform setval(oid::regclass, 1, false) from pg_class
+        where relnamespace = 'agent'::regnamespace and relkind = 'S';
+end $$
+"""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. Names made here are unique, so that several runs can share one server."""
+    """A running server. Its names are unique, so that several runs can share one server."""
 
     admin: str
     """URI of a superuser."""
@@ -52,7 +128,7 @@ class Server:
         return uri_of(self.admin, role=role, database=database)
 
     async def execute(self, statement: str) -> None:
-        """Runs one statement as the administrator."""
+        """Run one statement as the administrator."""
         connection = await asyncpg.connect(self.admin)
         try:
             await connection.execute(statement)
@@ -61,30 +137,83 @@ class Server:
 
     @asynccontextmanager
     async def fresh(self, template: str = "template0") -> AsyncIterator[str]:
-        """A database copied from ``template``; yields its name, drops it with its sessions at the end."""
+        """Copy a database from ``template`` and yield its name. Drop it with its sessions at the end."""
         name = f"surelane_test_{secrets.token_hex(6)}"
-        await self.execute(f"create database {name} owner {OWNER} template {template}")
+        await self.execute(f"create database {name} owner {OWNER} template {template} strategy file_copy")
         try:
             yield name
         finally:
             await self.execute(f"drop database if exists {name} with (force)")
 
 
+class Databases:
+    """Migrated databases that tests use in turn, because making one takes ten times as long as emptying one.
+
+    Nothing of a test reaches the next one. Its sessions end, the rows are the migrations' again, and sequences begin
+    again. A database whose schema, rights or settings changed is dropped.
+    """
+
+    def __init__(self, server: Server, template: str) -> None:
+        self._server = server
+        self._template = template
+        self._kept = ""
+        self._idle: list[tuple[AsyncExitStack, str]] = []
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[str]:
+        """Lend a database in the state after the migrations; yield its name."""
+        stack, name = self._idle.pop() if self._idle else await self._made()
+        yield name
+        if await self._emptied(name):
+            self._idle.append((stack, name))
+        else:
+            await stack.aclose()
+
+    async def aclose(self) -> None:
+        """Drop the databases."""
+        for stack, _ in self._idle:
+            await stack.aclose()
+
+    async def _made(self) -> tuple[AsyncExitStack, str]:
+        stack = AsyncExitStack()
+        name = await stack.enter_async_context(self._server.fresh(self._template))
+        if not self._kept:
+            async with self._administered(name) as admin:
+                self._kept = await admin.fetchval(_KEPT)
+        return stack, name
+
+    async def _emptied(self, name: str) -> bool:
+        async with self._administered(name) as admin:
+            await admin.execute(_END_SESSIONS)
+            if await admin.fetchval(_KEPT) != self._kept:
+                return False
+            await admin.execute(_EMPTY)
+        return True
+
+    @asynccontextmanager
+    async def _administered(self, name: str) -> AsyncIterator[Connection]:
+        admin = await asyncpg.connect(self._server.admin, database=name)
+        try:
+            yield admin
+        finally:
+            await admin.close()
+
+
 def as_role(uri: str, role: str) -> str:
-    """The same database's URI as another of our roles."""
+    """Return the URI of the same database for another of our roles."""
     return uri_of(uri, role=role, database=uri.partition("?")[0].rpartition("/")[2])
 
 
 @asynccontextmanager
 async def running_server() -> AsyncIterator[Server]:
-    """The server for this session, with our roles."""
+    """Run or find the server for this session, with our roles."""
     async with AsyncExitStack() as stack:
         admin = os.environ.get("SURELANE_TEST_DATABASE_URL")
         if not admin:
             admin = await stack.enter_async_context(_container() if _use_container() else _embedded())
         connection = await asyncpg.connect(admin)
         try:
-            # Runs that share a server make them one after another: grants of one role at once fail.
+            # Runs that share a server create the roles one after another, because simultaneous grants of one role fail.
             await connection.execute("select pg_advisory_lock(hashtext('surelane test roles'))")
             await create_roles(connection)
         finally:
@@ -107,7 +236,7 @@ def _use_container() -> bool:
 
 
 def engine_answers() -> bool:
-    """Whether a Docker engine can be used from here."""
+    """Return whether a Docker engine answers."""
     try:
         client = docker.from_env(timeout=5)
     except docker.errors.DockerException:
@@ -135,13 +264,15 @@ async def _container() -> AsyncIterator[str]:
     container = PostgresContainer(
         IMAGE, username="postgres", password=secrets.token_hex(8), dbname="postgres", driver=None
     )
+    container.with_tmpfs_mount("/var/lib/postgresql/data")
+    container.with_env("POSTGRES_INITDB_ARGS", f"-c {QUICK_LOGIN}={CONTAINER_SETTINGS[QUICK_LOGIN]}")
     with container.with_command(["postgres", *settings]) as running:
         yield running.get_connection_url()
 
 
 @asynccontextmanager
 async def migrated_template(server: Server) -> AsyncIterator[str]:
-    """A database that the real migrations made, to be copied: without connections, so that it can be."""
+    """Migrate a database as a template, and close its connections so that it can be copied."""
     async with server.fresh() as name:
         await migrate(server.uri(name))
         await server.execute(f"alter database {name} with allow_connections false")
@@ -152,17 +283,12 @@ async def migrated_template(server: Server) -> AsyncIterator[str]:
 
 
 async def migrate(uri: str) -> None:
-    """Runs ``python -m surelane_migrations apply`` on a database.
+    """Run ``python -m surelane_migrations apply`` on a database.
 
     Raises:
         AssertionError: it failed; the message is its output.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "surelane_migrations", "apply"),
-        env={**os.environ, "DATABASE_URL": uri},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    process = await forked.start("surelane_migrations", "apply", env={**os.environ, "DATABASE_URL": uri})
     output, _ = await process.communicate()
     assert process.returncode == 0, (
         f"the migrations failed with code {process.returncode}:\n{output.decode()}"

@@ -1,4 +1,4 @@
-"""Metrics as documented, and as a service shows them."""
+"""Read the documented metrics, and those that a service shows."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ OURS = ("surelane_", "messaging_")
 
 
 def documented(*sections: str) -> dict[str, str]:
-    """The metrics that the page lists in some of its sections, all by default: type by name."""
+    """Return the types of the documented metrics by name, of some sections of the page or all."""
     found: dict[str, str] = {}
     for part in PAGE.read_text().split("\n## ")[1:]:
         title, _, body = part.partition("\n")
@@ -23,31 +23,31 @@ def documented(*sections: str) -> dict[str, str]:
 
 
 def documented_labels() -> dict[str, set[str]]:
-    """The labels that the page lists for each metric; those without any in this way are left out."""
+    """Return the documented labels of each metric that has any."""
     rows = re.findall(r"^\| `(\w+)` \|[^|\n]*\|([^|\n]*)\|", PAGE.read_text(), re.MULTILINE)
     return {name: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", labels))) for name, labels in rows}
 
 
 def labels(family: Metric) -> set[str]:
-    """The labels that a metric's series have, but for those that all of ours may have."""
+    """Return the labels of a metric's series, without those that all of our series may have."""
     found = {label for sample in family.samples for label in sample.labels}
     return found - {"le", "messaging_system", "messaging_operation_name", "messaging_operation_type"}
 
 
 async def exported(private_url: str) -> dict[str, Metric]:
-    """What a service shows, by name; a counter's with its ``_total``."""
+    """Return a service's metrics by name; counters have the suffix ``_total``."""
     async with aiohttp.ClientSession() as session, session.get(f"{private_url}/metrics") as response:
         families = text_string_to_metric_families(await response.text())
         return {family.name + ("_total" if family.type == "counter" else ""): family for family in families}
 
 
 def ours(families: Mapping[str, Metric]) -> dict[str, str]:
-    """Of the metrics shown those that are not the runtime's: type by name."""
+    """Return the types of the shown metrics by name, without those of the runtime."""
     return {name: family.type for name, family in families.items() if name.startswith(OURS)}
 
 
 def value(families: Mapping[str, Metric], name: str, **labels: str) -> float | None:
-    """The value of one series; ``None`` where there is none."""
+    """Return the value of one series; ``None`` if there is none."""
     found = [
         sample.value
         for sample in families[name].samples

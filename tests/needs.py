@@ -1,4 +1,4 @@
-"""What some tests need beside Python. Where it is missing they skip, saying so; where ``CI`` is set they fail."""
+"""Find programs that some tests need. Without them the tests skip with a reason, or fail if ``CI`` is set."""
 
 import os
 import shutil
@@ -8,14 +8,14 @@ import pytest
 
 
 def lacking(what: str) -> NoReturn:
-    """Ends the test: failed in CI, where everything has to be there, else skipped."""
+    """End the test: as failed in CI, which must have everything, else as skipped."""
     if os.environ.get("CI"):
         pytest.fail(f"{what}, and CI must have it", pytrace=False)
     pytest.skip(what)
 
 
 def program(*names: str) -> str:
-    """The path of the first of these programs that is installed."""
+    """Return the path of the first of these programs that is installed."""
     for name in names:
         if path := shutil.which(name):
             return path

@@ -1,4 +1,4 @@
-"""A receiver of OTLP, over HTTP and over gRPC, that parses the real protocol and keeps what arrives."""
+"""Receive OTLP over HTTP and gRPC. Parse the real protocol and keep all spans and metrics."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -22,7 +22,7 @@ PROTOBUF = "application/x-protobuf"
 
 @dataclass(frozen=True)
 class Received:
-    """A span as it arrived, with the service that sent it and the schema its names follow."""
+    """A received span, with its service and the schema of its names."""
 
     service: str
     schema: str
@@ -34,7 +34,7 @@ class Received:
 
     @property
     def kind(self) -> str:
-        """``producer``, ``consumer``, ``client``, ..."""
+        """The kind: ``producer``, ``consumer``, ``client``, …"""
         name: str = Span.SpanKind.Name(self.span.kind)
         return name.removeprefix("SPAN_KIND_").lower()
 
@@ -48,7 +48,7 @@ class Received:
 
     @property
     def parent(self) -> str:
-        """The id of its parent; empty: it has none."""
+        """The id of its parent; empty if it has none."""
         return self.span.parent_span_id.hex()
 
     @property
@@ -57,7 +57,7 @@ class Received:
 
     @property
     def links(self) -> set[str]:
-        """The ids of the spans it links to."""
+        """The ids of the linked spans."""
         return {link.span_id.hex() for link in self.span.links}
 
     @property
@@ -72,21 +72,21 @@ def _values(items: Sequence[KeyValue]) -> dict[str, Any]:
 
 @dataclass
 class Receiver:
-    """What has arrived so far."""
+    """The spans and metrics received so far."""
 
     protocol: str
     endpoint: str = ""
     spans: list[Received] = field(default_factory=list)
     exported: bytearray = field(default_factory=bytearray)
-    """Everything as it was sent: spans and metrics."""
+    """All received bytes of spans and metrics."""
     metrics: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The names of the metrics of each service."""
     requests: list[str] = field(default_factory=list)
-    """The sort of each export: ``traces`` or ``metrics``."""
+    """The sorts of the exports: ``traces`` or ``metrics``."""
 
     @property
     def env(self) -> dict[str, str]:
-        """The standard variables that make a service export to it, soon."""
+        """The standard variables that make a service export to it without delay."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
@@ -94,23 +94,23 @@ class Receiver:
         }
 
     def trace(self, trace_id: str) -> list[Received]:
-        """The spans of one trace, in the order they began."""
+        """Return the spans of one trace, in the order of their starts."""
         found = [received for received in self.spans if received.trace_id == trace_id]
         return sorted(found, key=lambda received: received.span.start_time_unix_nano)
 
     def named(self, name: str) -> list[Received]:
-        """The spans of a name, in the order they began."""
+        """Return the spans of a name, in the order of their starts."""
         found = [received for received in self.spans if received.name == name]
         return sorted(found, key=lambda received: received.span.start_time_unix_nano)
 
     def take_traces(self, body: bytes) -> None:
-        """Keeps an export of spans."""
+        """Keep an export of spans."""
         self.requests.append("traces")
         self.exported += body
         self.spans += _spans(traces.ExportTraceServiceRequest.FromString(body))
 
     def take_metrics(self, body: bytes) -> None:
-        """Keeps an export of metrics."""
+        """Keep an export of metrics."""
         for resource in metrics.ExportMetricsServiceRequest.FromString(body).resource_metrics:
             service = _values(resource.resource.attributes)["service.name"]
             for scope in resource.scope_metrics:
@@ -129,7 +129,7 @@ def _spans(request: traces.ExportTraceServiceRequest) -> Iterator[Received]:
 
 @asynccontextmanager
 async def receiving(protocol: str = HTTP) -> AsyncIterator[Receiver]:
-    """Runs a receiver on a free port of 127.0.0.1."""
+    """Run a receiver on a free port of 127.0.0.1."""
     receiver = Receiver(protocol)
     async with _over_grpc(receiver) if protocol == GRPC else _over_http(receiver):
         yield receiver

@@ -1,4 +1,4 @@
-"""Our programs as real processes, the way an operator runs them."""
+"""Run our programs as real processes, as an operator does."""
 
 import asyncio
 import os
@@ -14,11 +14,13 @@ from itertools import cycle
 import aiohttp
 from dev.processes import Child
 
+from tests import forked
+
 _FIRST, _LAST, _SHARES = 20_000, 30_000, 50
 
 
 def _take_share() -> tuple[socket.socket, Iterator[int]]:
-    """Takes a share of the ports that nobody is given who asks for any port: those begin at 32768.
+    """Take a share of the ports below 32768, which the system gives to no process that asks for any port.
 
     A share is taken by listening on its first port until this process ends, so no other run of the tests on
     this machine, of whichever clone or user, has the same.
@@ -43,7 +45,7 @@ OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_")
 
 @dataclass
 class Service:
-    """A running program of ours."""
+    """A running service."""
 
     port: int
     private_port: int
@@ -56,12 +58,12 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where its public port listens."""
+        """The URL of its public port."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def private_url(self) -> str:
-        """Where its private port listens."""
+        """The URL of its private port."""
         return f"http://127.0.0.1:{self.private_port}"
 
 
@@ -74,10 +76,11 @@ async def service(
     ready_within: float = 60,
     ends_within: float = 60,
     exit_code: int = 0,
+    imported: bool = True,
 ) -> AsyncIterator[Service]:
-    """Runs ``python -m module`` on free ports until the block ends, then checks how it exits after SIGTERM.
+    """Run ``python -m module`` on free ports for the length of the block. Check its exit after SIGTERM.
 
-    A test that ends the process itself is believed: its exit code is not checked then.
+    If the test ends the process itself, its exit code is not checked.
 
     Args:
         module: `surelane_ingest`, `surelane_worker`, `dev.simulator`, …
@@ -86,6 +89,7 @@ async def service(
         ready_within: seconds it may take to get ready.
         ends_within: seconds it may take to exit after SIGTERM.
         exit_code: what it must exit with.
+        imported: begin with the modules imported; else with a new interpreter, as in production.
     """
     port, private_port = free_port(), free_port()
     ports = {
@@ -99,9 +103,11 @@ async def service(
         output.append(line)
         print(f"{module}  {line}")  # noqa: T201 - pytest shows it with a failing test
 
-    child = await Child.start(
-        module, sys.executable, "-m", module, on_line=show, env={**clean_environment(), **ports, **env}
-    )
+    environment = {**clean_environment(), **ports, **env}
+    if imported:
+        child = Child(module, await forked.start(module, env=environment), show, signal.SIGKILL)
+    else:
+        child = await Child.start(module, sys.executable, "-m", module, on_line=show, env=environment)
     running = Service(port, private_port, child, output)
     try:
         if ready:
@@ -117,14 +123,14 @@ async def service(
 
 
 def clean_environment() -> dict[str, str]:
-    """Our environment without any setting of ours, so that a developer's shell does not change a test."""
+    """Return the environment without our settings, so that a developer's shell does not change a test."""
     return {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free, and stays so: no other process is given it before it is used.
+    """Return a free TCP port of 127.0.0.1 that no other process gets before it is used.
 
-    It is free for every address: a service that listens on all of them, or Docker, would be in the way too.
+    It is free on every address, because Docker or a service that listens on all addresses would conflict too.
     """
     while True:
         with socket.socket() as listener, suppress(OSError):
@@ -134,7 +140,7 @@ def free_port() -> int:
 
 
 async def until(condition: Callable[[], object], *, within: float = 30, what: str = "the condition") -> None:
-    """Polls ``condition`` until it is true.
+    """Poll ``condition`` until it is true.
 
     Raises:
         AssertionError: it was not within ``within`` seconds.

@@ -1,4 +1,4 @@
-"""The way of an event through a running system: as processes, under Compose or on a cluster."""
+"""Follow an event through a running system: as processes, under Compose or on a cluster."""
 
 import asyncio
 import json
@@ -19,23 +19,23 @@ PERSON = "U0ADA00001"
 BOT = "U0SURELANE"
 DEMO_BOT_TOKEN = "xoxb-surelane-demo"
 RETRIED_FOR = 180
-"""Seconds a mention is sent again: Slack's retries go on for six minutes. A cluster may take one to replace a pod."""
+"""Seconds for which a mention is sent again, as Slack does for six minutes. A cluster may replace a pod in one."""
 
 Query = Callable[[str], Awaitable[str]]
-"""Runs a query on the system's database, as its owner; answers the single value it gives, as text."""
+"""Runs a query on the system's database as its owner, and returns its single value as text."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class System:
-    """A running system, as it is seen from outside."""
+    """A running system, seen from outside."""
 
     ingest: str
-    """URL of ingest's public port."""
+    """The URL of ingest's public port."""
 
     slack: str
-    """URL of the Web API that the workers use, such as a simulator's ``http://…/api/``."""
+    """The URL of the workers' Web API, such as a simulator's ``http://…/api/``."""
 
     query: Query
     signing_secret: str = DEMO_SIGNING_SECRET
@@ -43,13 +43,13 @@ class System:
 
     @property
     def web(self) -> AsyncWebClient:
-        """A client of the Web API."""
+        """Return a client of the Web API."""
         return AsyncWebClient(token=self.bot_token, base_url=self.slack)
 
 
 @dataclass(frozen=True)
 class Mention:
-    """A mention of the bot in a thread of its own, as Slack posts it: a retry is the same body again."""
+    """A mention of the bot in a thread of its own. A retry has the same body, as Slack's have."""
 
     event_id: str
     thread_ts: str
@@ -58,7 +58,7 @@ class Mention:
 
 
 async def answered_once(system: System) -> None:
-    """Sends a signed mention by HTTP; returns when its row is in history and its one reply in the thread."""
+    """Send a signed mention by HTTP. Wait until its row is in history and its one reply in the thread."""
     mention = await new_mention(system)
     assert await send(system, mention) == 200
     await eventually(lambda: outcomes(system, [mention]), {mention.event_id: "completed"}, within=60)
@@ -66,7 +66,7 @@ async def answered_once(system: System) -> None:
 
 
 async def new_mention(system: System) -> Mention:
-    """Opens a thread, and writes a mention for it."""
+    """Open a thread, and make a mention in it."""
     opened = await system.web.chat_postMessage(channel=CHANNEL, text="a thread")
     event_id, thread_ts = f"Ev{secrets.token_hex(6).upper()}", str(opened["ts"])
     text, ts = f"hello {secrets.token_hex(4)}", f"{time.time():.6f}"
@@ -92,7 +92,7 @@ async def new_mention(system: System) -> Mention:
 
 
 async def send(system: System, mention: Mention, *, retry: int | None = None) -> int:
-    """Posts a mention as Slack does, or its ``retry``; answers the status."""
+    """Post a mention as Slack does, or its ``retry``; return the status."""
     timestamp, verifier = str(int(time.time())), SignatureVerifier(system.signing_secret)
     signature = verifier.generate_signature(timestamp=timestamp, body=mention.body)
     headers = {
@@ -109,14 +109,14 @@ async def send(system: System, mention: Mention, *, retry: int | None = None) ->
 
 
 async def replies(system: System, mention: Mention) -> list[str]:
-    """The bot's replies to a mention, by their text."""
+    """Return the texts of the bot's replies to a mention."""
     thread = await system.web.conversations_replies(channel=CHANNEL, ts=mention.thread_ts)
     messages = thread["messages"][1:]
     return [message["text"] for message in messages if mention.text in message["text"]]
 
 
 async def outcomes(system: System, mentions: list[Mention]) -> dict[str, str]:
-    """How those mentions ended that are in history, by event id."""
+    """Return the outcomes of the mentions in history, by event id."""
     wanted = ", ".join(f"'{mention.event_id}'" for mention in mentions)
     found = await system.query(
         "select coalesce(jsonb_object_agg(item_key, outcome), '{}') from agent.event_hist"
@@ -127,7 +127,7 @@ async def outcomes(system: System, mentions: list[Mention]) -> dict[str, str]:
 
 
 async def history_is_hypertable(system: System) -> bool:
-    """Whether the history is one of TimescaleDB's."""
+    """Return whether history is a hypertable of TimescaleDB's."""
     found = await system.query(
         "select count(*) from timescaledb_information.hypertables"
         " where hypertable_schema = 'agent' and hypertable_name = 'event_hist'"
@@ -138,10 +138,10 @@ async def history_is_hypertable(system: System) -> bool:
 async def eventually(
     probe: Callable[[], Awaitable[Value]], expected: Value, *, within: float, every: float = 0.2
 ) -> None:
-    """Asks until the answer is the expected one.
+    """Ask until the answer is the expected one.
 
     Raises:
-        AssertionError: it is not within ``within`` seconds; the message has the last answer.
+        AssertionError: the time is up; the message has the last answer.
     """
     deadline = time.monotonic() + within
     while (answer := await probe()) != expected:
@@ -150,12 +150,12 @@ async def eventually(
 
 
 async def accepted_during(system: Callable[[], System], disturb: Awaitable[None]) -> list[Mention]:
-    """Sends mentions, a few each second, while something happens; answers those that got a 200.
+    """Send a few mentions per second while something happens; return those that were answered 200.
 
-    As Slack does, it sends a mention again that got no 200.
+    Send a mention without a 200 again, as Slack does.
 
     Args:
-        system: asked before every mention, since the way to it may change.
+        system: called before every mention, because its address may change.
         disturb: what happens meanwhile.
     """
     accepted: list[Mention] = []
@@ -182,7 +182,7 @@ async def _accepts(system: System, mention: Mention) -> bool:
 
 
 async def all_answered_once(system: System, mentions: list[Mention], *, within: float = 120) -> None:
-    """Waits until every mention is in history as completed, and checks that each got one reply."""
+    """Wait until every mention is in history as completed. Check that each got one reply."""
     expected = {mention.event_id: "completed" for mention in mentions}
     await eventually(lambda: outcomes(system, mentions), expected, within=within)
     for mention in mentions:

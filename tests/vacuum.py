@@ -1,4 +1,4 @@
-"""Sessions that hold back vacuum, and what the queue's figures say of them."""
+"""Hold back vacuum, and read the queue's figures about it."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ READ_STATS = "pg_read_all_stats"
 
 @asynccontextmanager
 async def owner_sees_sessions(server: Server, *, may: bool) -> AsyncIterator[None]:
-    """For the length of the block the owner is a member of pg_read_all_stats, or is not."""
+    """Make the owner a member of pg_read_all_stats for the length of the block, or not."""
     grant, revoke = f"grant {READ_STATS} to surelane", f"revoke {READ_STATS} from surelane"
     admin = await asyncpg.connect(server.admin)
     try:
@@ -30,14 +30,14 @@ async def owner_sees_sessions(server: Server, *, may: bool) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def snapshot_held(connection: Connection, name: str = "a report") -> AsyncIterator[int]:
-    """A transaction that reads and stays open; yields its pid."""
+    """Keep a reading transaction open for the length of the block; yield its pid."""
     await connection.execute(f"set application_name = '{name}'")
     async with connection.transaction(isolation="repeatable_read"):
         yield await connection.fetchval("select pg_backend_pid()")
 
 
 async def holder(queue: Connection, pid: int) -> dict[str, Any]:
-    """What holds back vacuum, once it is this session: an automatic analyze may for a moment."""
+    """Wait until this session holds back vacuum; return the figures. An automatic analyze may do so for a moment."""
     async with asyncio.timeout(30):
         while True:
             await queue.execute("update agent.measurement set due = '-infinity'")

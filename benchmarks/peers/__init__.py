@@ -1,1 +1,1 @@
-"""The peers: other job queues on PostgreSQL, each in its own fastest documented setting."""
+"""Run the peers: other job queues on PostgreSQL, each in its fastest documented settings."""

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="import-not-found, unused-ignore"
-"""awa (awa-pg): how it is installed, filled and run.
+"""Install, fill and run awa (awa-pg).
 
-Its documentation recommends, for throughput, its queue storage, one queue with many workers rather than many queues,
-trying 2 and 4 claimers on a hot queue, and a pool of 20 connections and 4 for each queue. Finished jobs are kept, its
-default.
+For throughput, its documentation recommends queue storage and one queue with many workers rather than many queues. It
+recommends trying 2 and 4 claimers on a busy queue, and a pool of 20 connections plus 4 per queue. Finished jobs are
+kept, as by default.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import uvloop
 from awa import AsyncClient
 
-from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
+from benchmarks.programs import tally
 
 SETTINGS = "queue storage, one queue, a pool of 24 connections, uvloop, finished jobs kept"
 TUNINGS = [
@@ -33,7 +33,7 @@ END_WITHIN_MS = 30_000
 
 @dataclass
 class Bench:
-    """A job's arguments; its kind is made of the class's name."""
+    """A job's arguments. awa derives the job's kind from the class's name."""
 
     number: int
     text: str
@@ -58,7 +58,7 @@ async def fill(uri: str, count: int) -> None:
 
 
 def _client(uri: str) -> AsyncClient:
-    # It wants a host's name also where the query names a Unix socket, which wins.
+    # awa requires a host name even if the query names a Unix socket, which takes precedence.
     return AsyncClient(uri.replace("@/", "@localhost/"), max_connections=CONNECTIONS)
 
 

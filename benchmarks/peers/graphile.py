@@ -1,7 +1,7 @@
-"""graphile-worker: how it is had, installed, filled and run. It is a program for Node; npm brings it on demand.
+"""Install, fill and run graphile-worker, a program for Node that npm installs on demand.
 
-Its performance page gives the preset of its highest rate: 24 concurrent jobs on a pool of 25 connections, a local
-queue that fetches 500 jobs at once, and completions sent in batches. Finished jobs are deleted, its default.
+Its performance page has the preset of its highest rate: 24 concurrent jobs on a pool of 25 connections. A local queue
+fetches 500 jobs at once, and completions go in batches. Finished jobs are deleted, as by default.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ SPAN = """
 
 
 async def prepare(installed: Path = INSTALLED) -> None:
-    """Has npm install it, once.
+    """Install it with npm, once.
 
     Raises:
-        MissingError: there is no Node or npm, or npm could not have it.
+        MissingError: there is no Node or npm, or npm could not install it.
     """
     if not (shutil.which("node") and shutil.which("npm")):
         raise MissingError("there is no Node with npm on this machine")
@@ -81,5 +81,5 @@ async def _call(*command: str) -> None:
 
 
 if __name__ == "__main__":
-    # By default it logs every finished job; its own benchmark turns that off as well.
+    # By default it logs every finished job. Its own benchmark turns that off too.
     os.execvpe("node", ["node", str(RUNNER), *sys.argv[1:]], {**os.environ, "NO_LOG_SUCCESS": "1"})

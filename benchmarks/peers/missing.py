@@ -1,5 +1,5 @@
-"""A peer that this machine cannot run."""
+"""Report a peer that this machine cannot run."""
 
 
 class MissingError(Exception):
-    """The peer cannot be had here; the message says why, for the page."""
+    """The peer is not available here. The message says why, for the page."""

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-not-found, unused-ignore"
-"""PgQueuer: how it is installed, filled and run.
+"""Install, fill and run PgQueuer.
 
-Its documentation recommends, for throughput, asyncpg, larger batches and its autovacuum settings; its own benchmark
-runs several queue managers, each with its own connection, on uvloop. All of that here, in its durable mode.
+For throughput, its documentation recommends asyncpg, larger batches and its autovacuum settings. Its own benchmark
+runs several queue managers on uvloop, each with its own connection. This module does all of that, in durable mode.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 
-from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
+from benchmarks.programs import tally
 
 SETTINGS = "queue managers on an asyncpg connection each, uvloop, durable, `pgq autovac`"
 TUNINGS = [

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-not-found, unused-ignore"
-"""procrastinate: how it is installed, filled and run.
+"""Install, fill and run procrastinate.
 
-Its documentation recommends, for throughput, asynchronous tasks with a higher concurrency in one worker, and a pool of
-connections to match. psycopg is its compiled build; the event loop is uvloop. Finished jobs are kept, its default.
+For throughput, its documentation recommends asynchronous tasks with a higher concurrency in one worker, and a pool of
+as many connections. psycopg is the compiled build, and the event loop is uvloop. Finished jobs are kept, as by default.
 """
 
 import sys
@@ -13,8 +13,8 @@ from typing import Any
 import uvloop
 from procrastinate import App, PsycopgConnector
 
-from benchmarks import tally
 from benchmarks.fill import PAYLOAD_BYTES
+from benchmarks.programs import tally
 
 SETTINGS = "a pool of psycopg (binary) connections, uvloop, finished jobs kept"
 TUNINGS = [
@@ -32,7 +32,7 @@ _tally = tally.Tally()
 
 
 async def handle(number: int, text: str) -> None:
-    """Do nothing but say that it was called."""
+    """Do nothing but count the call."""
     if text:
         _tally.add()
     else:

@@ -1,4 +1,4 @@
-"""The peers that are measured beside our queue."""
+"""List the peers that are measured beside our queue."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -8,7 +8,7 @@ from benchmarks.peers import awa, graphile, pgqueuer, procrastinate
 from benchmarks.peers.missing import MissingError
 
 Insert = Callable[[int], Awaitable[object]]
-"""Enqueues one numbered job."""
+"""A function that enqueues one numbered job."""
 
 Inserting = Callable[[str], AbstractAsyncContextManager[Insert]]
 
@@ -17,36 +17,36 @@ Tuning = Mapping[str, int]
 
 @dataclass(frozen=True, eq=False)
 class Peer:
-    """A queue that is measured beside ours; ``python -m module drain|listen URI [TUNING…]`` runs its worker."""
+    """A queue that is measured beside ours. ``python -m module drain|listen URI [TUNING…]`` runs its worker."""
 
     name: str
     settings: str
-    """What it always runs with, for the reader."""
+    """Its fixed settings, as text for the page."""
 
     tunings: Sequence[Tuning]
-    """What its documentation says to tune, in the values worth trying: the fastest of them counts."""
+    """The settings that its documentation says to tune, with the values to try. The fastest counts."""
 
     module: str
     install: Callable[[str], Awaitable[None]]
     """Creates its schema in an empty database."""
 
     fill: Callable[[str, int], Awaitable[None]]
-    """Enqueues that many jobs, with payloads as large as ours."""
+    """Enqueues a number of jobs, with payloads as large as ours."""
 
     span: str
-    """A query: seconds from the first job's start to the last one's end, and how many were completed."""
+    """A query for the seconds from the first job's start to the last job's end, and the number of completed jobs."""
 
     share: float
-    """How many jobs it is given for each of ours: a slow one would take the time of all the others."""
+    """Its number of jobs for each of ours. A slow peer gets fewer, so that it does not take most of the time."""
 
     keeps: bool = True
-    """Whether a job that ended stays in the database, as a row of its own or of a log."""
+    """Whether it keeps ended jobs in the database, as rows of their own or in a log."""
 
     inserting: Inserting | None = None
-    """For its latency; ``None`` where only its drain is measured."""
+    """Enqueues jobs for the measure of latency; ``None`` if only its drain is measured."""
 
     prepare: Callable[[], Awaitable[None]] | None = None
-    """Has what no requirements file brings; raises MissingError."""
+    """Installs programs that no requirements file has; raises MissingError."""
 
 
 PEERS = (
@@ -98,7 +98,7 @@ PEERS = (
 
 
 async def at_hand() -> tuple[list[Peer], dict[str, str]]:
-    """The peers that can run on this machine, and of each of the others why not."""
+    """Return the peers that can run on this machine, and for each other the reason why not."""
     peers, missing = [], {}
     for peer in PEERS:
         try:

@@ -1,1 +1,1 @@
-"""A Slack to develop and test against: workspace, Web API, event sender, and a page to talk to the bot."""
+"""Simulate Slack for development and tests: a workspace, the Web API, events, and a page to talk to the bot."""

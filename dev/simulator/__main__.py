@@ -1,4 +1,4 @@
-"""``python -m dev.simulator``."""
+"""Run ``python -m dev.simulator``."""
 
 from dev.simulator.command import app
 

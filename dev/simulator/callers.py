@@ -1,8 +1,8 @@
-"""Whose requests the simulator takes: its own page's and programs', never those that a foreign page makes.
+"""Refuse the requests of foreign web pages; take those of the simulator's own page and of programs.
 
-Every page in the same browser can reach a port of this machine. A name that an attacker lets lead here (DNS rebinding)
-shows in ``Host``, and a foreign page's form or script in ``Origin`` or ``Sec-Fetch-Site``. Programs send none of these
-but ``Host``, which then is an address or a name that is known here.
+Every page in the same browser can reach a port of this machine. An attacker's name that leads here (DNS rebinding)
+shows in ``Host``. A foreign page's form or script shows in ``Origin`` or ``Sec-Fetch-Site``. Programs send only
+``Host``, with an address or a known name.
 """
 
 import ipaddress
@@ -16,10 +16,10 @@ FOREIGN = frozenset({"cross-site", "same-site"})
 
 
 def refuse_strangers(names: Collection[str]) -> Middleware:
-    """The middleware that answers 403 to any other request.
+    """Return the middleware that answers 403 to any other request.
 
     Args:
-        names: the host names that lead here, beside ``localhost`` and addresses.
+        names: further host names of the simulator, beside ``localhost`` and addresses.
     """
 
     @web.middleware
@@ -46,7 +46,7 @@ def _problem(request: web.Request, names: Collection[str]) -> str | None:
 
 
 def _known(host: str, names: Collection[str]) -> bool:
-    """Whether a page under this host is ours. No name can be rebound to be an address, or ``localhost``."""
+    """Return whether a page under this host is ours. An attacker cannot rebind an address or ``localhost``."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         if name in names or name == "localhost" or name.endswith(".localhost"):

@@ -1,20 +1,20 @@
-"""Speaks to a running simulator over its control API; for the command line and for tests."""
+"""Call a running simulator's control API, from the command line and from tests."""
 
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 from surelane.errors import SurelaneError
 
 
 class SimulatorError(SurelaneError):
-    """The simulator does not answer, or refuses what it was asked."""
+    """The simulator does not answer, or refuses the request."""
 
 
 class SimulatorClient:
-    """One simulator, by its address."""
+    """A client for the simulator at one address."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -34,7 +34,7 @@ class SimulatorClient:
         """Write a message; return ``message`` and ``events``.
 
         Raises:
-            SimulatorError: it is not there, or refuses.
+            SimulatorError: the simulator does not answer, or refuses.
         """
         return await self.request("POST", "/control/messages", {"text": text, **fields})
 
@@ -42,7 +42,7 @@ class SimulatorClient:
         """Wait for the bot's answer to a message.
 
         Raises:
-            SimulatorError: there is none within ``timeout`` seconds.
+            SimulatorError: no answer came within ``timeout`` seconds.
         """
         query = f"channel={message['channel']}&ts={message['ts']}&timeout={timeout}"
         answer = await self.request("GET", f"/control/reply?{query}")
@@ -50,10 +50,10 @@ class SimulatorClient:
         return found
 
     async def request(self, method: str, path: str, body: JSON | None = None) -> JSON:
-        """Any request of the control API.
+        """Send a request to the control API.
 
         Raises:
-            SimulatorError: it is not there, or refuses.
+            SimulatorError: the simulator does not answer, or refuses.
         """
         try:
             async with self._session.request(method, self.url + path, json=body) as response:

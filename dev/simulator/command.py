@@ -1,4 +1,4 @@
-"""``python -m dev.simulator``: serve a simulated Slack, say something in it, put load on it."""
+"""Define the command ``python -m dev.simulator``: serve a simulated Slack, write to it, put load on it."""
 
 import asyncio
 import os
@@ -9,22 +9,26 @@ import typer
 
 from dev.simulator.client import SimulatorClient
 from dev.simulator.load import Summary, run_load
-from dev.simulator.model import JSON
 from dev.simulator.settings import SimulatorSettings
+from dev.simulator.workspace.model import JSON
 from surelane.errors import SurelaneError
 from surelane_service import lifecycle
 from surelane_service.logs import configure_logs
 from surelane_service.settings import load_settings
 
-app = typer.Typer(help="A Slack to develop and test against.", add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    help="Simulate Slack for development and tests.", add_completion=False, rich_markup_mode=None
+)
 
 Result = TypeVar("Result")
 Url = Annotated[
     str | None,
-    typer.Option(envvar="SURELANE_SIMULATOR_URL", help="The running simulator; default: this machine's."),
+    typer.Option(
+        envvar="SURELANE_SIMULATOR_URL", help="The running simulator's URL; by default this machine's."
+    ),
 ]
 Channel = Annotated[str, typer.Option(help="A channel's name or id.")]
-User = Annotated[str, typer.Option(help="Who writes: ada, grace or katherine.")]
+User = Annotated[str, typer.Option(help="The writer: ada, grace or katherine.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -54,11 +58,11 @@ def send(
     thread: Annotated[str | None, typer.Option(help="Reply in the thread of this ts.")] = None,
     user: User = "ada",
     url: Url = None,
-    mention: Annotated[bool, typer.Option(help="Address the bot where the text does not.")] = True,
+    mention: Annotated[bool, typer.Option(help="Mention the bot if the text does not.")] = True,
     wait: Annotated[bool, typer.Option(help="Wait for the bot's reply and print it.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the reply.")] = 60,
 ) -> None:
-    """Write a message; prints the ids of the events it made, and with --wait the bot's reply."""
+    """Write a message. Print the ids of its events and, with --wait, the bot's reply."""
     if text.startswith("/"):
         _run(_command(_address(url), text, channel, user))
         return
@@ -75,7 +79,7 @@ def load(
     replies: Annotated[bool, typer.Option(help="Wait for the bot's replies as well.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for each reply.")] = 60,
 ) -> None:
-    """Write messages at a steady rate; sums up ingest's answers. Exit code 1 if one was not acknowledged."""
+    """Write messages at a steady rate, and sum up ingest's answers. Exit code 1 if one was not acknowledged."""
     summary = _run(_load(_address(url), rate, seconds, channel, timeout if replies else None))
     for line in summary.lines():
         print(line)
@@ -89,7 +93,7 @@ async def _send(url: str, text: str, said: JSON, timeout: float | None) -> None:
         for event in answer["events"]:
             print(event["id"])
         if not answer["events"]:
-            raise SurelaneError("the message was written, but makes no event the app is subscribed to")
+            raise SurelaneError("the message was written, but makes no event that the app is subscribed to")
         if timeout is not None:
             reply = await client.reply(answer["message"], timeout)
             print(reply["text"])

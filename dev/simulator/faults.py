@@ -1,4 +1,4 @@
-"""Faults on demand: what Slack does on a bad day, for chosen methods and a chosen number of times."""
+"""Simulate Slack's faults, for chosen methods and a chosen number of times."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,37 +16,37 @@ _numbers = count(1)
 
 
 class Fault(BaseModel):
-    """One fault. The first five kinds meet calls of the Web API, the last two the delivery of events.
+    """A fault. The first five kinds affect calls of the Web API, the last two the delivery of events.
 
     - ``rate_limited``: 429 with ``Retry-After``; the call is not done.
     - ``server_error``: 500; the call is not done.
     - ``slow``: the call is done, and answered after ``delay``.
     - ``invalid_auth``: the token is refused.
     - ``answer_lost``: the call is done, and the connection breaks before the answer.
-    - ``duplicate``: an acknowledged event is delivered again, as if its acknowledgement had been lost.
-    - ``out_of_order``: an event is held back until a later one has overtaken it, or for five seconds.
+    - ``duplicate``: an acknowledged event is delivered again, as if its acknowledgement were lost.
+    - ``out_of_order``: an event is delayed until a later one has overtaken it, or for five seconds.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     kind: ApiFault | DeliveryFault
     methods: list[str] = Field(default_factory=list)
-    """The Web API methods it meets; all of them where none is named."""
+    """The affected methods of the Web API; empty means all."""
     count: int | None = Field(default=1, ge=1)
-    """How often it still happens; ``None``: until it is taken away."""
+    """How many times it will still happen; ``None`` means until it is removed."""
     retry_after: int = Field(default=2, ge=0, le=3600)
-    """Seconds, for ``rate_limited``."""
+    """The ``Retry-After`` of ``rate_limited``, in seconds."""
     delay: Duration = timedelta(seconds=5)
-    """For ``slow``."""
+    """The delay of ``slow``, in seconds."""
     id: int = Field(default_factory=lambda: next(_numbers))
 
     def meets(self, kinds: tuple[str, ...], method: str | None) -> bool:
-        """Whether it is one of ``kinds`` and concerns the method."""
+        """Return whether it is one of ``kinds`` and affects the method."""
         return self.kind in kinds and (not self.methods or method in self.methods)
 
 
 class Faults:
-    """The faults that are switched on, in the order in which they take effect."""
+    """The faults that are on, in the order in which they take effect."""
 
     API: tuple[ApiFault, ...] = ("rate_limited", "server_error", "slow", "invalid_auth", "answer_lost")
     DELIVERY: tuple[DeliveryFault, ...] = ("duplicate", "out_of_order")
@@ -69,7 +69,7 @@ class Faults:
         return removed
 
     def take(self, kinds: tuple[str, ...], method: str | None = None) -> Fault | None:
-        """The fault that is to happen now, counted down; ``None`` where all goes well."""
+        """Return the fault that happens now, and count it down. Return ``None`` if no fault does."""
         fault = next((fault for fault in self.active if fault.meets(kinds, method)), None)
         if fault is not None and fault.count is not None:
             fault.count -= 1

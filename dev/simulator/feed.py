@@ -5,19 +5,19 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 BACKLOG = 2000
 
 
 class Feed:
-    """Hands each item to every subscriber; one that cannot keep up is cut off and comes back fresh."""
+    """Send each item to every subscriber. End a subscription that cannot keep up; its page then connects anew."""
 
     def __init__(self) -> None:
         self._subscribers: set[asyncio.Queue[bytes | None]] = set()
 
     def publish(self, kind: str, item: JSON) -> None:
-        """Notify every subscriber."""
+        """Send an item to every subscriber."""
         line = f"event: {kind}\ndata: {json.dumps(item)}\n\n".encode()
         for queue in list(self._subscribers):
             try:
@@ -28,7 +28,7 @@ class Feed:
                 queue.put_nowait(None)
 
     async def subscribe(self) -> AsyncIterator[bytes]:
-        """Items as they come, in the wire format, until the feed is closed."""
+        """Yield items in the wire format as they come, until the feed is closed."""
         with self._subscription() as queue:
             yield b"retry: 1000\n\n"
             while (line := await queue.get()) is not None:

@@ -1,4 +1,4 @@
-"""The short-lived things around slash commands, buttons and modals: trigger ids, response URLs, open views."""
+"""Keep the short-lived parts of interactions: trigger ids, response URLs, open modals."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from datetime import timedelta
 from secrets import token_hex, token_urlsafe
 from typing import Literal
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 TRIGGER_LASTS = timedelta(seconds=3)
 RESPONSE_LASTS = timedelta(minutes=30)
@@ -18,7 +18,7 @@ TriggerState = Literal["valid", "unknown", "expired", "used"]
 
 @dataclass(slots=True)
 class ResponseUrl:
-    """Where an app may answer an interaction: five times in thirty minutes."""
+    """A URL at which an app may answer an interaction, five times in thirty minutes."""
 
     channel: str
     user: str
@@ -29,14 +29,14 @@ class ResponseUrl:
 
 @dataclass(slots=True)
 class View:
-    """A modal that is open in front of a user."""
+    """A modal that a user has open."""
 
     user: str
     content: JSON
 
 
 class Interactions:
-    """The trigger ids, response URLs and modals that are alive."""
+    """The trigger ids, response URLs and modals that are still valid."""
 
     def __init__(self, public_url: str, now: Callable[[], float] = time.time) -> None:
         self.public_url = public_url
@@ -48,13 +48,13 @@ class Interactions:
         self._used: set[str] = set()
 
     def new_trigger(self, user: str) -> str:
-        """A trigger id, good for three seconds and one modal."""
+        """Make a trigger id, valid for three seconds and one modal."""
         trigger = f"{int(self._now() * 1000)}.{token_hex(6)}.{token_hex(16)}"
         self._triggers[trigger] = (self._now() + TRIGGER_LASTS.total_seconds(), user)
         return trigger
 
     def use_trigger(self, trigger: str) -> tuple[TriggerState, str]:
-        """Spend a trigger id; return how that went and whose it was."""
+        """Use up a trigger id. Return whether it was valid, and its user."""
         if trigger in self._used:
             return "used", ""
         until, user = self._triggers.get(trigger, (None, ""))
@@ -66,16 +66,16 @@ class Interactions:
         return "valid", user
 
     def show(self, view: View) -> None:
-        """Put a modal in front of its user, in the place of its earlier state."""
+        """Show a modal to its user, in place of its earlier state."""
         self.views[view.content["id"]] = view
         self.shown(view)
 
     def close(self, view_id: str) -> View | None:
-        """Take a modal away."""
+        """Close a modal."""
         return self.views.pop(view_id, None)
 
     def new_response_url(self, channel: str, user: str, message_ts: str | None = None) -> str:
-        """A URL at which the app may answer."""
+        """Make a URL at which the app may answer."""
         key = token_urlsafe(18)
         self.responses[key] = ResponseUrl(
             channel, user, message_ts, self._now() + RESPONSE_LASTS.total_seconds()
@@ -83,7 +83,7 @@ class Interactions:
         return f"{self.public_url}/response/{key}"
 
     def spend_response(self, key: str) -> ResponseUrl | str:
-        """Count one use of a response URL; the error's name where it has none left."""
+        """Count one use of a response URL. Return the error's name if no use is left."""
         response = self.responses.get(key)
         if response is None:
             return "no_such_url"

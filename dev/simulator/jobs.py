@@ -1,12 +1,12 @@
-"""What the queue says of delivered events, where a database is given; silence where none answers."""
+"""Read the status of delivered events from the queue, if there is a database."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from dev.simulator.delivery import Delivery
-from dev.simulator.model import JSON
+from dev.simulator.posting.delivery import Delivery
+from dev.simulator.workspace.model import JSON
 from surelane.calls import Calls, Pool
 from surelane.errors import SurelaneError
 from surelane_service.logs import get_logger

@@ -1,4 +1,4 @@
-"""Put load on ingest: messages at a fixed rate, independent of the answers, and a summary of these."""
+"""Put load on ingest: send messages at a fixed rate, even if answers are slow."""
 
 import asyncio
 import math
@@ -7,23 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dev.simulator.client import SimulatorClient, SimulatorError
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 
 @dataclass(slots=True)
 class Summary:
-    """What became of the events so far. Times are in milliseconds."""
+    """The results so far. Times are in milliseconds."""
 
     sent: int = 0
     answers: Counter[str] = field(default_factory=Counter)
-    """First answers by HTTP status, or by what went wrong."""
+    """The numbers of first answers by HTTP status or by error."""
     answer_ms: list[float] = field(default_factory=list)
     replies: int = 0
     reply_ms: list[float] = field(default_factory=list)
 
     @property
     def acknowledged(self) -> int:
-        """Events whose first answer was a 2xx."""
+        """The number of events whose first answer was a 2xx."""
         return sum(count for answer, count in self.answers.items() if answer.startswith("2"))
 
     def note_answer(self, event: JSON) -> None:
@@ -36,7 +36,7 @@ class Summary:
         self.answer_ms.append(first["ms"])
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the summary as lines for people."""
         answers = ", ".join(f"{count} of {answer}" for answer, count in sorted(self.answers.items()))
         lines = [f"sent {self.sent}", f"first answers: {answers or 'none'}"]
         if self.answer_ms:
@@ -55,18 +55,18 @@ async def run_load(
     reply_timeout: float | None = None,
     progress: Callable[[Summary], None] = lambda _: None,
 ) -> Summary:
-    """Send ``rate`` messages a second for ``seconds``.
+    """Send ``rate`` messages per second for ``seconds``.
 
     Args:
         client: the simulator.
-        rate: messages a second; a message is never held back because an earlier answer is late.
-        seconds: for how long.
-        channel: where they are written.
-        reply_timeout: wait this many seconds for the bot's replies as well; ``None``: do not.
-        progress: called about once a second.
+        rate: messages per second, even if earlier answers are late.
+        seconds: the duration.
+        channel: the channel of the messages.
+        reply_timeout: seconds to wait for each reply of the bot; ``None`` does not wait.
+        progress: called about once per second.
 
     Raises:
-        SimulatorError: the simulator is gone.
+        SimulatorError: the simulator does not answer.
     """
     summary = Summary()
     loop = asyncio.get_running_loop()

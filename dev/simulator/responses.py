@@ -1,4 +1,4 @@
-"""``/response/{key}``: where an app answers a command or a button, five times in thirty minutes."""
+"""Serve ``/response/{key}``, the URL at which an app answers a command or a button."""
 
 import json
 
@@ -6,14 +6,14 @@ from aiohttp import web
 
 from dev.simulator.control.inputs import SIMULATOR
 from dev.simulator.interactions import ResponseUrl
-from dev.simulator.model import JSON
 from dev.simulator.simulator import Simulator
 from dev.simulator.webapi.call import ApiError, Call
 from dev.simulator.webapi.chat import content_of
+from dev.simulator.workspace.model import JSON
 
 
 async def respond(request: web.Request) -> web.Response:
-    """Post, replace or delete, as the body says; Slack answers plain ``ok``."""
+    """Post, replace or delete a message, as the body says. Answer plain ``ok``, as Slack does."""
     simulator = request.app[SIMULATOR]
     body = await _body(request)
     if body is None:

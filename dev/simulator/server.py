@@ -1,4 +1,4 @@
-"""The simulator's HTTP server: the page at ``/``, Slack's Web API, the control API, and ``/livez``."""
+"""Serve the simulator over HTTP: the page at ``/``, Slack's Web API, the control API, and ``/livez``."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self'; frame-ance
 
 
 def simulator_app(simulator: Simulator) -> web.Application:
-    """The application that serves a simulator."""
+    """Return the application that serves a simulator."""
     strangers = refuse_strangers(simulator.settings.names)
     app = web.Application(middlewares=[strangers, explain_errors], client_max_size=MAX_BODY)
     app[SIMULATOR] = simulator

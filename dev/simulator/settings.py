@@ -1,4 +1,4 @@
-"""What can be set about the simulator. All of it comes from the environment; nothing has to be set."""
+"""Read the simulator's settings from the environment. None is required."""
 
 from datetime import timedelta
 from typing import Annotated, Literal
@@ -19,13 +19,13 @@ def _split(value: object) -> object:
 
 
 def reached_at(host: str) -> str:
-    """The URL, without a port, at which this machine reaches what listens on ``host``."""
+    """Return the URL, without a port, at which this machine reaches a listener on ``host``."""
     host = {"0.0.0.0": LOCALHOST, "::": "::1"}.get(host, host)
     return f"http://[{host}]" if ":" in host else f"http://{host}"
 
 
 class SimulatorSettings(BaseSettings):
-    """Read by ``python -m dev.simulator serve``."""
+    """The settings of ``python -m dev.simulator serve``."""
 
     model_config = SettingsConfigDict(
         env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
@@ -36,22 +36,21 @@ class SimulatorSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", validation_alias="LOG_LEVEL")
 
     public_url: str | None = Field(None, validation_alias="SURELANE_SIMULATOR_URL")
-    """Where others reach the simulator; response URLs begin with it. Default: host and port."""
+    """The simulator's address for others; response URLs begin with it. Default: host and port."""
 
     ingest_url: str = Field("http://127.0.0.1:8080", validation_alias="SURELANE_INGEST_URL")
-    """Where events, commands and interactions are posted, without a path."""
+    """Ingest's address, without a path. Events, commands and interactions are posted there."""
 
     posting: bool = Field(True, validation_alias="SURELANE_SIMULATOR_POSTING")
-    """``off`` where the app is a real one: it does not take what is signed with the demonstration's secret, and the
-    simulator has no other."""
+    """``off`` for a real app: it refuses requests signed with the demo secret, and the simulator has no other."""
 
     hosts: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
         frozenset(), validation_alias="SURELANE_SIMULATOR_HOSTS"
     )
-    """Names by which the simulator is reached, beside ``localhost``, any address, and those of the settings above."""
+    """Further host names of the simulator, beside ``localhost``, any address, and those of the settings above."""
 
     timeout: Duration = Field(timedelta(seconds=3), validation_alias="SURELANE_SIMULATOR_TIMEOUT")
-    """How long an answer may take. Slack gives up after 3 seconds."""
+    """The longest time for an answer. Slack gives up after 3 seconds."""
 
     retry_delays: Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_split)] = Field(
         RETRY_DELAYS, max_length=3, validation_alias="SURELANE_SIMULATOR_RETRY_DELAYS"
@@ -61,7 +60,7 @@ class SimulatorSettings(BaseSettings):
     subscriptions: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
         frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_SIMULATOR_SUBSCRIPTIONS"
     )
-    """The events the app takes, by Slack's names; also known: ``message.channels``, ``reaction_added``."""
+    """The app's subscriptions, by Slack's names. ``message.channels`` and ``reaction_added`` are known too."""
 
     scopes: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(_split)] = Field(
         None, validation_alias="SURELANE_SIMULATOR_SCOPES"
@@ -80,12 +79,12 @@ class SimulatorSettings(BaseSettings):
 
     @property
     def names(self) -> frozenset[str]:
-        """The host names that lead here."""
+        """The host names of the simulator."""
         given = urlsplit(self.public_url or "").hostname
         return self.hosts | {name.lower() for name in (given, self.host) if name}
 
     @property
     def queue_database_url(self) -> str | None:
-        """Where the status of events is read from, if anywhere."""
+        """The database with the status of events; ``None`` if there is none."""
         url = self.operator_database_url or self.database_url
         return url.get_secret_value() if url else None

@@ -1,24 +1,24 @@
-"""The simulator as a whole: what happens in the workspace reaches the app and the open pages."""
+"""Connect the simulator's parts, so that changes of the workspace reach the app and the open pages."""
 
 import asyncio
 
-from dev.simulator.delivery import Delivery, delivery_json, event_delivery
-from dev.simulator.demo import demo_workspace
-from dev.simulator.events import envelope, events_of
 from dev.simulator.faults import Faults
 from dev.simulator.feed import Feed
 from dev.simulator.interactions import Interactions, View
-from dev.simulator.model import JSON, Change, Deleted, Joined, Message, StatusSet
-from dev.simulator.post import Post
-from dev.simulator.sender import Sender
+from dev.simulator.posting.delivery import Delivery, delivery_json, event_delivery
+from dev.simulator.posting.events import envelope, events_of
+from dev.simulator.posting.post import Post
+from dev.simulator.posting.sender import Sender
 from dev.simulator.settings import SimulatorSettings
-from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import Slack
 from dev.simulator.webapi.dispatch import WebApi
+from dev.simulator.workspace.demo import demo_workspace
+from dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
+from dev.simulator.workspace.shapes import message_json
 
 
 class Simulator:
-    """Wires workspace, Web API, delivery and feed together. Needs a running event loop."""
+    """Connect workspace, Web API, delivery and feed. This needs a running event loop."""
 
     def __init__(self, settings: SimulatorSettings, public_url: str) -> None:
         self.settings = settings
@@ -34,7 +34,7 @@ class Simulator:
         self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)
         self.workspace.listeners += [self._show, self._send_events]
         self.closing = asyncio.Event()
-        """Set when the simulator ends, to end every wait."""
+        """Set when the simulator ends, so that every wait ends."""
 
     async def close(self) -> None:
         """End deliveries, feeds and waits; may be called again."""
@@ -44,7 +44,7 @@ class Simulator:
         await self.sender.close()
 
     def message(self, message: Message) -> JSON:
-        """A message as the page takes it: Slack's shape, and details that Slack hides from apps."""
+        """Return a message for the page: Slack's JSON, with details that Slack hides from apps."""
         return message_json(self.workspace, message, metadata=True) | {
             "channel": message.channel,
             "in_channel": message.in_channel,
@@ -88,5 +88,5 @@ class Simulator:
         self.feed.publish("faults", {"faults": self.faults_json()})
 
     def faults_json(self) -> list[JSON]:
-        """The faults that are switched on."""
+        """Return the faults that are on."""
         return [fault.model_dump(mode="json") for fault in self.faults.active]

@@ -1,6 +1,6 @@
-"""A gateway of your own: what people say reaches the agent's queue in the transaction that stores it in your table.
+"""Receive messages in a gateway of your own: store a message and enqueue its turn in one transaction.
 
-Either both are there after a crash or neither is, and a message that your channel delivers twice is one turn.
+After a crash either both are there or neither. A message that your channel delivers twice makes one turn.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ create table if not exists message
 
 @dataclass(frozen=True)
 class Message:
-    """Something a person said; ``channel`` and ``thread_ts`` where they said it in Slack."""
+    """A person's message. ``channel`` and ``thread_ts`` are its place in Slack, if it came from there."""
 
     session_id: str
     message_id: str
@@ -29,7 +29,7 @@ class Message:
 
 
 async def receive(connection: "asyncpg.Connection[asyncpg.Record]", message: Message) -> int:
-    """Store a message and its turn; return the turn's id in the queue, the first one's for a repeated message."""
+    """Store a message and its turn. Return the turn's id in the queue; a repeated message has the id of the first."""
     key = f"{message.session_id}:{message.message_id}"
     async with connection.transaction():
         await connection.execute(
@@ -47,7 +47,7 @@ async def receive(connection: "asyncpg.Connection[asyncpg.Record]", message: Mes
                 "channel": message.channel,
                 "thread_ts": message.thread_ts,
             },
-            dedupe_key=f"turn:{key}",  # while the first is pending, a second is not added
-            group_key=f"session:{message.session_id}",  # turns of a session come one after another, in order
+            dedupe_key=f"turn:{key}",  # while the first turn is pending, no second one is stored
+            group_key=f"session:{message.session_id}",  # turns of a session run one after another, in order
             enqueued_by="gateway",
         )

@@ -1,4 +1,4 @@
-"""The agent behind the gateway: answer a turn, and enqueue the work that can wait."""
+"""Answer the turns of the gateway, and enqueue jobs that can wait."""
 
 from surelane_worker import Context, Event, Handlers, builtin
 from surelane_worker.builtin.messages import tell
@@ -9,11 +9,11 @@ handlers.include(builtin.handlers)  # analytics-write and embed-memories, among 
 
 @handlers.on("agent-turn", timeout="2m", concurrency=4)
 async def turn(event: Event, ctx: Context) -> dict[str, str]:
-    """Answers in Slack where the person asked there; the answer is the turn's result in any case."""
+    """Answer in Slack if the person asked there. The answer is also the turn's result."""
     text = str(event.payload["text"])
     answer = think(text)
     await tell(event, ctx, answer)
-    # A second attempt finds the first one's jobs while they wait, by their item keys.
+    # A second attempt finds the first attempt's jobs by their item keys while they wait.
     await ctx.queue.enqueue(
         "analytics-write", {"tool": "think", "characters": len(text)}, item_key=f"analytics:{event.key}"
     )
@@ -24,5 +24,5 @@ async def turn(event: Event, ctx: Context) -> dict[str, str]:
 
 
 def think(text: str) -> str:
-    """Where your model is called."""
+    """Call your model here."""
     return f"You said {len(text.split())} word(s)."

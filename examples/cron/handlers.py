@@ -1,4 +1,4 @@
-"""A schedule that comes with its handler: every five minutes the providers' prices are read anew.
+"""Read the providers' prices every five minutes, by a schedule declared beside its handler.
 
 ``surelane cron list`` shows it; ``surelane cron delete refresh-prices`` removes it until the next worker starts.
 """
@@ -18,13 +18,13 @@ handlers.cron(
     kind="provider-refresh",
     payload={"providers": ["north", "south"]},
     time_zone="Europe/Berlin",
-    catch_up="one",  # after an outage once, not once for every five minutes of it
+    catch_up="one",  # after an outage run once, not once per missed time
 )
 
 
 @handlers.on("provider-refresh", timeout="1m")
 async def refresh(event: Event, ctx: Context) -> dict[str, object]:
-    """Read the prices of the providers that the schedule names; ``scheduled_at`` is the time that this is for."""
+    """Read the prices of the schedule's providers. ``scheduled_at`` is the time of this firing."""
     prices = json.loads(PRICES.read_text())
     chosen = {name: prices[name] for name in event.payload["providers"]}
     ctx.log.info("prices read", providers=len(chosen), scheduled_at=event.payload.get("scheduled_at"))

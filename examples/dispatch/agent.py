@@ -1,4 +1,4 @@
-"""A remote agent: takes signed tasks, answers 202 at once, and posts its answer, signed, when it has one.
+"""Run a remote agent: take signed tasks, answer 202 at once, and post the signed answer later.
 
 AGENT_SECRET=whsec_… python -m examples.dispatch.agent counter
 """
@@ -17,11 +17,11 @@ from surelane_service.webhooks import answer_id, read_secrets, sign, task_id, ve
 
 SKILLS: dict[str, Callable[[str], Any]] = {"counter": lambda text: len(text.split()), "shouter": str.upper}
 PATIENCE = 600
-"""Seconds for which it tries to get rid of an answer."""
+"""Seconds for which it tries to deliver an answer."""
 
 
 class Agent:
-    """An agent with one skill. ``key`` signs what it sends and verifies what it gets."""
+    """An agent with one skill. ``key`` signs its answers and verifies its tasks."""
 
     def __init__(self, name: str, key: bytes) -> None:
         self._name = name
@@ -30,17 +30,17 @@ class Agent:
         self._working: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
-        """Take tasks at ``/tasks``."""
+        """Return the application that takes tasks at ``/tasks``."""
         app = web.Application()
         app.router.add_post("/tasks", self.take)
         return app
 
     async def take(self, request: web.Request) -> web.Response:
-        """Take a task. One that is sent again, as its ``webhook-id`` says, is done once."""
+        """Take a task. If it is sent again, with the same ``webhook-id``, do it once."""
         body = await request.read()
         webhook_id = verified(request.headers, body, [self._key])
         given = json.loads(body) if webhook_id else {}
-        # An answer of its own, posted back to it, is signed with the same key: only a task has this id.
+        # Our own answers have the same key. If one is posted back to us, refuse it: only tasks have this id.
         if webhook_id is None or webhook_id != task_id(given["id"]):
             return web.Response(status=401)
         if webhook_id not in self._known:
@@ -51,9 +51,9 @@ class Agent:
         return web.Response(status=202)
 
     async def work(self, given: dict[str, Any]) -> None:
-        """Do a task and send the answer, again as long as it may still be wanted: 409 and 503 say try again.
+        """Do a task and send the answer. Send it again after 409 and 503, for a bounded time.
 
-        The answer is signed under an id of its own, which names its task: it answers no other one.
+        The signed id names the task, so the answer is good for no other task.
         """
         answer = json.dumps(SKILLS[self._name](given["task"])).encode()
         async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:

@@ -1,4 +1,4 @@
-"""A question is sent to two remote agents, and their answers are put together once both have come, or their time is up.
+"""Send a question to two remote agents, and combine their answers when both have come or the time is up.
 
 SURELANE_DISPATCH_URLS=counter=https://counter.example/tasks,shouter=https://shouter.example/tasks
 SURELANE_DISPATCH_SECRETS=counter=whsec_…,shouter=whsec_…     (for ingest too, which verifies the answers)
@@ -25,7 +25,7 @@ async def ask(event: Event, ctx: Context) -> FanOut:
 
 @handlers.on("dispatch-synthesize")
 async def combine(event: Event, ctx: Context) -> dict[str, Any]:
-    """Put the answers together; an agent that did not answer in time is named with the reason."""
+    """Combine the answers. Name the agents that did not answer in time, with the reasons."""
     children = await ctx.queue.children(event.id)
     return {
         child.payload["agent"]: child.result if child.status == "completed" else child.reason

@@ -1,4 +1,4 @@
-"""One goal worked on in parts: a document is split into paragraphs, each is counted, and the counts are put together.
+"""Split a goal into subtasks: count the words of each paragraph of a document, and combine the counts.
 
 curl -H "Authorization: Bearer $TOKEN" localhost:8081/v1/orchestrate --json '{"goal": "One.\\n\\nTwo words."}'
 """
@@ -11,7 +11,7 @@ handlers = Handlers()
 
 @handlers.on("orchestrator-plan")
 async def plan(event: Event, ctx: Context) -> FanOut | Discard:
-    """Plan: one subtask a paragraph. Planning again after a crash starts no subtask twice."""
+    """Plan one subtask per paragraph. A second attempt starts no subtask twice."""
     paragraphs = [part.strip() for part in event.payload["goal"].split("\n\n") if part.strip()]
     ctx.log.info("planned", subtasks=len(paragraphs))
     return split(event, paragraphs)
@@ -19,7 +19,7 @@ async def plan(event: Event, ctx: Context) -> FanOut | Discard:
 
 @handlers.on("orchestrator-subtask", concurrency=8)
 async def count(event: Event, ctx: Context) -> int:
-    """Count a paragraph's words. One that fails three times is passed to the synthesis as failed."""
+    """Count a paragraph's words. After three failed attempts the synthesis gets the subtask as failed."""
     if ctx.attempt == 1 and "flaky" in event.payload["subtask"]:
         raise RuntimeError("the first attempt fails")
     if "unreadable" in event.payload["subtask"]:
@@ -29,6 +29,6 @@ async def count(event: Event, ctx: Context) -> int:
 
 @handlers.on("orchestrator-synthesize")
 async def synthesize(event: Event, ctx: Context) -> dict[str, int]:
-    """Put the results of the subtasks together."""
+    """Combine the results of the subtasks."""
     found = gathered(await ctx.queue.children(event.id))
     return {"words": sum(found["completed"]), "unread": len(found["failed"])}

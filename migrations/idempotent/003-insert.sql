@@ -308,7 +308,8 @@ begin
     _new.item_key := agent.bounded_key(_job ->> 'item_key');
     _new.group_key := agent.bounded_key(_job ->> 'group_key');
     _new.max_attempts := (_job ->> 'max_attempts')::int4;
-    if _new.max_attempts < 1 then  -- not left to the constraint, whose violation quotes the row in PostgreSQL's log
+    -- The constraint's own error would quote the row in PostgreSQL's log.
+    if _new.max_attempts < 1 then
         raise invalid_parameter_value using message = 'max_attempts is at least 1';
     end if;
     _new.deadline := (_job ->> 'deadline')::timestamptz;

@@ -252,7 +252,7 @@ begin
         set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
         , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now else agent.last_claims(e.claimed, _now) end
         , retrying = false
-        -- Few claims follow a lapsed one: a call of the function for each row would slow all of them.
+        -- Few claims follow a lapsed one. Calling the function for each row would slow all claims.
         , changes = case when e.claimed_by is null then e.changes else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
         from unnest(_held.places, _held.vts) as held (place, vt)
         where e.ctid = held.place

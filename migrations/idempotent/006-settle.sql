@@ -296,9 +296,9 @@ begin
 end
 $$;
 
--- Settles claims: what the attempts came to, fenced by the number of the claim. Answers each by its place:
--- done; stale, where the claim no longer stands; busy, where another transaction has locked what it needs, or
--- where the outcome of this event was refused: send it again. One item delays no other.
+-- Settle a batch of outcomes under the fence of the claims' numbers. One item delays no other. The
+-- answers by place: done; stale, if the claim no longer stands; busy, if another transaction has
+-- locked a row that the settle needs, or this item's outcome was refused: send the item again.
 -- _outcomes, each with its argument in _arguments (null: all complete):
 --   complete  the result, or null
 --   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text}

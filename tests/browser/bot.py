@@ -1,4 +1,4 @@
-"""The bot that the browser tests talk to: what it does depends on a word in the message."""
+"""Run a bot for the browser tests. A word in the message decides its answer."""
 
 import asyncio
 from typing import Any

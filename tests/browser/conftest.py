@@ -1,4 +1,4 @@
-"""A browser a session; a simulator with a bot behind it, and its page open, a test."""
+"""Give each session a browser, and each test a simulator with a bot and its open page."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from tests.browser.bot import answering
 from tests.needs import lacking, program
 from tests.system.slack_app import Pair, simulated
 
-if TYPE_CHECKING:  # installed for these tests alone, and others are collected together with them
+if TYPE_CHECKING:  # installed for these tests only; others are collected together with them
     from playwright.async_api import Browser
 
     from tests.browser.slack_page import SlackPage
@@ -27,7 +27,7 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 async def browser() -> AsyncIterator["Browser"]:
-    """Chromium, without a window."""
+    """Start Chromium without a window."""
     try:
         from playwright.async_api import async_playwright  # noqa: PLC0415
     except ImportError:
@@ -42,7 +42,7 @@ async def browser() -> AsyncIterator["Browser"]:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
-    """A simulated Slack, and a bot that answers in the thread."""
+    """Run a simulated Slack, and a bot that answers in the thread."""
     async with simulated() as running:
         bot = asyncio.create_task(answering(running))
         yield running
@@ -51,7 +51,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 @pytest.fixture
 async def slack(browser: "Browser", pair: Pair) -> AsyncIterator["SlackPage"]:
-    """The page on a desk."""
+    """Open the page on a desktop screen."""
     from tests.browser.slack_page import open_page  # noqa: PLC0415
 
     async with open_page(browser, pair.url, width=1280, height=800) as page:
@@ -60,7 +60,7 @@ async def slack(browser: "Browser", pair: Pair) -> AsyncIterator["SlackPage"]:
 
 @pytest.fixture
 async def phone(browser: "Browser", pair: Pair) -> AsyncIterator["SlackPage"]:
-    """The page on a phone."""
+    """Open the page on a phone's screen."""
     from tests.browser.slack_page import open_page  # noqa: PLC0415
 
     async with open_page(browser, pair.url, width=390, height=780, touch=True) as page:

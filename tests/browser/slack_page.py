@@ -1,4 +1,4 @@
-"""The simulator's page as a person uses it."""
+"""Use the simulator's page as a person does."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from playwright.async_api import Browser, Error, Locator, Page, expect
 
 PATIENCE = 20_000
-"""Milliseconds; generous, as a browser, a database and services may share two cores."""
+"""Milliseconds. Generous, because a browser, a database and services may share two cores."""
 
 NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 
@@ -14,7 +14,7 @@ expect.set_options(timeout=PATIENCE)
 
 
 class SlackPage:
-    """What can be done and seen on the page; everything waits until it is there."""
+    """The page's actions and contents. Every method waits until its element is there."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -26,23 +26,23 @@ class SlackPage:
         self.tools = page.get_by_role("complementary", name="Faults and activity")
 
     async def say(self, text: str) -> None:
-        """Types a message and sends it with Enter."""
+        """Type a message and send it with Enter."""
         await self.composer.fill(text)
         await self.composer.press("Enter")
 
     async def open_channel(self, name: str) -> None:
-        """Go to a channel, or to the direct messages by the bot's name."""
+        """Open a channel, or the direct messages by the bot's name."""
         await self.page.get_by_role("navigation").get_by_role("button", name=name).click()
 
     async def open_tools(self, tab: str = "Faults") -> None:
-        """Open the pane with the faults, or another tab of it."""
+        """Open the tools' pane at the faults or another tab."""
         toggle = self.page.locator("#tools-toggle")
         if await toggle.get_attribute("aria-expanded") == "false":
             await toggle.click()
         await self.page.get_by_role("tab", name=tab).click()
 
     async def switch_on(self, fault: str, method: str | None = None) -> None:
-        """Switch a fault on, to happen once."""
+        """Switch on a fault that happens once."""
         await self.open_tools()
         await self.page.get_by_label("What goes wrong").select_option(label=fault)
         if method:
@@ -51,11 +51,11 @@ class SlackPage:
         await expect(self.tools.get_by_role("list", name="Faults that are on")).to_contain_text(fault)
 
     def message(self, text: str) -> Locator:
-        """The channel's message that has this text."""
+        """Return the channel's message with this text."""
         return self.channel.get_by_role("listitem").filter(has_text=text)
 
     async def scrolls_sideways(self) -> bool:
-        """Whether the page is wider than the screen."""
+        """Return whether the page is wider than the screen."""
         script = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         return bool(await self.page.evaluate(script))
 
@@ -64,7 +64,7 @@ class SlackPage:
 async def open_page(
     browser: Browser, url: str, *, width: int, height: int, touch: bool = False
 ) -> AsyncIterator[SlackPage]:
-    """Open the page, waits until it is live, and checks at the end that no script failed."""
+    """Open the page and wait until it is live. Check at the end that no script failed."""
     problems: list[str] = []
     context = await browser.new_context(
         viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch
@@ -80,9 +80,9 @@ async def open_page(
 
 
 async def _go(page: Page, url: str) -> None:
-    """Load the page; again where Chromium dropped a request because the machine got or lost a network.
+    """Load the page. Load it again if Chromium dropped a request because the machine got or lost a network.
 
-    Containers that come and go make it do so, even for requests to this machine.
+    Starting and ending containers cause that, even for requests to this machine.
     """
     dropped: list[str] = []
 

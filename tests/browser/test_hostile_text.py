@@ -1,4 +1,4 @@
-"""Texts that are made to keep the page busy: it takes time in proportion to their length."""
+"""The page reads texts made to keep it busy in time proportional to their length."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ RENDER = """async (openings) => {
 
 
 async def test_a_text_of_nothing_but_openings_is_read_once(slack: "SlackPage") -> None:
-    """More than twice the longest message: minutes, if each were scanned anew from every opening."""
+    """It is more than twice the longest message. A new scan from every opening would take minutes."""
     async with asyncio.timeout(120):
         shown = await slack.page.evaluate(RENDER, list(OPENINGS))
     assert shown == ["https://y/", ":constructor:"]

@@ -1,4 +1,4 @@
-"""Chromium on the simulator's page: write to the bot, and see what comes of it."""
+"""A person in Chromium writes to the bot and sees the answers."""
 
 import json
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The page with everything behind it, as `make up` starts it: database, ingest and worker are real."""
+"""The page works with the whole system of `make up`: database, ingest and worker are real."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
-    """`make up`, with short waits between attempts."""
+    """Run `make up` with short pauses between attempts."""
     data: Path = tmp_path_factory.mktemp("up")
     async with up(
         data / "pg", {"SURELANE_BACKOFF_BASE": "0.2s", "SURELANE_POLL_INTERVAL": "0.2s"}
@@ -30,7 +30,7 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
 
 @pytest.fixture
 async def slack(browser: "Browser", system: Up) -> AsyncIterator["SlackPage"]:
-    """Its page."""
+    """Open its page."""
     from tests.browser.slack_page import open_page  # noqa: PLC0415
 
     async with open_page(browser, system.page, width=1280, height=800) as page:

@@ -1,4 +1,4 @@
-"""One system that all scenarios disturb, one after another."""
+"""Share one system among all scenarios, which disturb it one after another."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ SETTINGS = {"SURELANE_LEASE": "5s", "SURELANE_SWEEP_INTERVAL": "5s", "SURELANE_B
 
 @pytest.fixture(scope="session")
 async def stage(images: dict[str, str]) -> AsyncIterator[Stage]:  # noqa: ARG001 - built before
-    """The demonstration with three workers and short leases; the report is written at its end."""
+    """Run the demonstration with three workers and short leases. Write the report at the end."""
     subnet = f"10.{random.randrange(100, 200)}.{random.randrange(255)}.0/24"
     with project(*FILES, env={**SETTINGS, "CHAOS_SUBNET": subnet}) as running:
         up = ("up", "--detach", "--wait", "--wait-timeout=180", "--scale=worker=3")

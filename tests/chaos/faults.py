@@ -1,4 +1,4 @@
-"""What goes wrong. Each fault ends by itself, and answers the moment from which on the system may recover."""
+"""Cause faults. Each ends by itself and returns the time from which the system can recover."""
 
 import asyncio
 import time
@@ -12,24 +12,24 @@ from tests.deploy.compose import Project
 Fault = Callable[[Project], Awaitable[float]]
 
 HELPER = f"{REGISTRY}surelane-worker:{version()}"
-"""An image with Python and asyncpg that is there anyway."""
+"""An image with Python and asyncpg, which the demonstration has built."""
 
 DOWN = 10
-"""Seconds the database is stopped."""
+"""Seconds for which the database is stopped."""
 FROZEN = 35
-"""Seconds the database is frozen: longer than the 30 s after which a worker gives a statement up."""
+"""Seconds for which the database is frozen. A worker gives up a statement after 30 s."""
 AWAY = 10
-"""Seconds a worker is cut off or frozen: twice its lease."""
+"""Seconds for which a worker is cut off or frozen: twice its lease."""
 LATE = 20
-"""Seconds after which what a worker says that was cut off has arrived."""
+"""Seconds within which the settles of a cut-off worker arrive."""
 CUTS = 3
-"""How often a worker is cut off until it had something to say: whether it ends an event just then is chance."""
+"""The most times to cut off a worker until a settle is late. Only chance decides if it ends an event then."""
 FULL = 15
-"""Seconds every connection of the database is taken."""
+"""Seconds for which all connections of the database are taken."""
 HELD = 10
-"""Seconds an operator's open transaction holds events locked: twice a lease."""
+"""Seconds for which an operator's open transaction locks events: twice a lease."""
 PAUSED = 10
-"""Seconds a kind is paused."""
+"""Seconds for which a kind is paused."""
 
 
 LOCK_WAITING = f"""
@@ -37,35 +37,35 @@ with locked as materialized (select id from agent.event where claimed_by is null
 , counted as materialized (select count(*) as events from locked)
 select events, case when events > 0 then pg_sleep({HELD}) end from counted
 """
-"""Locks the events that wait at the moment and keeps the transaction open, if there are any."""
+"""Locks the waiting events, if there are any, and keeps the transaction open."""
 
 BUSY = """
 select split_part(claimed_by, ':', 1) from agent.event
 where claimed_by is not null and clock_timestamp() - claimed[cardinality(claimed)] between '3 s' and '4.5 s'
 limit 1
 """
-"""The host of a worker that is halfway through a slow event: left alone, it would be done before its lease ends."""
+"""A query for the host of a worker halfway through a slow event, which it would complete within its lease."""
 
 
 async def worker_killed(project: Project) -> float:
-    """SIGKILL to a worker's process; Docker starts it again."""
+    """Send SIGKILL to a worker's process. Docker starts it again."""
     return await _kill(await _busy_worker(project))
 
 
 async def ingest_killed(project: Project) -> float:
-    """SIGKILL to ingest's process; Docker starts it again."""
+    """Send SIGKILL to ingest's process. Docker starts it again."""
     (container,) = await _containers(project, "ingest")
     return await _kill(container)
 
 
 async def database_crashed(project: Project) -> float:
-    """SIGKILL to PostgreSQL's first process; Docker starts it again, and it recovers from its log."""
+    """Send SIGKILL to PostgreSQL's first process. Docker starts it again, and it recovers from its log."""
     (container,) = await _containers(project, "db")
     return await _kill(container)
 
 
 async def database_stopped(project: Project) -> float:
-    """The database is stopped in an orderly way, and started after a while."""
+    """Stop the database in an orderly way, and start it after a while."""
     await _compose(project, "stop", "db")
     await asyncio.sleep(DOWN)
     began = time.time()
@@ -74,7 +74,7 @@ async def database_stopped(project: Project) -> float:
 
 
 async def database_frozen(project: Project) -> float:
-    """Every process of the database stands still: connections stay open, and nothing answers."""
+    """Freeze every process of the database: connections stay open, and nothing answers."""
     await _compose(project, "pause", "db")
     await asyncio.sleep(FROZEN)
     await _compose(project, "unpause", "db")
@@ -82,7 +82,7 @@ async def database_frozen(project: Project) -> float:
 
 
 async def worker_cut_off(project: Project) -> float:
-    """A worker's packets to the database get lost, while Slack can still be reached."""
+    """Drop a worker's packets to the database. It can still reach Slack."""
     for _ in range(CUTS):
         over = await _cut_off(project)
         if await _says_something_late(project, over):
@@ -101,7 +101,7 @@ async def _cut_off(project: Project) -> float:
 
 
 async def _says_something_late(project: Project, over: float) -> bool:
-    """What it had to say is sent again when TCP next tries, which it does ever more rarely, or on a new connection."""
+    """Return whether a late settle arrives, sent again by TCP after growing pauses, or on a new connection."""
     while not await stale_settles(project, over):
         if time.time() > over + LATE:
             return False
@@ -110,7 +110,7 @@ async def _says_something_late(project: Project, over: float) -> bool:
 
 
 async def worker_frozen(project: Project) -> float:
-    """A worker's process stands still for longer than its lease, as on a machine that is moved or out of memory."""
+    """Freeze a worker's process for longer than its lease, as a machine without memory does."""
     container = await _busy_worker(project)
     await _docker("pause", container)
     await asyncio.sleep(AWAY)
@@ -119,7 +119,7 @@ async def worker_frozen(project: Project) -> float:
 
 
 async def connections_taken(project: Project) -> float:
-    """Somebody holds every connection the database has; the services' own are cut."""
+    """Take every connection of the database, and cut those of the services."""
     program = (Path(__file__).parent / "fill.py").read_text()
     dsn = "postgresql://postgres:demo@db/surelane"
     on_network = ("run", "--rm", f"--network={project.name}_database", "--entrypoint=python", HELPER)
@@ -129,7 +129,7 @@ async def connections_taken(project: Project) -> float:
 
 
 async def events_locked(project: Project) -> float:
-    """An operator's transaction locks the events that wait, and stays open for a while."""
+    """Lock the waiting events in an operator's transaction that stays open for a while."""
     async with asyncio.timeout(60):
         while (await asyncio.to_thread(project.query, LOCK_WAITING)).startswith("0"):
             pass
@@ -137,7 +137,7 @@ async def events_locked(project: Project) -> float:
 
 
 async def kind_paused(project: Project) -> float:
-    """The only kind of event is paused, and resumed after a while."""
+    """Pause the only kind of event, and resume it after a while."""
     await asyncio.to_thread(project.query, "select agent.pause_kind('slack.app_mention')")
     await asyncio.sleep(PAUSED)
     await asyncio.to_thread(project.query, "select agent.resume_kind('slack.app_mention')")
@@ -145,7 +145,7 @@ async def kind_paused(project: Project) -> float:
 
 
 async def _kill(container: str) -> float:
-    """Kill as a crash does (what `docker kill` kills stays dead), and sees it started again."""
+    """Kill a process as a crash does, and wait until Docker starts it again. `docker kill` would prevent that."""
     killed = await _pid(container)
     kill = f"import os; os.kill({killed}, 9)"
     alone = ("--pid=host", "--network=none", "--user=0", "--entrypoint=python")

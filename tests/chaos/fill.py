@@ -1,4 +1,4 @@
-"""Takes every connection a PostgreSQL server has, those of others included, and holds them. Runs in a container.
+"""Take all connections of a PostgreSQL server, also those of others, and keep them. This runs in a container.
 
 python fill.py SECONDS postgresql://postgres:…@db/surelane
 """
@@ -14,7 +14,7 @@ AT_ONCE = 8
 
 
 async def grab(dsn: str, held: list["asyncpg.Connection[asyncpg.Record]"], until: float) -> None:
-    """Take one connection after another; what others let go of, too."""
+    """Take one connection after another, also those that others release."""
     while time.monotonic() < until:
         try:
             held.append(await asyncpg.connect(dsn, timeout=5))
@@ -23,7 +23,7 @@ async def grab(dsn: str, held: list["asyncpg.Connection[asyncpg.Record]"], until
 
 
 async def cut(held: list["asyncpg.Connection[asyncpg.Record]"], until: float) -> None:
-    """End the services' own connections, so that they need new ones."""
+    """End the services' connections, so that they need new ones."""
     while time.monotonic() < until:
         if held:
             await held[0].execute(CUT)
@@ -31,7 +31,7 @@ async def cut(held: list["asyncpg.Connection[asyncpg.Record]"], until: float) ->
 
 
 async def main(seconds: float, dsn: str) -> None:
-    """Hold them for so many seconds, then ends, which frees them."""
+    """Keep them for a number of seconds. The end of the process releases them."""
     held: list[asyncpg.Connection[asyncpg.Record]] = []
     until = time.monotonic() + seconds
     await asyncio.gather(*(grab(dsn, held, until) for _ in range(AT_ONCE)), cut(held, until))

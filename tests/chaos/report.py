@@ -1,4 +1,4 @@
-"""The table in ``docs/reliability.md``."""
+"""Write the table in ``docs/reliability.md``."""
 
 import os
 import re
@@ -12,7 +12,7 @@ BEGIN, END = "<!-- made by tests/chaos, with SURELANE_RECORD=1 -->", "<!-- end o
 
 @dataclass(frozen=True)
 class Row:
-    """What one scenario came to."""
+    """The result of one scenario."""
 
     scenario: str
     sent: int
@@ -41,7 +41,7 @@ HEADINGS = {
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown."""
+    """Format the rows in Markdown."""
     names = [field.name for field in fields(Row)]
     lines = [[HEADINGS[name] for name in names], ["---", *["---:"] * (len(names) - 1)]]
     lines += [[str(cell) for cell in astuple(row)] for row in rows]
@@ -49,7 +49,7 @@ def table(rows: list[Row]) -> str:
 
 
 def record(rows: list[Row]) -> None:
-    """Write the table, where ``SURELANE_RECORD`` asks for it."""
+    """Write the table if ``SURELANE_RECORD`` is set."""
     if not os.environ.get("SURELANE_RECORD"):
         return
     between = re.compile(f"{re.escape(BEGIN)}\n.*{re.escape(END)}", re.DOTALL)

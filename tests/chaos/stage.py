@@ -1,4 +1,4 @@
-"""A running system, what is done to it, and what must hold afterwards."""
+"""Disturb a running system, and check its promises afterwards."""
 
 import asyncio
 import time
@@ -16,21 +16,21 @@ from tests.chaos.witness import double_handled, logged, stale_settles
 from tests.deploy.compose import Project
 
 WELL_WITHIN = 30.0
-"""Seconds within which the system recovers by itself from every fault."""
+"""Seconds within which the system recovers from every fault by itself."""
 PATIENCE = 90.0
-"""Seconds a scenario waits for what is asserted afterwards, so that a failure says what it came to."""
+"""Seconds to wait before the assertions. Longer than the bound, so that a failure shows the real time."""
 
 
 @dataclass
 class Stage:
-    """The running system, the scenarios played on it, and what they came to."""
+    """The running system, its scenarios and their results."""
 
     project: Project
     simulator: SimulatorClient
     rows: list[Row] = field(default_factory=list)
 
     async def play(self, scenario: str, fault: Fault) -> Row:
-        """Let something happen to the system under traffic, and checks that every promise holds."""
+        """Cause a fault under traffic, and check every promise."""
         began, traffic = time.time(), Traffic(self.simulator, self.project.system)
         async with flowing(traffic):
             await traffic.well(began, PATIENCE)
@@ -62,7 +62,7 @@ class Stage:
 
 @asynccontextmanager
 async def flowing(traffic: Traffic) -> AsyncIterator[None]:
-    """Traffic for the length of the block."""
+    """Send traffic for the length of the block."""
     async with asyncio.TaskGroup() as group:
         flow = group.create_task(traffic.flow())
         yield
@@ -85,10 +85,10 @@ def check(row: Row, stories: list[Story], said: Counter[str], over: float) -> No
 
 
 def lost(stories: list[Story]) -> list[Story]:
-    """Events that were acknowledged and not done."""
+    """Return the events that were acknowledged and not completed."""
     return [story for story in stories if story.acknowledged_at and story.outcome != "completed"]
 
 
 def troubles(stories: list[Story], over: float) -> list[float]:
-    """When the system was not well, in seconds after the fault was over."""
+    """Return the times of trouble, in seconds after the end of the fault."""
     return sorted(moment - over for story in stories for moment in story.troubles)

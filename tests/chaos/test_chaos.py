@@ -1,4 +1,4 @@
-"""Whatever breaks, every acknowledged event ends in history, handled once at a time and answered once."""
+"""After any fault, each acknowledged event ends in history, was handled by one worker at a time and answered once."""
 
 import pytest
 
@@ -31,7 +31,7 @@ async def test_a_database_that_hangs_is_survived(stage: Stage) -> None:
 
 async def test_a_worker_cut_off_for_longer_than_its_lease_is_fenced(stage: Stage) -> None:
     row = await stage.play(f"a worker is cut off for {faults.AWAY} s", faults.worker_cut_off)
-    # What it handled in the meantime comes late, if its connection lives to say so; what it was handling is stopped.
+    # The settles of this time arrive late, if the connection survives. Handlers that still ran are stopped.
     assert row.handlers_stopped + row.stale_settles > 0, "it held nothing"
 
 

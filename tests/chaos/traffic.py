@@ -1,4 +1,4 @@
-"""Steady traffic from the simulator, which delivers and retries as Slack does, and what became of every event."""
+"""Send steady traffic from the simulator, which delivers and retries as Slack does, and follow every event."""
 
 import asyncio
 import json
@@ -14,39 +14,39 @@ from tests.chaos.handlers import SECONDS
 from tests.scenario import CHANNEL, System
 
 RATE = 5.0
-"""Events a second."""
+"""Events per second."""
 LATE = 3.0
-"""Seconds that an event may take beyond what its handler does, on a system that is well."""
+"""Seconds that an event may take on a healthy system, beyond its handler's duration."""
 QUIET = 15
-"""So many quick events in a row, taken at once and soon handled, make a system that is well."""
+"""A system is healthy after this number of quick events in a row was taken at once and handled soon."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """One event: what the sender saw of it, and what history says."""
+    """One event, as the sender and history show it."""
 
     event_id: str
     thread_ts: str
     takes: float
     attempts: list[dict[str, Any]]
-    """The sender's, as the simulator lists them."""
+    """The sender's attempts, as the simulator lists them."""
     finished_at: float | None = None
     outcome: str | None = None
 
     @property
     def acknowledged_at(self) -> float | None:
-        """When the sender had its 200."""
+        """The time of the answer 200."""
         return next((_ended(one) for one in self.attempts if one["status"] == 200), None)
 
     @property
     def troubles(self) -> list[float]:
-        """The moments at which the system was seen not to be well: not taking this event, or late with it."""
+        """The times at which the system did not take this event, or was late with it."""
         refused = [one["at"] for one in self.attempts if one["status"] != 200]
         return refused + ([self.finished_at] if self.finished_at and self.lateness > LATE else [])
 
     @property
     def lateness(self) -> float:
-        """Seconds until now or its end, beyond what its handler takes."""
+        """The seconds until now or its end, less its handler's duration."""
         if self.acknowledged_at is None:
             return 0.0
         return (self.finished_at or time.time()) - self.acknowledged_at - self.takes
@@ -57,7 +57,7 @@ def _ended(attempt: dict[str, Any]) -> float:
 
 
 class Traffic:
-    """Mentions at a steady rate: every fifth a slow one, the others three to a thread."""
+    """Mentions at a steady rate. Every fifth is slow; the others come three per thread."""
 
     def __init__(self, simulator: SimulatorClient, system: System) -> None:
         self._simulator = simulator
@@ -65,7 +65,7 @@ class Traffic:
         self._sent: dict[str, Story] = {}
 
     async def flow(self) -> None:
-        """Send until cancelled, also after errors."""
+        """Send until cancelled, even after errors."""
         began, thread = time.monotonic(), ""
         for number in count():
             await asyncio.sleep(began + number / RATE - time.monotonic())
@@ -79,7 +79,7 @@ class Traffic:
             self._sent[event["id"]] = Story(event["id"], root, SECONDS[kind], [])
 
     async def stories(self) -> list[Story]:
-        """What became of the events until now, in the order they were sent."""
+        """Return the events so far, in the order of sending."""
         sent = list(self._sent.values())
         listed = (await self._simulator.request("GET", "/control/deliveries"))["deliveries"]
         attempts = {one["id"]: one["attempts"] for one in listed}
@@ -100,7 +100,7 @@ class Traffic:
         return {key: tuple(row) for key, row in json.loads(rows).items()}
 
     async def well(self, since: float, within: float) -> None:
-        """Wait until a row of events sent after ``since`` was taken at once and handled soon.
+        """Wait until several events in a row, sent after ``since``, were taken at once and handled soon.
 
         Raises:
             AssertionError: that did not happen in time.
@@ -114,11 +114,11 @@ class Traffic:
     async def _seen(self) -> list[Story]:
         try:
             return await self.stories()
-        except AssertionError:  # nothing can be asked while the database is away
+        except AssertionError:  # the database is away and cannot answer
             return []
 
     async def settled(self, within: float) -> list[Story]:
-        """Wait until the sender has done with every event, and all acknowledged ones are in history."""
+        """Wait until the sender has finished every event, and all acknowledged ones are in history."""
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             stories = await self.stories()
@@ -128,7 +128,7 @@ class Traffic:
         return await self.stories()
 
     async def replies(self, stories: list[Story]) -> Counter[str]:
-        """What the bot said in the threads, and how often."""
+        """Count the bot's replies in the threads."""
         said: Counter[str] = Counter()
         for thread_ts in sorted({story.thread_ts for story in stories}):
             page = await self._system.web.conversations_replies(channel=CHANNEL, ts=thread_ts, limit=999)
@@ -137,7 +137,7 @@ class Traffic:
 
 
 def _well(stories: list[Story], since: float) -> bool:
-    """Whether the latest quick events that can be judged went as they should."""
+    """Return whether the latest quick events were taken at once and handled soon."""
     quick = [one for one in stories if one.takes == SECONDS["quick"] and one.attempts]
     fresh = [one for one in quick if one.attempts[0]["at"] > since and (one.finished_at or one.troubles)]
     return len(fresh) >= QUIET and not any(one.troubles for one in fresh[-QUIET:])

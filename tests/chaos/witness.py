@@ -1,4 +1,4 @@
-"""Watches claims from inside the database, and reads the workers' logs."""
+"""Watch claims from inside the database, and read the workers' logs."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ end $$;
 create trigger chaos_see_claim after update on agent.event for each row
 when (cardinality(new.claimed) > cardinality(old.claimed)) execute function chaos.see_claim();
 """
-"""Record every claim of an event while another worker holds a live lease on it or on its group."""
+"""Records every claim of an event while another worker has a live lease on it or on its group."""
 
 DOUBLE = """
 select (select count(*) from chaos.double_claim)
@@ -31,23 +31,23 @@ select (select count(*) from chaos.double_claim)
 
 
 async def watch(project: Project) -> None:
-    """Begin to watch."""
+    """Start to watch."""
     await asyncio.to_thread(project.query, WATCH)
 
 
 async def double_handled(project: Project) -> int:
-    """Events ever handed out by two valid claims at once, or ended twice."""
+    """Count the events that had two valid claims at once, or ended twice."""
     return int(await asyncio.to_thread(project.query, DOUBLE))
 
 
 async def stale_settles(project: Project, since: float) -> int:
-    """Count the workers' log lines about stale claims; some repeat on another connection."""
+    """Count the workers' log lines about stale claims. Some are repeated on another connection."""
     return await logged(project, "stale settle", since) + await logged(
         project, "stale settle, sent twice", since
     )
 
 
 async def logged(project: Project, what: str, since: float) -> int:
-    """How often the workers said so."""
+    """Count the workers' log lines with this text."""
     logs = await asyncio.to_thread(project.compose, "logs", "--no-color", f"--since={since:.3f}", "worker")
     return logs.count(f'"{what}"')

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster, by kubectl, with our manifests in a namespace of their own."""
+"""Use a Kubernetes cluster through kubectl, with our manifests in a namespace of their own."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ class Cluster:
     forwards: dict[str, Forward] = field(default_factory=dict)
 
     def kubectl(self, *arguments: str, within: float = 60, check: bool = True) -> str:
-        """Run kubectl in the namespace; return what it wrote."""
+        """Run kubectl in the namespace; return its output."""
         return run("kubectl", "-n", self.namespace, *arguments, within=within, check=check).stdout
 
     def get(self, *arguments: str) -> dict[str, Any]:
@@ -38,12 +38,12 @@ class Cluster:
         return read
 
     def pods(self, name: str) -> list[str]:
-        """The names of a workload's pods that are not on their way out."""
+        """Return the names of a workload's pods, without those that end."""
         found = self.get("pods", "-l", f"app.kubernetes.io/name={name}")["items"]
         return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def rolled_out(self, *workloads: str, within: int = 240) -> None:
-        """Wait until the workloads are as they should be."""
+        """Wait until the workloads are rolled out."""
         for workload in workloads:
             self.kubectl("rollout", "status", workload, f"--timeout={within}s", within=within + 10)
 
@@ -56,7 +56,7 @@ class Cluster:
         return await asyncio.to_thread(self.query, sql)
 
     def url(self, service: str, port: int) -> str:
-        """Where a service can be reached from here; a lost way is made again."""
+        """Return the URL of a service from here. Make a lost forward again."""
         forward = self.forwards.get(service)
         if forward is None or not forward.alive:
             forward = self.forwards[service] = Forward.to(self.namespace, service, port)
@@ -64,16 +64,16 @@ class Cluster:
 
     @property
     def system(self) -> System:
-        """The running system, as the scenarios see it."""
+        """The running system for the scenarios."""
         return System(self.url("ingest", 80), self.url("simulator", 8090) + "/api/", self._query)
 
 
 @contextmanager
 def installed(directory: Path) -> Iterator[Cluster]:
-    """``k8s/`` applied to the cluster that kubectl speaks to, in a new namespace, removed at the end.
+    """Apply ``k8s/`` to kubectl's cluster in a new namespace. Remove it at the end.
 
     Args:
-        directory: an empty one, for a copy of the manifests.
+        directory: an empty directory for a copy of the manifests.
     """
     program("kubectl")
     if run("kubectl", "get", "--raw", "/readyz", "--request-timeout=5s", check=False).returncode != 0:
@@ -93,16 +93,16 @@ def installed(directory: Path) -> Iterator[Cluster]:
 
 
 def _remove(cluster: Cluster) -> None:
-    """Remove everything, pods first: a namespace with pods in it is looked at again only after their grace period."""
+    """Remove everything, the pods first. Kubernetes looks at a namespace with pods only after their grace period."""
     cluster.kubectl("delete", "deployments,statefulsets,jobs", "--all", check=False)
     cluster.kubectl("wait", "--for=delete", "pod", "--all", "--timeout=90s", within=100, check=False)
     cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=60s", within=70, check=False)
 
 
 def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
-    """Apply a copy of ``k8s/`` with the cluster's namespace and, where given, another version of the images.
+    """Apply a copy of ``k8s/`` with the cluster's namespace and, if given, another version of the images.
 
-    The simulator stays as it is: it keeps the threads that the scenarios read in memory.
+    Leave the simulator unchanged, because it keeps the threads that the scenarios read in memory.
     """
     copy = directory / "k8s"
     shutil.copytree(DEMONSTRATION, copy, dirs_exist_ok=True)
@@ -124,7 +124,5 @@ def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
         )
     rendered = directory / "rendered.yaml"
     rendered.write_text(manifests)
-    validate = (
-        "--validate=false" if lacks else "--validate=true"
-    )  # such a cluster does not know every field either
+    validate = "--validate=false" if lacks else "--validate=true"  # such a cluster does not know every field
     run("kubectl", "apply", validate, "-f", rendered)

@@ -1,4 +1,4 @@
-"""Runs the tools that operators run."""
+"""Run the operators' tools."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 REGISTRY = f"surelane-test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}/"
-"""Before the names of the images that the tests build: each clone on a machine has images of its own."""
+"""The prefix of the images that the tests build. Each clone on a machine has its own."""
 OURS = ("DATABASE_URL", "POSTGRES_", "SURELANE_", "SLACK_", "OTEL_", "LOG_LEVEL", "COMPOSE_")
 
 
@@ -20,7 +20,7 @@ def run(
     check: bool = True,
     where: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a directory, with none of our settings but those given.
+    """Run a command in a directory, with only the given ones of our settings.
 
     Raises:
         AssertionError: it failed (unless ``check`` is off); the message is its output.
@@ -43,5 +43,5 @@ def run(
 
 
 def version() -> str:
-    """The version of the packages, as their metadata has it."""
+    """Return the version of the packages, from their metadata."""
     return str(tomllib.loads((ROOT / "shared/pyproject.toml").read_text())["project"]["version"])

@@ -1,4 +1,4 @@
-"""Docker Compose as an operator runs it, under a project of its own."""
+"""Run Docker Compose as an operator does, in a project of its own."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ SECRETS = {
 
 
 def engine() -> str:
-    """The docker program, with an engine that answers."""
+    """Return the docker program. Require an engine that answers."""
     docker = program("docker")
     if not engine_answers():
         lacking("no Docker engine answers")
@@ -37,7 +37,7 @@ def engine() -> str:
 
 
 def config(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What Compose makes of the files; needs no engine."""
+    """Return the configuration that Compose reads from the files. This needs no engine."""
     docker = program("docker")
     if run(docker, "compose", "version", check=False).returncode != 0:
         lacking("Docker's compose plugin is not installed")
@@ -55,7 +55,7 @@ class Project:
     files: tuple[str, ...] = ()
 
     def compose(self, *arguments: str, within: float = 240, check: bool = True) -> str:
-        """Run ``docker compose …``; return what it wrote to standard output."""
+        """Run ``docker compose …``; return its standard output."""
         command = (
             "docker",
             "compose",
@@ -70,11 +70,11 @@ class Project:
         return run(*command, env=self.env, within=within, check=check).stdout
 
     def at(self, version: str) -> "Project":
-        """The same project with the images of another version."""
+        """Return the same project with images of another version."""
         return replace(self, env={**self.env, "SURELANE_VERSION": version})
 
     def images(self, *services: str) -> list[str]:
-        """The images that services run."""
+        """Return the images that services run."""
         return self.compose("ps", "--format={{.Image}}", *services).split()
 
     def query(self, sql: str, *, role: str = "postgres") -> str:
@@ -87,7 +87,7 @@ class Project:
 
     @property
     def system(self) -> System:
-        """The running system, as the scenarios see it."""
+        """The running system for the scenarios."""
         return System(
             ingest=f"http://127.0.0.1:{self.env['SURELANE_PORT']}",
             slack=f"http://127.0.0.1:{self.env['SURELANE_SIMULATOR_PORT']}/api/",
@@ -97,7 +97,7 @@ class Project:
 
 @contextmanager
 def project(*files: str, env: Mapping[str, str] | None = None) -> Iterator[Project]:
-    """A project with a name and ports of its own, removed with its volumes at the end."""
+    """Make a project with its own name and ports. Remove it with its volumes at the end."""
     engine()
     names = ("SURELANE_PORT", "SURELANE_OPERATOR_PORT", "SURELANE_SIMULATOR_PORT")
     ports = {name: str(free_port()) for name in names}

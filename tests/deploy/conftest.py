@@ -1,4 +1,4 @@
-"""What the tests of deployments share."""
+"""Share images among the tests of deployments."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ BUILT_BY = ("Makefile", ".dockerignore", "compose.yaml", "compose.override.yaml"
 
 @pytest.fixture(scope="session")
 def images() -> dict[str, str]:
-    """Build the images, as ``make images`` does; return their names with tag."""
+    """Build the images as ``make images`` does; return their names with tags."""
     engine()
     run("make", "--no-print-directory", "images", env={"SURELANE_REGISTRY": REGISTRY}, within=600)
     return {image: f"{REGISTRY}surelane-{image}:{version()}" for image in IMAGES}

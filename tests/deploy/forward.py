@@ -1,4 +1,4 @@
-"""A way from this machine to a service of a cluster."""
+"""Forward a port of this machine to a service of a cluster."""
 
 import socket
 import subprocess
@@ -10,7 +10,7 @@ from tests.processes import free_port
 
 
 class Forward:
-    """``kubectl port-forward`` to a service. It leads to one pod, and ends with it."""
+    """A ``kubectl port-forward`` to a service. It leads to one pod, and ends with it."""
 
     def __init__(self, namespace: str, service: str, port: int) -> None:
         self._port = free_port()
@@ -22,7 +22,7 @@ class Forward:
 
     @classmethod
     def to(cls, namespace: str, service: str, port: int, within: float = 90) -> Self:
-        """Open one. The pod that kubectl picks may be on its way out: then it is tried again.
+        """Open a forward. Try again if kubectl picks a pod that ends.
 
         Raises:
             AssertionError: none could be opened within ``within`` seconds.
@@ -38,7 +38,7 @@ class Forward:
 
     @property
     def url(self) -> str:
-        """Its end on this machine."""
+        """The URL of its end on this machine."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -52,7 +52,7 @@ class Forward:
         self._process.wait(timeout=10)
 
     def _opens(self, deadline: float) -> bool:
-        """kubectl listens once it has reached the pod, and ends if it does not."""
+        """Return whether the forward opens. kubectl listens once it has reached the pod, and ends if it cannot."""
         while self.alive and time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
                 return True

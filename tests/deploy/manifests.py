@@ -1,4 +1,4 @@
-"""The rendered Kubernetes manifests, as values to make assertions about."""
+"""Render the Kubernetes manifests as values for assertions."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -15,52 +15,52 @@ Manifest = dict[str, Any]
 DEMONSTRATION = ROOT / "k8s"
 PRODUCTION = ROOT / "k8s/overlays/production"
 OBSERVED = ROOT / "tests/deploy/observed"
-"""The demonstration with the observability component."""
+"""The kustomization of the demonstration with the observability component."""
 
 
 @cache
 def rendered(directory: Path) -> tuple[Manifest, ...]:
-    """What ``kubectl apply -k`` would apply."""
+    """Return the manifests that ``kubectl apply -k`` would apply."""
     tool = program("kubectl", "kustomize")
     command = (tool, "kustomize", directory) if Path(tool).name == "kubectl" else (tool, "build", directory)
     return tuple(yaml.safe_load_all(run(*command).stdout))
 
 
 def of_kind(manifests: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
-    """The manifests of some kinds."""
+    """Return the manifests of some kinds."""
     return [manifest for manifest in manifests if manifest["kind"] in kinds]
 
 
 def named(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
-    """The one manifest of that kind and name."""
+    """Return the manifest of a kind and name."""
     (found,) = (found for found in of_kind(manifests, kind) if found["metadata"]["name"] == name)
     return found
 
 
 def workloads(manifests: tuple[Manifest, ...]) -> list[Manifest]:
-    """Everything that makes pods."""
+    """Return the manifests that create pods."""
     return of_kind(manifests, "Deployment", "StatefulSet", "Job")
 
 
 def pod(workload: Manifest) -> Manifest:
-    """The pod's specification."""
+    """Return the specification of a workload's pods."""
     spec: Manifest = workload["spec"]["template"]["spec"]
     return spec
 
 
 def labels(workload: Manifest) -> dict[str, str]:
-    """The labels of its pods."""
+    """Return the labels of a workload's pods."""
     found: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
     return found
 
 
 def containers(workload: Manifest) -> list[Manifest]:
-    """Init containers and containers."""
+    """Return a workload's init containers and containers."""
     return [*pod(workload).get("initContainers", []), *pod(workload)["containers"]]
 
 
 def environment(manifests: tuple[Manifest, ...], container: Manifest) -> dict[str, str | None]:
-    """Every variable a container gets, its value where the manifests hold it."""
+    """Return a container's variables, with the values that the manifests have."""
     found: dict[str, str | None] = {}
     for source in container.get("envFrom", []):
         found.update(_data(manifests, source))
@@ -78,7 +78,7 @@ def _data(manifests: tuple[Manifest, ...], source: Manifest) -> dict[str, str]:
 
 
 def probes(container: Manifest) -> Iterator[tuple[str, Manifest]]:
-    """The probes a container has, by name."""
+    """Return a container's probes by name."""
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         if name in container:
             yield name, container[name]

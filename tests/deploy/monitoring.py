@@ -1,4 +1,4 @@
-"""What watches a running system: alert rules, dashboard, the metrics they may use, and the runbook."""
+"""Read the alert rules, the dashboard, the documented metrics and the runbook."""
 
 import json
 import re
@@ -25,26 +25,26 @@ _BY_PROMETHEUS = {
 
 
 def alerts() -> list[dict[str, Any]]:
-    """Every alert rule."""
+    """Return the alert rules."""
     read = yaml.safe_load(ALERTS.read_text())
     return [rule for group in read["groups"] for rule in group["rules"]]
 
 
 def dashboard_queries() -> list[str]:
-    """The dashboard's queries, Grafana's variables filled in."""
+    """Return the dashboard's queries, with Grafana's variables filled in."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     queries = (target["expr"] for panel in panels for target in panel["targets"])
     return [query.replace("$kind", ".*").replace("$__rate_interval", "1m") for query in queries]
 
 
 def queries() -> Iterator[str]:
-    """Every PromQL expression there is."""
+    """Return every PromQL expression of rules and dashboard."""
     yield from (alert["expr"] for alert in alerts())
     yield from dashboard_queries()
 
 
 def documented() -> dict[str, set[str]]:
-    """The labels of each series that the services export, by the page that tests hold them to; and Prometheus' own."""
+    """Return the labels of each documented series, and of Prometheus' own."""
     found: dict[str, set[str]] = {name: set(labels) for name, labels in _BY_PROMETHEUS.items()}
     for name, kind, labels in _ROW.findall(PAGE.read_text()):
         has = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", labels)))

@@ -1,4 +1,4 @@
-"""Which environment variables our programs read, from their settings classes."""
+"""List the environment variables of our programs, from their settings classes."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -13,7 +13,7 @@ from surelane_ingest.settings import IngestSettings
 from surelane_service.settings import load_settings
 
 LIBPQ = {"PGPASSWORD"}
-"""What the database driver reads by itself."""
+"""The variables that the database driver reads by itself."""
 
 
 def _fields(module: ModuleType) -> Iterator[FieldInfo]:
@@ -34,21 +34,21 @@ READ = {
 """The variables of each image's program."""
 
 OPERATORS = {"SURELANE_API_TOKEN", "SURELANE_OPERATOR_DATABASE_URL"}
-"""What ingest's image reads for the operator's API alone, a deployment of its own."""
+"""The variables that ingest's image reads for the operator's API only, a deployment of its own."""
 
 SECRET = {
     image: {str(field.validation_alias) for field in _fields(module) if "Secret" in str(field.annotation)}
     for image, module in (("ingest", surelane_ingest.settings), ("worker", surelane_worker.settings))
 }
-"""Those of them that are secrets, by their types."""
+"""The secret ones among them, by their types."""
 
 
 def is_read(image: str, variable: str) -> bool:
-    """Whether the image's program does something with the variable."""
+    """Return whether the image's program uses the variable."""
     return variable in READ[image] | LIBPQ or (image != "migrations" and variable.startswith("OTEL_"))
 
 
 def default_ports() -> tuple[int, int]:
-    """The public and the private port of ingest, where no setting moves them."""
+    """Return ingest's default public and private port."""
     settings = load_settings(IngestSettings, DATABASE_URL="postgresql://", SLACK_SIGNING_SECRET="any")
     return settings.port, settings.private_port

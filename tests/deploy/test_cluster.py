@@ -1,4 +1,4 @@
-"""``kubectl apply -k k8s/`` on a real cluster. The images must be in its nodes' engines already."""
+"""``kubectl apply -k k8s/`` works on a real cluster. The images must be in its nodes' engines already."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ def test_the_migration_is_a_job_of_this_version(cluster: Cluster) -> None:
 
 
 def test_no_migration_failed_on_the_way(cluster: Cluster) -> None:
-    """The Job waits for a database that is still starting, instead of ending pods in the state Error."""
+    """The Job waits for a database that is still starting, and no pod ends in the state Error."""
     ended = {
         pod["metadata"]["name"]: pod["status"]["phase"]
         for pod in cluster.get("pods", "-l", "app.kubernetes.io/name=migrate")["items"]

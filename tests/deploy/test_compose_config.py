@@ -1,4 +1,4 @@
-"""What Compose makes of our files: the production shape alone, and the demonstration."""
+"""Compose reads from our files the production shape alone, and the demonstration."""
 
 import re
 from functools import cache
@@ -126,7 +126,7 @@ def test_every_variable_is_read_by_the_code() -> None:
 
 
 def test_every_setting_can_be_set() -> None:
-    """Except addresses, ports and names: each container has its own."""
+    """Except addresses, ports and names, which differ per container."""
     fixed = {f"SURELANE_{name}" for name in ("HOST", "PORT", "PRIVATE_HOST", "PRIVATE_PORT", "WORKER_NAME")}
     named = "\n".join(file.read_text() for file in (ROOT / "compose").iterdir())
     for image, variables in READ.items():
@@ -143,7 +143,7 @@ def test_settings_are_passed_on_as_they_are_given() -> None:
 
 
 def test_a_setting_that_is_not_given_leaves_the_images_own_alone() -> None:
-    """Compose removes a variable without a value from the image's ENV, and an empty one hides it."""
+    """Compose removes a variable without a value from the image's ENV. An empty value hides it."""
     for services in (production(), demonstration()):
         for name in ("migrate", "ingest", "worker", "operator"):
             blank = {
@@ -180,7 +180,7 @@ def test_no_service_gets_anothers_password() -> None:
 
 
 def test_every_variable_is_explained() -> None:
-    """Those that Compose puts in, and those that the files in ``compose/`` pass on."""
+    """The page has the variables of Compose and those that the files in ``compose/`` pass on."""
     used = set()
     for file in (ROOT / "compose.yaml", ROOT / "compose.override.yaml", *(ROOT / "compose").iterdir()):
         used |= set(re.findall(r"\$\{([A-Z_]+)", file.read_text()))

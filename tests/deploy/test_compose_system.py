@@ -1,4 +1,4 @@
-"""The whole system as containers: a mention goes in over HTTP and comes out answered."""
+"""The whole system in containers answers a mention that comes in over HTTP."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A new version on a running system with traffic: the migration first, then the services; and the services back."""
+"""A running system takes a new version under traffic, the migration first, and takes the services back."""
 
 import asyncio
 from collections.abc import Iterator

@@ -14,16 +14,16 @@ from tests.deploy.manifests import DEMONSTRATION, containers, named, rendered
 from tests.processes import until
 
 FAILING = (
-    "insert into note (text, kind) select $1, 'a' from generate_series(1, 2)",  # the detail has the key
-    "insert into note (text) values ($1)",  # the detail has the row
-    "select $1::text::jsonb",  # detail and context have the JSON
+    "insert into note (text, kind) select $1, 'a' from generate_series(1, 2)",  # the detail quotes the key
+    "insert into note (text) values ($1)",  # the detail quotes the row
+    "select $1::text::jsonb",  # detail and context quote the JSON
     "select raised($1)",  # a function's own detail and hint
 )
-"""Statements that fail over their parameter."""
+"""Statements that fail because of their parameter."""
 
 
 def given() -> list[str]:
-    """The arguments of the database's container in ``compose.yaml``."""
+    """Return the arguments of the database's container in ``compose.yaml``."""
     command = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["db"]["command"]
     assert command[0] == "postgres"
     return [str(argument) for argument in command[1:]]

@@ -54,14 +54,14 @@ for directory, below, files in os.walk("/"):
 
 @pytest.fixture(scope="module", params=IMAGES)
 def image(request: pytest.FixtureRequest, images: dict[str, str]) -> tuple[str, str]:
-    """An image's short name, and its name with tag."""
+    """Return an image's short name, and its name with tag."""
     name: str = request.param
     return name, images[name]
 
 
 @pytest.fixture(scope="module")
 def files(image: tuple[str, str]) -> set[str]:
-    """Every file of the image that its base does not have."""
+    """Return the image's files that its base does not have."""
     return _files(image[1]) - _files("python:3.13-slim-trixie")
 
 

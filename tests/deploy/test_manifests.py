@@ -1,4 +1,4 @@
-"""What the rendered manifests must say, beside being valid."""
+"""The rendered manifests keep their promises, beside being valid."""
 
 import base64
 from pathlib import Path
@@ -35,7 +35,7 @@ TAGS = {
     "prom/prometheus": "v3.5.0",
     "timescale/timescaledb": "2.19.3-pg17",
 }
-"""Of the images that are not ours."""
+"""The tags of third-party images."""
 
 
 @pytest.fixture(params=[OBSERVED, PRODUCTION], ids=["demonstration", "production"])
@@ -45,13 +45,13 @@ def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
 
 
 def image_of(container: Manifest) -> str | None:
-    """Which of our images a container runs: ``ingest``, ``worker``, ``migrations``, ``simulator``."""
+    """Return which of our images a container runs: ``ingest``, ``worker``, ``migrations``, ``simulator``."""
     name = str(container["image"]).rpartition("/")[2].partition(":")[0]
     return name.removeprefix(OURS) if name.startswith(OURS) else None
 
 
 def secrets_of(container: Manifest) -> dict[str, Manifest]:
-    """Which key of which Secret a container's variables come from."""
+    """Return the Secrets and keys of a container's variables."""
     return {
         variable["name"]: variable["valueFrom"]["secretKeyRef"]
         for variable in container.get("env", [])
@@ -117,7 +117,7 @@ def test_the_jobs_name_carries_the_images_tag(manifests: tuple[Manifest, ...]) -
 
 
 def test_the_job_can_be_applied_again_unchanged_when_a_setting_or_secret_changes() -> None:
-    """A Job's template cannot change, so nothing it names may carry a hash of its content."""
+    """A Job's template cannot change, so no name in it may carry a hash of the content."""
     (job,) = of_kind(rendered(DEMONSTRATION), "Job")
     (container,) = containers(job)
     assert named(rendered(DEMONSTRATION), "Secret", "migrate")

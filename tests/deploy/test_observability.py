@@ -1,4 +1,4 @@
-"""Alert rules, dashboard and collector: valid, of metrics that are there, and each alert answered by the runbook."""
+"""Alert rules, dashboard and collector are valid and use existing metrics; the runbook has each alert."""
 
 import json
 import re
@@ -40,9 +40,9 @@ WORDS = {
     ),
     *("on", "or", "rate", "sum", "time", "unless", "vector"),
 }
-"""PromQL's, as far as they are used."""
+"""The functions of PromQL that are used."""
 GRID = 24
-"""Columns of a Grafana dashboard."""
+"""The number of columns of a Grafana dashboard."""
 BY_TARGET = {"instance", "job"}
 NAME = "app.kubernetes.io/name"
 PUBLISHED = {"grafana": 3000, "jaeger": 16686, "prometheus": 9090}

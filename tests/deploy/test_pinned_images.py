@@ -1,4 +1,4 @@
-"""A release names the images of others by digest: ``python -m dev.pin_images`` puts them in, and checks them."""
+"""``python -m dev.pin_images`` adds digests to third-party images for a release, and checks them."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.commands import ROOT, run
 from tests.deploy.manifests import containers, rendered, workloads
 
-# In a registry's place: a digest made of the image's name, as buildx prints it.
+# A stub of the registry: it prints a digest made of the image's name, as buildx does.
 REGISTRY_STUB = """#!/bin/sh
 test "$1 $2 $3 $5 $6" = "buildx imagetools inspect --format {{.Manifest.Digest}}" || exit 9
 printf 'sha256:%s\\n' "$(printf %s "$4" | sha256sum | cut -d' ' -f1)"
@@ -20,7 +20,7 @@ printf 'sha256:%s\\n' "$(printf %s "$4" | sha256sum | cut -d' ' -f1)"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of what names images, with a stub of ``docker`` beside it."""
+    """Copy the files that name images, and put a stub of ``docker`` beside them."""
     for name in ("compose.yaml", "compose.override.yaml"):
         shutil.copy(ROOT / name, tmp_path)
     for name in ("k8s", "observability"):

@@ -1,4 +1,4 @@
-"""What the programs import is declared: in the requirements file of their image, and in their package's metadata."""
+"""The programs' imports are declared in the requirements file of their image and in their package's metadata."""
 
 import ast
 import importlib.metadata
@@ -15,23 +15,24 @@ from tests.deploy.commands import ROOT, run
 
 PACKAGES = ("shared", "services/ingest", "services/worker", "migrations")
 EXTRAS = {"surelane": (), "surelane_service": ("service",), "surelane_operator": ("service", "operator")}
-"""What each package of shared/ needs of the distribution's extras."""
+"""The distribution's extras that each package of shared/ needs."""
 OURS = {*EXTRAS, "surelane_ingest", "surelane_worker", "surelane_migrations"}
 
 
 @cache
 def providers() -> dict[str, str]:
-    """The distribution that each installed module comes from, by its whole name: namespaces are shared by many."""
+    """Map each installed module to its distribution, by its whole name, because distributions share namespaces."""
     return {
-        re.sub(r"(/__init__)?\.(py|[\w-]+\.so)$", "", str(file)).replace("/", "."): distribution.name
+        re.sub(r"(/__init__)?\.(py|[\w-]+\.so)$", "", str(file)).replace("/", "."): name
         for distribution in importlib.metadata.distributions()
+        for name in [distribution.name]  # each access parses the metadata
         for file in distribution.files or ()
         if file.suffix in {".py", ".so"}
     }
 
 
 def imported(file: Path) -> Iterator[str]:
-    """The distributions whose modules a file imports; a module of nothing installed stands for itself."""
+    """Return the distributions that a file imports. A module that is not installed stands for itself."""
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.Import(names=names):
@@ -51,7 +52,7 @@ def canonical(distribution: str) -> str:
 
 
 def pinned(requirements: str) -> dict[str, str]:
-    """The versions in a requirements file."""
+    """Return the versions in a requirements file."""
     text = (ROOT / f"requirements/{requirements}.txt").read_text()
     return {
         canonical(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)
@@ -59,7 +60,7 @@ def pinned(requirements: str) -> dict[str, str]:
 
 
 def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
-    """What a package depends on, with these extras, and which versions of it."""
+    """Return a package's dependencies with these extras, and their versions."""
     project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"]]
     for extra in extras:
@@ -94,10 +95,10 @@ def own_version() -> str:
     return str(tomllib.loads((ROOT / "shared/pyproject.toml").read_text())["project"]["version"])
 
 
-@pytest.mark.container  # as slow as those: it downloads what a newcomer would
+@pytest.mark.container  # as slow as those, because it downloads all packages of a fresh install
 @pytest.mark.timeout(600)
 def test_the_pip_of_python_3_11_installs_the_four_packages(tmp_path: Path) -> None:
-    """Resolvers of that age give up where a newer one still finds versions that agree."""
+    """Resolvers of that age give up on requirements that newer ones can resolve."""
     run(sys.executable, "-m", "venv", tmp_path)
     python = tmp_path / "bin/python"
     run(python, "-m", "pip", "install", "--quiet", "pip==23.2.1", within=120)

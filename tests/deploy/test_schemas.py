@@ -1,6 +1,6 @@
-"""The manifests are valid, strictly (no unknown field), for the oldest, a middle and the newest Kubernetes version.
+"""The manifests are strictly valid (no unknown field) for the oldest, a middle and the newest Kubernetes version.
 
-What a version between two others refuses, one of them refuses as well: fields are added, and removed at last.
+A version between two others refuses nothing that both accept: fields are added, and removed for good.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.manifests import OBSERVED, PRODUCTION, rendered
 
 CUSTOM = {"ScaledObject", "TriggerAuthentication"}
-"""Kinds that come with an operator: Kubernetes has no schema for them."""
+"""Kinds of other operators, for which Kubernetes has no schema."""
 
 
 @pytest.mark.parametrize("version", ["1.27", "1.32", "1.37"])

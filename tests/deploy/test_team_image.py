@@ -1,4 +1,4 @@
-"""A team's own image, derived from the worker's, as the README says: it holds the team's handlers and finds them."""
+"""A team's image derived from the worker's, as documented, finds the team's handlers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ print(*sorted(kind for handler in load_handlers(os.environ["SURELANE_HANDLERS"])
 
 @pytest.fixture(scope="module")
 def team_image(images: dict[str, str]) -> Iterator[str]:
-    """The example team's image, built on the worker's."""
+    """Build the example team's image on the worker's."""
     name = f"{REGISTRY}team-worker:{version()}"
     assert images["worker"] == f"{REGISTRY}surelane-worker:{version()}"
     run(
@@ -46,7 +46,7 @@ def test_a_teams_image_runs_the_teams_handlers_without_privileges(team_image: st
 
 
 def test_under_compose_a_teams_image_runs_the_teams_handlers(team_image: str, tmp_path: Path) -> None:
-    """As docs/deploy-compose.md has it: the image stands in a file of the team's own."""
+    """As in docs/deploy-compose.md, a file of the team names the image."""
     (tmp_path / "team.yaml").write_text(
         f"services: {{worker: {{image: '{team_image}', build: !reset null}}}}\n"
     )

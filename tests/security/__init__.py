@@ -1,1 +1,1 @@
-"""Security: what somebody hostile sends, serves, or makes a browser send."""
+"""Hostile requests, servers and web pages get nothing."""

@@ -1,4 +1,4 @@
-"""Handlers that answer whatever asks them."""
+"""Handle every event with a reply."""
 
 from surelane.events import Event
 from surelane_worker import Context, Handlers
@@ -8,5 +8,5 @@ handlers = Handlers()
 
 @handlers.on("slack.command.hello", "told")
 async def answer(event: Event, ctx: Context) -> None:
-    """Answers where the event says."""
+    """Reply to the event's own address."""
     await ctx.slack.reply(event, "told")

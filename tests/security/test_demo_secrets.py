@@ -1,4 +1,4 @@
-"""Secrets that everybody knows are refused wherever Slack's own Web API is meant, however its URL is written."""
+"""The public demo secrets are refused with Slack's own Web API, in any spelling of its URL."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A remote agent's answer ends the task it was signed for, and no other request does."""
+"""Only the answer signed for a task ends that task."""
 
 import base64
 import json
@@ -51,7 +51,7 @@ def connection(system: tuple[Served, Connection]) -> Connection:
 
 
 async def parked(connection: Connection) -> int:
-    """A task that was sent to the scribe and awaits its answer."""
+    """Make a task that was sent to the scribe and awaits its answer."""
     queue = Queue(connection)
     identity = await queue.enqueue("dispatch-execute", {"agent": "scribe", "task": "?"})
     (row,) = await claim(connection, "dispatch-execute")

@@ -1,4 +1,4 @@
-"""No client without the secret shuts others out by its bodies, and no signed body costs more than its size."""
+"""Bodies of clients without the secret shut no other client out, and a signed body costs no more than its size."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ async def connection(shared: tuple[Served, str]) -> AsyncIterator[Connection]:
 
 
 def head(length: int, path: str = "/slack/events", **headers: str) -> bytes:
-    """The head of a request that announces ``length`` bytes."""
+    """Return the head of a request that announces ``length`` bytes."""
     sent = {
         "Host": "x",
         "Content-Type": "application/json",
@@ -66,7 +66,7 @@ def head(length: int, path: str = "/slack/events", **headers: str) -> bytes:
 
 
 async def test_announcing_bodies_takes_no_room(ingest: Served) -> None:
-    """Heads alone, 200 of them: they announced 200 MiB of the 64 there are."""
+    """200 heads announce 200 MiB, more than the 64 MiB for bodies."""
     opened = [await asyncio.open_connection("127.0.0.1", ingest.ingest.port) for _ in range(200)]
     for _, writer in opened:
         writer.write(head(MiB) + b"{")
@@ -94,7 +94,7 @@ async def test_announcing_bodies_takes_no_room(ingest: Served) -> None:
 async def test_a_request_that_cannot_be_signed_is_refused_before_its_body(
     ingest: Served, headers: dict[str, str]
 ) -> None:
-    # Computed here, not with the parameters: a whole run may reach this test minutes after its collection.
+    # Compute it here and not in the parameters: a run may reach this test minutes after its collection.
     ahead = {name: str(int(time.time()) + 400) for name, value in headers.items() if value == AHEAD}
     assert statuses(await raw(ingest.ingest.port, head(MiB, **{**headers, **ahead}), answers=1)) == [401]
 
@@ -141,7 +141,7 @@ WORST = {
 
 @pytest.mark.parametrize("case", WORST)
 def test_reading_takes_time_in_proportion_to_the_text(case: str) -> None:
-    """In seconds of processor time; a text of 64 KB once took thirteen."""
+    """The time is in seconds of CPU. A text of 64 KB once took thirteen."""
     began = time.process_time()
     with suppress(NotJsonError):
         read_json(WORST[case])
@@ -166,7 +166,7 @@ async def test_a_number_that_jsonb_inflates_is_refused_for_good(ingest: Served, 
 async def test_what_is_stored_is_not_much_larger_than_what_was_sent(
     ingest: Served, connection: Connection
 ) -> None:
-    """The most that exponents may add."""
+    """The body has the largest exponents that are allowed."""
     numbers = "[" + "1e308," * 200 + "5e-324]"
     event = json.dumps(mention(odd="N")).replace('"N"', numbers)
     assert (await ingest.slack.post("/slack/events", event.encode())).status == 200
@@ -174,7 +174,7 @@ async def test_what_is_stored_is_not_much_larger_than_what_was_sent(
     assert len(stored["event"]) < len(event) + 70_000
 
 
-# A lone half after an escaped backslash, and all its relatives: none may reach a kind, a key, a metric or the database.
+# Lone surrogates, also after escaped backslashes. None may reach a kind, a key, a metric or the database.
 HALVES = [
     r"\\ud83d\udc00",
     r"\\\ud800",

@@ -1,4 +1,4 @@
-"""Clients without the secret cannot take ingest's memory, its places, its log or its traces."""
+"""Clients without the secret cannot use up ingest's memory and connections, or flood its log and traces."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ from surelane_ingest.limits import MAX_FIELD, MAX_HEADERS, Refusals
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.wiring import running
 from surelane_service.settings import load_settings
-from surelane_service.telemetry.spans import Tracer
+from surelane_service.telemetry.tracer import Tracer
 from tests.databases import as_role
 from tests.processes import Service, free_port, service
 from tests.system.ingest_client import SECRET, Slack, mention, settings
 from tests.system.raw_http import raw, statuses
 
 LIMIT = 512 * 1024 * 1024
-"""The memory that the shipped manifests give ingest."""
+"""Ingest's memory limit in the shipped manifests."""
 REQUEST = b"POST /slack/events HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -63,7 +63,7 @@ def _resident(ingest: Service) -> int:
 async def test_headers_without_end_do_not_take_the_memory(
     ingest: Service, connections: int, count: int, size: int
 ) -> None:
-    """Each connection sends headers and holds back the last line, so that none is answered."""
+    """Each connection sends headers without the last line, so that none is answered."""
     request = REQUEST + b"".join(b"x-%d: %s\r\n" % (number, b"y" * size) for number in range(count))
     writers: list[asyncio.StreamWriter | None] = []
     for _ in range(connections // 50):
@@ -77,7 +77,7 @@ async def test_headers_without_end_do_not_take_the_memory(
 
 
 async def test_idle_connections_do_not_shut_others_out(ingest: Service) -> None:
-    """A connection that once carried a signed request is kept, however many others come."""
+    """A connection that carried a signed request is kept, with any number of others."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
         slack = Slack(session, ingest.url)
         assert (await slack.event(mention())).status == 200

@@ -1,4 +1,4 @@
-"""A ``response_url`` comes out of a payload: the worker posts to Slack's hosts or the simulator's, and nowhere else."""
+"""The worker posts to a payload's ``response_url`` only if it leads to Slack's hosts or the simulator's."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from tests.system.worker import ended, enqueue, worker
 
 @dataclass
 class Victim:
-    """A server that is none of Slack's."""
+    """A server that does not belong to Slack."""
 
     url: str = ""
     received: list[bytes] = field(default_factory=list)
@@ -50,7 +50,7 @@ async def victim() -> AsyncIterator[Victim]:
 async def test_a_payload_does_not_choose_where_the_worker_posts(
     database: str, connection: Connection, victim: Victim
 ) -> None:
-    """Neither a forged command nor a job that is none of Slack's."""
+    """Neither a forged command nor a job that does not come from Slack does."""
     async with slack_stand(connection) as slack:
         general = slack.simulator.workspace.channel("general")
         assert general is not None

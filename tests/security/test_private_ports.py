@@ -1,4 +1,4 @@
-"""A web page in a browser beside a private port can neither read it nor change anything there."""
+"""A web page in a browser that reaches a private port can read and change nothing there."""
 
 from collections.abc import AsyncIterator, Mapping
 
@@ -11,7 +11,7 @@ from surelane_service.probes import is_private_name, private_app, serving
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
-    """A private port with a route of an operator's."""
+    """Serve a private port with an operator's route; return its URL."""
 
     async def unready() -> str | None:
         return None

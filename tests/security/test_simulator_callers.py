@@ -1,4 +1,4 @@
-"""A foreign page in the same browser reaches the simulator's port, and gets nothing from it."""
+"""A foreign page in the same browser gets nothing from the simulator's port."""
 
 import aiohttp
 import pytest
@@ -10,7 +10,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 async def test_only_programs_and_its_own_page_are_answered() -> None:
-    """DNS rebinding shows in the Host, forms and scripts of other pages in the Origin."""
+    """DNS rebinding shows in Host. Forms and scripts of other pages show in Origin."""
     async with simulated(hosts=frozenset({"box"})) as slack, aiohttp.ClientSession() as session:
         port = slack.url.rpartition(":")[2]
 

@@ -1,4 +1,4 @@
-"""Fixtures of the queue's tests: one migrated database for all, emptied before each, with a clock they can set."""
+"""Give the queue's tests one migrated database, emptied before each, and a clock that they set."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -22,7 +22,7 @@ Connect = Callable[..., Awaitable[Connection]]
 
 @pytest.fixture(scope="session")
 async def queue_database(server: Server, template: str) -> AsyncIterator[str]:
-    """The URI of the database that the queue's tests share, as its owner."""
+    """Return the URI of the database that the queue's tests share, as its owner."""
     async with server.fresh(template) as name:
         owner = await asyncpg.connect(server.uri(name))
         await owner.execute(CLOCK)
@@ -32,7 +32,7 @@ async def queue_database(server: Server, template: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def connect(queue_database: str) -> AsyncIterator[Connect]:
-    """Opens further connections to the queue, as its owner or as another role, closed after the test."""
+    """Open further connections to the queue, as its owner or another role. Close them after the test."""
     async with AsyncExitStack() as stack:
 
         async def opened(role: str | None = None) -> Connection:
@@ -46,7 +46,7 @@ async def connect(queue_database: str) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def queue(connect: Connect) -> Connection:
-    """A connection to the queue's database, as its owner: empty, and the time is now."""
+    """Connect to the empty queue as its owner, with its clock set to now."""
     connection = await connect()
     await connection.execute(f"{EMPTY} update agent.test_clock set shift = '0'")
     return connection

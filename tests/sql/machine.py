@@ -1,4 +1,4 @@
-"""One thing done to the queue and to its model alike, and the comparison of both after each."""
+"""Do each step to the queue and to its model, and compare both after it."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def at(seconds: int) -> datetime:
 
 
 def slack_event(number: int, kind: str, group: str | None) -> str:
-    """One of the events that the rules insert, in an envelope."""
+    """Return one of the events that the rules insert, in an envelope."""
     inner = {
         "type": kind.removeprefix("slack."),
         "channel": group,
@@ -45,15 +45,15 @@ def slack_event(number: int, kind: str, group: str | None) -> str:
 
 
 def in_order(batch: list[tuple[int, str, str | None]]) -> Callable[[int], tuple[bool, str, int]]:
-    """The order in which the rows of a batch go in: by group and key, those without a group last."""
+    """Sort a batch as the queue inserts it: by group and key, events without a group last."""
     return lambda nth: (batch[nth][2] is None, batch[nth][2] or "", batch[nth][0])
 
 
 class Machine(RuleBasedStateMachine):
-    """Each rule does one thing to both, and compares what was answered; the invariant compares everything."""
+    """A state machine. Each rule does one step to both and compares the answers; the invariant compares all rows."""
 
     def __init__(self, queue: Connection, other: Connection, run: Callable[[Any], Any]) -> None:
-        """``other`` is a second connection to the same database."""
+        """Take two connections to the same database."""
         super().__init__()
         self.queue, self.other, self.run, self.model = queue, other, run, Model()
         self.claims: list[tuple[int, int]] = []
@@ -63,17 +63,17 @@ class Machine(RuleBasedStateMachine):
         return self.run(self.queue.fetchval(statement, *arguments))
 
     def standing(self) -> list[tuple[int, int]]:
-        """The claims that nothing has ended yet."""
+        """Return the claims that still stand."""
         return [item for item in self.claims if self.model.standing(*item)]
 
     def some(self, number: int) -> Event | None:
-        """One of the live events."""
+        """Choose one of the live events."""
         events = list(self.model.live.values())
         return events[number % len(events)] if events else None
 
     @rule(number=st.integers(0, 9), kind=kinds, group=groups)
     def insert_a_slack_event(self, number: int, kind: str, group: str | None) -> None:
-        """There are ten of them, so that most are duplicates sooner or later."""
+        """There are ten of them, so that most become duplicates."""
         key = f"Ev{number}"
         live = self.live_under(key)
         past = self.past_under(key)
@@ -89,7 +89,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(batch=st.lists(st.tuples(st.integers(0, 9), kinds, groups), min_size=1, max_size=6))
     def insert_a_batch_of_slack_events(self, batch: list[tuple[int, str, str | None]]) -> None:
-        """All new events go in at once; those that history knows go out again. Repetitions change nothing."""
+        """Insert all new events at once. Delete those that history has. Repetitions change nothing."""
         rows = self.run(
             self.queue.fetch(
                 "select * from agent.insert_events($1) order by ordinal",
@@ -110,7 +110,7 @@ class Machine(RuleBasedStateMachine):
     def add_of_batch(
         self, event: tuple[int, str, str | None], identity: int, duplicate: bool
     ) -> Event | None:
-        """Adds what is new, and compares what was answered; returns what history knows."""
+        """Add the new events and compare the answers. Return the events that history has."""
         number, kind, group = event
         live, past = self.live_under(f"Ev{number}"), self.past_under(f"Ev{number}")
         assert duplicate is bool(live or past)
@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
         pause=pauses,
     )
     def settle_a_claim(self, number: int, stands: bool, how: str, pause: int) -> None:
-        """One that stands, or any there ever was, so that many come too late."""
+        """Settle a claim that stands, or any earlier one, so that many settles come too late."""
         if not self.standing():
             self.claim_something("all")
         claims = self.standing() if stands else self.claims
@@ -257,11 +257,11 @@ class Machine(RuleBasedStateMachine):
         how=st.sampled_from(["claim", "single", "complete", "fail", "release", "snooze", "extend"]),
     )
     def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
-        """A transaction that has entered a group and stays open changes nothing until it commits."""
+        """Do a step beside an open transaction that has entered a group, which changes nothing before its commit."""
         if how not in ("claim", "single") and not self.standing():
             self.claim_something(
                 "all"
-            )  # now: it may enqueue, and would wait for a transaction that gives "g" its head
+            )  # choose now: the step may enqueue, and would wait for a transaction that gives "g" its head
         transaction = self.other.transaction()
         self.run(transaction.start())
         identity = self.run(self.other.fetchval("select agent.enqueue($1, _group_key => $2)", kind, group))
@@ -393,7 +393,7 @@ class Machine(RuleBasedStateMachine):
         assert all(event.attempts <= event.max_attempts for event in self.model.live.values())
 
     def adopt(self, identity: int) -> None:
-        """Where several would have done as the head of a group, takes the one that the database took."""
+        """Take the database's choice if several members could be the head of a group."""
         group = self.model.live[identity].group if identity in self.model.live else None
         if group is not None and identity in self.model.heads[group]:
             self.model.heads[group] = [identity]

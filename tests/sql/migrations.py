@@ -1,7 +1,6 @@
-"""What the migration tests share: small script directories, the command as a process, a database's state."""
+"""Provide small script directories, the command as a process, and a database's state to the migration tests."""
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,6 +17,7 @@ from surelane_migrations.runner import Migration
 from surelane_migrations.settings import LockSettings
 from surelane_migrations.verify import describe_schema
 from surelane_migrations.version import RELEASE, Version
+from tests import forked
 from tests.processes import clean_environment
 
 FIRST = RELEASE
@@ -40,7 +40,7 @@ def write_scripts(
     incremental: Mapping[str, str] | None = None,
     idempotent: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes scripts, file name to SQL, beside those that are there."""
+    """Write scripts, given as file name to SQL, beside the existing ones."""
     folders = {
         "incremental": incremental
         or {"000-note.sql": "create table agent.note (id int primary key, body text)"},
@@ -54,7 +54,7 @@ def write_scripts(
 
 
 def one_returns(value: int) -> str:
-    """A script that can run again and again."""
+    """Return a script that can run repeatedly."""
     return f"create or replace function agent.one() returns int language sql as 'select {value}'"
 
 
@@ -66,14 +66,14 @@ def migration(
     lines: list[str] | None = None,
     **locks: Any,
 ) -> Migration:
-    """The scripts of a directory as the release ``target``; progress goes to ``lines``."""
+    """Return the migration to release ``target`` with a directory's scripts. Progress goes to ``lines``."""
     settings = LockSettings(**{"attempts": 1, "timeout": "200ms", "delay": "20ms", **locks})
     report = (lines if lines is not None else []).append
     return Migration(discover(directory), target, FIRST, settings, again=again, report=report)
 
 
 async def state(dsn: str) -> tuple[tuple[str, ...], dict[str, list[tuple[Any, ...]]]]:
-    """Everything in schema agent: its objects and grants, and all rows. Empty without the schema."""
+    """Return all objects, grants and rows of schema agent; nothing without the schema."""
     connection = await asyncpg.connect(dsn)
     try:
         objects = await describe_schema(connection)
@@ -93,14 +93,14 @@ async def _has_schema(connection: Connection) -> bool:
 
 @contextmanager
 def server_directory() -> Iterator[Path]:
-    """A directory for a server of a test's own. Not pytest's, which each new run of pytest closes to other users."""
+    """Make a directory for a test's own server. Each new run of pytest closes pytest's own ones to other users."""
     with tempfile.TemporaryDirectory(prefix="surelane-tests-") as directory:
         yield Path(directory)
 
 
 @dataclass
 class Finished:
-    """How the command ended."""
+    """A finished command."""
 
     code: int
     output: str
@@ -108,17 +108,13 @@ class Finished:
 
 
 async def start(dsn: str, *arguments: str | Path, **settings: str) -> asyncio.subprocess.Process:
-    """Starts ``python -m surelane_migrations``."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "surelane_migrations", *arguments),
-        env={**clean_environment(), "DATABASE_URL": dsn, **QUICK, **settings},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    """Start ``python -m surelane_migrations``."""
+    env = {**clean_environment(), "DATABASE_URL": dsn, **QUICK, **settings}
+    return await forked.start("surelane_migrations", *map(str, arguments), env=env, stderr=True)
 
 
 async def finish(process: asyncio.subprocess.Process) -> Finished:
-    """Waits for it; two minutes, then it is killed."""
+    """Wait for its end. Kill it after two minutes."""
     try:
         async with asyncio.timeout(120):
             output, progress = await process.communicate()
@@ -130,13 +126,13 @@ async def finish(process: asyncio.subprocess.Process) -> Finished:
 
 
 async def command(dsn: str, *arguments: str | Path, **settings: str) -> Finished:
-    """Runs ``python -m surelane_migrations`` to its end."""
+    """Run ``python -m surelane_migrations`` to its end."""
     return await finish(await start(dsn, *arguments, **settings))
 
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
-    """A connection for the length of a block."""
+    """Connect for the length of a block."""
     connection = await asyncpg.connect(dsn)
     try:
         yield connection
@@ -146,7 +142,7 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def relay(port: int, dsn: str) -> AsyncIterator[None]:
-    """Listens on a port of 127.0.0.1 for the server of ``dsn``, which may have a Unix socket only."""
+    """Relay a port of 127.0.0.1 to the server of ``dsn``, which may have a Unix socket only."""
     where = urlsplit(dsn)
     sockets = parse_qs(where.query).get("host")
 
@@ -172,10 +168,10 @@ async def relay(port: int, dsn: str) -> AsyncIterator[None]:
 
 
 async def becomes(connection: Connection, condition: str, *arguments: object, within: float = 60) -> None:
-    """Polls a query until its one value is true.
+    """Poll a query until its one value is true.
 
     Raises:
-        AssertionError: it was not in time.
+        AssertionError: the time is up.
     """
     try:
         async with asyncio.timeout(within):

@@ -1,4 +1,4 @@
-"""The queue as plain Python: what its SQL must do, without locks, lanes or indexes. Times are seconds."""
+"""Model the queue's SQL in plain Python, without locks, lanes or indexes. Times are seconds."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class Event:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Where it stands among the events of its group."""
+        """Return its place in the order of its group."""
         return self.event_ts, self.id
 
     @property
     def spent(self) -> bool:
-        """Whether it gets no further attempt."""
+        """Return whether its attempts are exhausted."""
         return self.cancelled or self.attempts >= self.max_attempts
 
 
@@ -51,7 +51,7 @@ class Ended:
 
 @dataclass
 class Model:
-    """The whole queue. ``heads`` maps a group to its head, and to others that would do as well."""
+    """The whole queue. ``heads`` maps a group to its head, and to members that could be the head instead."""
 
     now: int = 0
     live: dict[int, Event] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Model:
         return event.group is None or self.heads[event.group][0] == event.id
 
     def elect(self, group: str | None) -> None:
-        """Gives a group its head anew."""
+        """Elect the head of a group anew."""
         if group is None:
             return
         members = self.members(group)
@@ -95,19 +95,19 @@ class Model:
         return not head.retrying and head.vt > newcomer.vt
 
     def fence(self, group: str | None) -> None:
-        """The held members of a lapsed group go back unspent."""
+        """Return the claimed members of a lapsed group to the queue, without counting the attempt."""
         for event in self.members(group) if group is not None else []:
             if event.held and not self.is_head(event):
                 event.held, event.heartbeat, event.vt = False, None, self.now
                 event.attempts -= 0 if event.cancelled else 1
 
     def fence_behind(self, event: Event) -> None:
-        """Where a head that lapsed leaves or moves."""
+        """Fence the members behind a lapsed head that leaves or moves."""
         if event.held and event.vt <= self.now and self.is_head(event):
             self.fence(event.group)
 
     def free_groups(self) -> None:
-        """Groups get another head that stand behind an idle one of a paused kind, or a later one than they need."""
+        """Elect another head in groups whose idle head is of a paused kind, or later than another member."""
         for group in list(self.heads):
             head = self.live[self.heads[group][0]]
             others = [
@@ -119,7 +119,7 @@ class Model:
             ):
                 self.elect(group)
 
-    # What events go through
+    # The steps of events
 
     def add(self, event: Event) -> None:
         self.live[event.id] = event
@@ -134,7 +134,7 @@ class Model:
             self.history[event.id] = Ended(event, outcome, reason)
 
     def remove(self, event: Event) -> None:
-        """Takes an event out of the queue; its group gets another head where it was that."""
+        """Remove an event from the queue. If it was a head, elect another."""
         was_head = self.is_head(event)
         del self.live[event.id]
         if was_head:
@@ -147,7 +147,7 @@ class Model:
         self.elect(event.group)
 
     def claimable(self) -> list[Event]:
-        """The heads that a claim may take."""
+        """Return the heads that a claim may take."""
         return [
             event
             for event in self.live.values()
@@ -158,7 +158,7 @@ class Model:
         ]
 
     def claim(self, head: Event, *, whole: bool, beats: bool) -> list[Event]:
-        """Claims a head, and with it the ``whole`` group where it did not lapse; returns what is handed over."""
+        """Claim a head, and with it the ``whole`` group unless its claim lapsed. Return the claimed events."""
         batch = [head]
         if head.held:
             self.fence(head.group)
@@ -177,12 +177,12 @@ class Model:
         return not event.held and event.vt <= self.now and not event.spent and event.kind not in self.paused
 
     def standing(self, identity: int, claim: int) -> Event | None:
-        """The event that a claim still holds."""
+        """Return the event of a claim that still stands."""
         event = self.live.get(identity)
         return event if event is not None and event.held and event.claims == claim else None
 
     def sweep(self) -> int:
-        """Expires what is exhausted or too old; returns how many."""
+        """Expire exhausted and old events; return their number."""
         before = len(self.live)
         swept = True
         while swept:

@@ -1,4 +1,4 @@
-"""The oldest supported PostgreSQL, 16, which the embedded package carries beside the current one."""
+"""Run PostgreSQL 16, the oldest supported version. The embedded package contains it beside the current one."""
 
 import asyncio
 import subprocess
@@ -15,10 +15,10 @@ OLDEST = 16
 
 @asynccontextmanager
 async def oldest_postgres(directory: Path) -> AsyncIterator[str]:
-    """Runs it in a new directory for the length of the block; yields its superuser's URI."""
+    """Run it in a new directory for the length of the block; yield its superuser's URI."""
     user = server_user(directory)
     programs = program("").parents[1] / "pginstall"
-    if user is not None:  # root's umask may have kept them from everybody else
+    if user is not None:  # root's umask may have made them unreadable to others
         subprocess.run(["chmod", "-R", "a+rX", programs], check=True)  # noqa: ASYNC221 - done in a moment
     data = directory / str(OLDEST)
     make_private(data, user)

@@ -1,7 +1,7 @@
-"""What services do with the queue, round after round, until standard input ends; a line of output a round.
+"""Use the queue as services do, in rounds with a line of output each, until standard input ends.
 
-A release's own copy, with that release's ``surelane``, is run against the schema of the next one:
-see ``test_migration_overlap.py``.
+``test_migration_overlap.py`` runs a release's own copy, with that release's ``surelane``, against the schema of the
+next release.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ KIND = "slack.app_mention"
 
 
 async def main() -> None:
-    """Runs rounds as the two services' roles, on pools whose connections outlive the migration."""
+    """Run rounds as the two services' roles, on pools whose connections outlive the migration."""
     ingest = await create_pool(os.environ["INGEST_URL"], service="overlap-ingest", max_size=2)
     worker = await create_pool(os.environ["WORKER_URL"], service="overlap-worker", max_size=2)
     stop = threading.Event()
-    # A daemon: an error must end the process although nobody has closed its input.
+    # A daemon thread, so that an error ends the process while its input is still open.
     threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     number = 0
     try:
@@ -48,7 +48,7 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
 
 
 async def round_of_work(intake_pool: Pool, worker_pool: Pool, number: int) -> None:
-    """One event completed, one failed, one released and deleted, one scheduled and cancelled."""
+    """Complete one event, fail one, release and delete one, schedule and cancel one."""
     intake, ingest = Intake(intake_pool), Queue(intake_pool)
     engine, worker = Engine(worker_pool), Queue(worker_pool)
     texts = [
@@ -77,7 +77,7 @@ async def round_of_work(intake_pool: Pool, worker_pool: Pool, number: int) -> No
 
 
 async def retried(call: Callable[[], Awaitable[Result]]) -> Result:
-    """Sends a statement again where the database asks for it, as the services do."""
+    """Send a statement again if the database asks for that, as the services do."""
     for _ in range(20):
         try:
             return await call()

@@ -1,4 +1,4 @@
-"""The steps that the queue's tests are written in: thin calls of its SQL functions, and looks at its tables."""
+"""Define the steps of the queue's tests: thin calls of its SQL functions, and reads of its tables."""
 
 import asyncio
 import json
@@ -13,26 +13,26 @@ from surelane.jobs import Continuation, Job, job_text, jobs_text
 
 Row = asyncpg.Record
 Pair = tuple[int, int]
-"""An event's id and the number of one of its claims: what a settle is fenced by."""
+"""The fence of a settle: an event's id and the number of one of its claims."""
 
 TEN_MINUTES = timedelta(minutes=10)
 
 
 def envelope(event_id: str, **inner: Any) -> str:
-    """Slack's envelope around an ``app_mention``, or around what ``inner`` makes of it."""
+    """Return Slack's envelope around an ``app_mention``, changed by ``inner``."""
     event = {"type": "app_mention", "user": "U1", "text": "hi", "event_ts": "1700000000.000100", **inner}
     event = {name: value for name, value in event.items() if value is not None}
     return json.dumps({"type": "event_callback", "team_id": "T1", "event_id": event_id, "event": event})
 
 
 async def insert(queue: Connection, event: str) -> int:
-    """Inserts an event; returns its id."""
+    """Insert an event; return its id."""
     identity: int = await queue.fetchval("select agent.insert_event($1)", event)
     return identity
 
 
 async def enqueue(queue: Connection, kind: str = "job", **named: Any) -> int:
-    """Enqueues a job; ``named`` are the SQL function's parameters without their underscore."""
+    """Enqueue a job. ``named`` are the SQL function's parameters without their underscore."""
     listed = "".join(f", _{name} => ${number}" for number, name in enumerate(named, start=2))
     identity: int = await queue.fetchval(f"select agent.enqueue($1{listed})", kind, *named.values())
     return identity
@@ -46,7 +46,7 @@ async def claim(
     lease: timedelta = TEN_MINUTES,
     worker: str = "w1",
 ) -> list[Row]:
-    """Claims a batch, as a worker does; rows in the order in which a worker handles them."""
+    """Claim a batch as a worker does. Return the rows in the order in which a worker handles them."""
     rows = await queue.fetch(
         "select * from agent.claim_events($1, $2, $3, $4, $5) order by group_key, event_ts, id",
         kinds or ("job",),
@@ -59,7 +59,7 @@ async def claim(
 
 
 async def claim_one(queue: Connection, *arguments: Any) -> Row | None:
-    """Calls ``agent.claim_event``."""
+    """Call ``agent.claim_event``."""
     listed = ", ".join(f"${number}" for number in range(1, len(arguments) + 1))
     rows = await queue.fetch(f"select * from agent.claim_event({listed})", *arguments)
     assert len(rows) <= 1
@@ -67,12 +67,12 @@ async def claim_one(queue: Connection, *arguments: Any) -> Row | None:
 
 
 def pair(row: Row) -> Pair:
-    """What fences the settling of a claimed row."""
+    """Return the fence of a claimed row."""
     return row["id"], row["claim"]
 
 
 async def complete(queue: Connection, *pairs: Pair, results: Sequence[str | None] | None = None) -> list[str]:
-    """Completes claims; returns the answers."""
+    """Complete claims; return the answers."""
     rows = await queue.fetch(
         "select answer from agent.complete_events($1, $2, $3) order by ordinal", *_columns(pairs), results
     )
@@ -88,7 +88,7 @@ async def fail(
     reason: str | None = None,
     max_attempts: int = 3,
 ) -> list[str]:
-    """Fails claims, each with an error; returns the answers."""
+    """Fail claims, each with an error; return the answers."""
     ids, claims = _columns(pairs)
     count = len(pairs)
     rows = await queue.fetch(
@@ -105,7 +105,7 @@ async def fail(
 
 
 async def release(queue: Connection, *pairs: Pair) -> list[str]:
-    """Gives claims back; returns the answers."""
+    """Release claims; return the answers."""
     rows = await queue.fetch(
         "select answer from agent.release_events($1, $2) order by ordinal", *_columns(pairs)
     )
@@ -113,7 +113,7 @@ async def release(queue: Connection, *pairs: Pair) -> list[str]:
 
 
 async def extend(queue: Connection, *pairs: Pair, lease: timedelta = TEN_MINUTES) -> list[str]:
-    """Renews leases; returns the answers."""
+    """Renew leases; return the answers."""
     rows = await queue.fetch(
         "select answer from agent.extend_leases($1, $2, $3) order by ordinal", *_columns(pairs), lease
     )
@@ -121,13 +121,13 @@ async def extend(queue: Connection, *pairs: Pair, lease: timedelta = TEN_MINUTES
 
 
 async def snooze(queue: Connection, item: Pair, pause: timedelta) -> str:
-    """Puts a claimed event off; returns the answer."""
+    """Snooze a claimed event; return the answer."""
     answer: str = await queue.fetchval("select agent.snooze_event($1, $2, $3)", *item, pause)
     return answer
 
 
 async def await_answer(queue: Connection, item: Pair, deadline: datetime) -> str:
-    """Parks a claimed event until its answer comes; returns the answer to that."""
+    """Let a claimed event await an answer; return the settle's answer."""
     answer: str = await queue.fetchval("select agent.await_event($1, $2, $3)", *item, deadline)
     return answer
 
@@ -135,7 +135,7 @@ async def await_answer(queue: Connection, item: Pair, deadline: datetime) -> str
 async def continue_with(
     queue: Connection, item: Pair, children: Sequence[Job], then: Continuation, result: str | None = None
 ) -> str:
-    """Completes a claimed event and starts its children and continuation; returns the answer."""
+    """Complete a claimed event and start its children and continuation; return the answer."""
     jobs = jobs_text(children), job_text(then)
     answer: str = await queue.fetchval(
         "select agent.continue_event($1, $2, $3, $4, $5)", *item, *jobs, result
@@ -144,32 +144,32 @@ async def continue_with(
 
 
 async def sweep(queue: Connection, max_attempts: int = 3, age: timedelta = timedelta(hours=1)) -> int:
-    """Calls ``agent.delete_expired_events``."""
+    """Call ``agent.delete_expired_events``."""
     swept: int = await queue.fetchval("select agent.delete_expired_events($1, $2)", max_attempts, age)
     return swept
 
 
 async def advance(queue: Connection, by: timedelta) -> None:
-    """Lets time pass by the queue's clock."""
+    """Advance the queue's clock."""
     await queue.execute("update agent.test_clock set shift = shift + $1", by)
 
 
 async def live(queue: Connection, identity: int) -> Row | None:
-    """An event's row in the queue."""
+    """Return an event's row in the queue."""
     return await queue.fetchrow(
         "select *, vt - agent.clock() as visible_in from agent.event where id = $1", identity
     )
 
 
 async def ended(queue: Connection, identity: int) -> Row | None:
-    """An event's row in history; there is never more than one."""
+    """Return an event's only row in history."""
     rows = await queue.fetch("select * from agent.event_hist where id = $1", identity)
     assert len(rows) <= 1
     return rows[0] if rows else None
 
 
 async def ending(queue: Connection, identity: int) -> tuple[str, str | None]:
-    """How an event ended: outcome and reason."""
+    """Return the outcome and the reason of an ended event."""
     assert await live(queue, identity) is None
     row = await ended(queue, identity)
     assert row is not None
@@ -177,13 +177,13 @@ async def ending(queue: Connection, identity: int) -> tuple[str, str | None]:
 
 
 async def heads(queue: Connection, group_key: str) -> list[int]:
-    """The ids of a group's heads; a sound group has one."""
+    """Return the ids of a group's heads. A sound group has one."""
     rows = await queue.fetch("select id from agent.event where group_key = $1 and head", group_key)
     return [row["id"] for row in rows]
 
 
 async def waits_for_lock(observer: Connection, waiting: Connection) -> None:
-    """Returns once ``waiting``, busy in another task, is blocked by a lock."""
+    """Wait until a lock blocks ``waiting``, a connection in use by another task."""
     pid = waiting.get_server_pid()
     async with asyncio.timeout(30):
         while not await observer.fetchval("select cardinality(pg_blocking_pids($1)) > 0", pid):  # noqa: ASYNC110 - nothing to listen to
@@ -191,7 +191,7 @@ async def waits_for_lock(observer: Connection, waiting: Connection) -> None:
 
 
 async def all_done(*awaitables: Awaitable[Any]) -> list[Any]:
-    """Awaits all within a deadline."""
+    """Await all within a deadline."""
     async with asyncio.timeout(90):
         return list(await asyncio.gather(*awaitables))
 

@@ -1,4 +1,4 @@
-"""Claiming: what is handed out, to whom, in which order, and what is not."""
+"""Claims take the right events, in order."""
 
 import asyncio
 from collections import Counter
@@ -33,14 +33,14 @@ LANES = 16
 
 
 async def lanes_of(queue: Connection, count: int) -> Counter[int]:
-    """Which lanes hold how many of ``count`` ungrouped events."""
+    """Return the number of events per lane, of ``count`` ungrouped ones."""
     await queue.execute("select agent.enqueue('job') from generate_series(1, $1::int)", count)
     rows = await queue.fetch("select lane, count(*) as events from agent.event group by lane")
     return Counter({row["lane"]: row["events"] for row in rows})
 
 
 def chi_square(counts: Counter[int], total: int) -> float:
-    """How far counts are from equal ones: with 15 degrees of freedom, below 50 in all but 1 of 85,000 fair trials."""
+    """Measure how unequal counts are. With 15 degrees of freedom, 1 of 85,000 fair trials exceeds 50."""
     expected = total / LANES
     return sum((counts[lane] - expected) ** 2 / expected for lane in range(LANES))
 
@@ -51,7 +51,7 @@ async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
 
 
 def event_of(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
-    """A claimed row as an event, each field by its name."""
+    """Convert a claimed row to an event, each field by its name."""
     named = {**row, "body": row["event"], "claim": len(row["claimed"]), "prior_vt": prior_vt}
     return Event(**{field.name: named[field.name] for field in fields(Event)})
 
@@ -185,7 +185,7 @@ async def test_a_batch_is_no_larger_than_asked_for(queue: Connection) -> None:
 
 
 async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Connection) -> None:
-    """Even more of them than one claim steps over: it has them swept."""
+    """This holds for more of them than one claim passes over: it has them swept."""
     await queue.execute("select agent.enqueue('job') from generate_series(1, 250)")
     assert len(await claim(queue, limit=250, max_attempts=1)) == 250
     await advance(queue, TEN_MINUTES + timedelta(seconds=1))
@@ -239,7 +239,7 @@ async def test_a_cursor_starts_the_scan_of_its_lane_and_kind(queue: Connection) 
 
 
 async def test_whatever_becomes_visible_is_not_behind_a_cursor(queue: Connection) -> None:
-    """Released, failed, requeued and promoted events are visible from now on, not since they once were."""
+    """Released, failed, requeued and promoted events are visible from now, not from an earlier time."""
     await enqueue(queue, "released")
     await enqueue(queue, "failed")
     await enqueue(queue, "requeued")

@@ -1,4 +1,4 @@
-"""Peeks: what a worker waits for, without claiming it."""
+"""Peeks find the events that a worker waits for, and claim nothing."""
 
 from datetime import datetime, timedelta
 
@@ -13,7 +13,7 @@ HOUR = timedelta(hours=1)
 
 
 async def enqueue_in(queue: Connection, lane: int, kind: str = "job", at: datetime | None = None) -> datetime:
-    """Enqueues a job in a lane; returns from when on it is visible."""
+    """Enqueue a job in a lane; return the time when it becomes visible."""
     identity = await enqueue(queue, kind, run_at=at)
     vt: datetime = await queue.fetchval(
         "update agent.event set lane = $2 where id = $1 returning vt", identity, lane

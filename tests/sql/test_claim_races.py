@@ -1,4 +1,4 @@
-"""Twenty connections and thousands of events at once: none lost, none handed to two at a time, nobody deadlocks."""
+"""Twenty connections share thousands of events: none is lost or has two claims, and no claim deadlocks."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -32,7 +32,7 @@ KIND = "slack.app_mention"
 
 
 class Floor:
-    """What is in whose hands at this moment, and what was settled."""
+    """The claims that stand at this moment, and the settled events."""
 
     def __init__(self) -> None:
         self.inserted: set[int] = set()
@@ -45,19 +45,19 @@ class Floor:
         self.claims: Counter[Pair] = Counter()
 
     def take(self, worker: int, rows: Iterable[Row]) -> None:
-        """Notes a claim; nobody else may hold any of it, nor another event of its groups."""
+        """Record a claim. No other claim may have one of its events, or an event of its groups."""
         for row in rows:
             self.handed[row["group_key"]].append(row["id"])
             self.claims[row["id"], row["claim"]] += 1
             self.in_hand[worker, row["group_key"]] += 1
-            assert self.holder.setdefault(row["id"], worker) == worker, "an event in two hands"
+            assert self.holder.setdefault(row["id"], worker) == worker, "an event has two claims"
             if row["group_key"] is not None:
                 assert self.group_holder.setdefault(row["group_key"], worker) == worker, (
                     "a group in two hands"
                 )
 
     def give(self, worker: int, rows: Iterable[Row]) -> None:
-        """Notes that a settle is about to be sent, before anybody else can know of it."""
+        """Record a settle before it is sent, so that no other task can see it earlier."""
         for row in rows:
             del self.holder[row["id"]]
             self.in_hand[worker, row["group_key"]] -= 1
@@ -72,7 +72,7 @@ class Floor:
 async def insert_all(
     queue: Connection, floor: Floor, inserter: int, chance: Random, *, grouped: bool
 ) -> None:
-    """Inserts this inserter's share, each group's events in order, in batches, one in ten of them sent twice."""
+    """Insert this inserter's share in batches, each group's events in order, and one batch in ten twice."""
     numbers = range(inserter, EVENTS, INSERTERS)
     for start in range(0, len(numbers), 20):
         batch = []
@@ -87,7 +87,7 @@ async def insert_all(
 
 
 async def insert_batch(queue: Connection, batch: list[str]) -> list[Row]:
-    """Inserts a batch, again where a lock delays it for longer than it waits; a deadlock is an error."""
+    """Insert a batch. Try again after a lock timeout; a deadlock is an error."""
     while True:
         try:
             return list(
@@ -98,7 +98,7 @@ async def insert_batch(queue: Connection, batch: list[str]) -> list[Row]:
 
 
 async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, failing: bool) -> None:
-    """Claims batches of any size and settles them in pieces, some by a failure or a release, until all is done."""
+    """Claim batches of any size and settle them in parts, some by a failure or a release, until all events ended."""
     while not floor.all_done:
         rows = await claim_batch(queue, chance.choice([1, 5, 30]))
         floor.take(worker, rows)
@@ -112,8 +112,10 @@ async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, 
 
 
 async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[Row]:
-    """Claims as workers do: again after a deadlock, which no order of ours can exclude. Where a row is updated by a
-    transaction that ends just then, PostgreSQL waits for the updated row, ``skip locked`` or not.
+    """Claim as workers do: claim again after a deadlock, which no order of ours can exclude.
+
+    If the transaction that updates a row ends at that moment, PostgreSQL waits for the updated row in spite of
+    ``skip locked``.
     """
     while True:
         try:
@@ -123,7 +125,7 @@ async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[R
 
 
 async def settle(queue: Connection, floor: Floor, rows: list[Row], how: str) -> None:
-    """Settles until no answer is busy; none may be stale."""
+    """Settle until no answer is busy. None may be stale."""
     items = [pair(row) for row in rows]
     while items:
         match how:
@@ -139,7 +141,7 @@ async def settle(queue: Connection, floor: Floor, rows: list[Row], how: str) -> 
 
 
 async def headless(queue: Connection) -> set[str]:
-    """The groups that have members and no head."""
+    """Return the groups that have members and no head."""
     rows = await queue.fetch(
         "select group_key from agent.event where group_key is not null group by group_key having not bool_or(head)"
     )
@@ -147,7 +149,7 @@ async def headless(queue: Connection) -> set[str]:
 
 
 async def maintain(queue: Connection, floor: Floor) -> None:
-    """What workers do besides: sweeps, rescues, and cancelling something that is not there."""
+    """Do a worker's other duties: sweep, rescue, and cancel an unknown event."""
     while not floor.all_done:
         assert not await headless(queue), "a group without a head"
         await queue.fetchval("select agent.sweep_events($1) + agent.rescue_events()", ATTEMPTS)
@@ -156,7 +158,7 @@ async def maintain(queue: Connection, floor: Floor) -> None:
 
 
 async def trespass(queue: Connection, floor: Floor, chance: Random, *, locking: bool) -> None:
-    """Transactions of others that stay open for a while, having entered a group or ``locking`` rows; all are undone."""
+    """Keep foreign transactions open for a while, which enter a group or lock rows (``locking``). Roll them back."""
     while not floor.all_done:
         transaction = queue.transaction()
         await transaction.start()
@@ -176,7 +178,7 @@ async def trespass(queue: Connection, floor: Floor, chance: Random, *, locking: 
 
 
 async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing: bool) -> Floor:
-    """Everybody at once; any deadlock, or a wrong answer, ends it."""
+    """Run all tasks at once. A deadlock or a wrong answer ends them."""
     floor, chance = Floor(), Random(7)
     connections = [await connect() for _ in range(WORKERS + INSERTERS)]
     async with asyncio.timeout(200), asyncio.TaskGroup() as tasks:
@@ -188,14 +190,14 @@ async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing
             else:
                 tasks.create_task(work(connection, floor, number, Random(chance.random()), failing=failing))
         if grouped:
-            # A locked member is stepped over, which changes the order.
+            # Claims pass over a locked member, which changes the order.
             tasks.create_task(trespass(await connect(), floor, Random(chance.random()), locking=failing))
         tasks.create_task(maintain(queue, floor))
     return floor
 
 
 async def assert_all_ended_once(queue: Connection, floor: Floor) -> None:
-    """Every event is in history exactly once, as completed, and no claim was handed out twice."""
+    """Check that every event is in history exactly once, as completed, and that no claim was given twice."""
     rows = await queue.fetch("select id, outcome, cardinality(claimed) as claims from agent.event_hist")
     assert len(rows) == EVENTS
     assert {row["id"] for row in rows} == floor.inserted
@@ -211,7 +213,7 @@ async def test_a_crowd_loses_nothing_and_shares_nothing(queue: Connection, conne
 
 
 async def test_a_crowd_keeps_the_rules_of_groups(queue: Connection, connect: Connect) -> None:
-    """Each group in one worker's hands at a time, and its events handed over in the order in which they happened."""
+    """One worker at a time has each group, and gets its events in the order in which they happened."""
     floor = await run_all(queue, connect, grouped=True, failing=False)
     await assert_all_ended_once(queue, floor)
     happened = {
@@ -230,14 +232,14 @@ async def test_a_crowd_that_fails_and_gives_back_keeps_groups_in_one_hand(
 
 
 class Mixed:
-    """Who holds which group, where some claim single events and others batches."""
+    """The groups in use, while some workers claim single events and others batches."""
 
     def __init__(self) -> None:
         self.holders: dict[str, int] = {}
         self.handed: Counter[int] = Counter()
 
     def pass_through(self, me: int, rows: list[Row]) -> None:
-        """Takes what was claimed, alone, and lets go of it before it is settled."""
+        """Take the claimed groups, which no other task may have, and release them before the settle."""
         for row in rows:
             assert self.holders.setdefault(row["group_key"], me) == me, "a group in two hands"
             self.handed[row["id"]] += 1
@@ -262,7 +264,7 @@ class Mixed:
 
 
 async def test_single_claims_and_batches_get_along(queue: Connection, connect: Connect) -> None:
-    """The documented single claim beside batch claims, on the same groups, with the same guarantee."""
+    """The documented single claim works beside batch claims, on the same groups, with the same guarantee."""
     for number in range(240):
         await enqueue(queue, group_key=f"g{number % 12}")
     mixed = Mixed()

@@ -1,4 +1,4 @@
-"""The documented names, parameters, defaults and columns; the conversions of time, exact to the microsecond."""
+"""The schema has the documented names, parameters, defaults and columns; times are exact to the microsecond."""
 
 import re
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ async def test_documented_functions_take_what_is_documented(queue: Connection, n
 
 
 async def test_few_functions_have_a_second_form(queue: Connection) -> None:
-    """The conversion, the claim's short form, and the forms that the previous release calls."""
+    """They are the conversion, the claim's short form, and the forms that the previous release calls."""
     (script,) = (
         script for script in discover().idempotent if script.file_name.endswith("previous-release.sql")
     )
@@ -76,7 +76,7 @@ async def test_history_has_every_column_of_the_queue_with_its_type(queue: Connec
 
 
 async def test_every_function_is_safe_to_call_with_rights_of_its_owner(queue: Connection) -> None:
-    """Those that run as their owner pin the search path, and nobody may call any by default."""
+    """Functions that run as their owner pin the search path. By default no role may call any function."""
     unpinned = await queue.fetch(
         "select proname from pg_proc where pronamespace = 'agent'::regnamespace and prosecdef"
         " and not coalesce(array_to_string(proconfig, ',') like '%search_path=pg_catalog, pg_temp%', false)"
@@ -89,7 +89,7 @@ async def test_every_function_is_safe_to_call_with_rights_of_its_owner(queue: Co
 
 
 async def test_no_plan_that_is_pinned_to_indexes_is_compiled(queue: Connection) -> None:
-    """With sequential scans off, one that is unavoidable looks so dear that it would be compiled, for 100 ms a call."""
+    """With sequential scans off, an unavoidable one has a huge estimated cost, and JIT would take 100 ms per call."""
     compiled = await queue.fetch(
         "select proname from pg_proc where pronamespace = 'agent'::regnamespace"
         " and 'enable_seqscan=off' = any(proconfig) and 'jit=off' <> all(proconfig)"
@@ -161,7 +161,7 @@ async def test_nothing_converts_to_nothing(queue: Connection) -> None:
 
 
 async def test_the_conversion_does_not_depend_on_the_session(queue: Connection) -> None:
-    """Neither the time zone nor the way intervals are written changes the moment."""
+    """Neither the time zone nor the format of intervals changes the result."""
     expected = datetime(2016, 7, 25, 18, 16, 31, 759709, tzinfo=UTC)
     async with queue.transaction():
         await queue.execute("set local timezone = 'America/New_York'; set local intervalstyle = sql_standard")

@@ -1,4 +1,4 @@
-"""Named schedules and webhooks: fired once, whoever tries; and workers, as the queue knows them."""
+"""Named schedules and webhooks fire once, for any number of workers, and the queue knows its workers."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ async def now(queue: Connection) -> datetime:
 
 
 async def set_due(queue: Connection, name: str, **fields: Any) -> datetime:
-    """A schedule that is due; returns since when."""
+    """Make a schedule that is due; return the time."""
     due = (await now(queue)).replace(microsecond=0) - timedelta(seconds=2)
     chosen = {"kind": "tick", "schedule": "* * * * *", **fields}
     await Engine(queue).set_cron(name, next_at=due, **chosen)

@@ -1,4 +1,4 @@
-"""Jobs and schedules: enqueueing, dedupe and item keys, rescheduling, requeueing, what operators see."""
+"""Jobs are enqueued, deduplicated, rescheduled, requeued and listed as documented."""
 
 import asyncio
 import hashlib
@@ -144,7 +144,7 @@ async def test_jobs_that_race_with_one_dedupe_key_are_one(queue: Connection, con
 async def enqueue_jobs(
     queue: Connection, jobs: list[dict[str, Any]], on_duplicate: str = "skip"
 ) -> list[Row]:
-    """Enqueues a batch; answers in the order given."""
+    """Enqueue a batch; return the answers in the given order."""
     rows = await queue.fetch(
         "select id, duplicate from agent.enqueue_jobs($1, $2) order by ordinal",
         json.dumps(jobs),
@@ -195,7 +195,7 @@ HASHED = "sha256:" + hashlib.sha256(LONG.encode()).hexdigest()
 async def test_batches_that_overlap_wait_and_do_not_deadlock(
     queue: Connection, connect: Connect, first: list[tuple[str, str]], second: list[tuple[str, str]]
 ) -> None:
-    """Another transaction stops both in the middle, where each once held what the other needed next."""
+    """Another transaction stops both in the middle, where each used to have the lock that the other needed next."""
     holder, one, other = await connect(), await connect(), await connect()
     await enqueue(queue, "job")
     held = holder.transaction()
@@ -263,7 +263,7 @@ async def test_the_changes_of_an_event_are_bounded(queue: Connection) -> None:
 
 
 async def test_a_dedupe_key_waits_for_a_claim_under_way(queue: Connection, connect: Connect) -> None:
-    """Rolled back, the twin is pending again; committed, the new job stands beside it."""
+    """After a rollback the first job is pending again. After a commit the new job is stored beside it."""
     other = await connect()
     first = await enqueue(other, dedupe_key="k")
     transaction = other.transaction()
@@ -289,7 +289,7 @@ async def test_a_schedule_is_found_by_its_key_and_moved(queue: Connection) -> No
 
 
 async def test_what_lapsed_can_be_rescheduled(queue: Connection) -> None:
-    """A lease that ran out makes an event pending; its old claim ends with the new time."""
+    """An event whose lease ran out is pending. Its old claim ends when it is rescheduled."""
     await enqueue(queue, item_key="welcome:1")
     (row,) = await claim(queue)
     await advance(queue, TEN_MINUTES)
@@ -405,12 +405,12 @@ async def test_the_schedule_has_the_columns_of_a_schedule_queue(queue: Connectio
 
 
 async def test_a_page_costs_the_same_however_long_history_is(queue: Connection) -> None:
-    """By every filter; and the pages together are what the filter wants."""
+    """This holds for every filter, and all pages together have exactly the matching events."""
     await queue.execute(HISTORY)
     transaction = queue.transaction()
     await transaction.start()
     for filters, wanted in FILTERS.items():
-        # The first call passes over the dead rows of earlier tests, and marks them in the index.
+        # The first call walks over the dead rows of earlier tests, and marks them in the index.
         await queue.fetch(f"select * from agent.list_jobs({filters})")
         plan = await queue.fetchval(
             f"explain (analyze, buffers, format json) select * from agent.list_jobs({filters})"

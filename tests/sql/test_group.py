@@ -1,4 +1,4 @@
-"""Groups: the events of one group go to one worker at a time, together and in order, and one never orphans another."""
+"""The events of a group go to one worker at a time, together and in order, and always have a head."""
 
 from datetime import timedelta
 from typing import Any
@@ -29,12 +29,12 @@ MINUTE = timedelta(minutes=1)
 
 
 async def three(queue: Connection, **named: Any) -> list[int]:
-    """A group g of three jobs, in order."""
+    """Enqueue a group g of three jobs, in order."""
     return [await enqueue(queue, group_key="g", **named) for _ in range(3)]
 
 
 async def ids(queue: Connection, *kinds: str) -> list[int]:
-    """What a claim hands over, in order."""
+    """Claim, and return the ids in order."""
     return [row["id"] for row in await claim(queue, *kinds)]
 
 
@@ -54,7 +54,7 @@ async def test_a_claim_takes_the_group_whole_and_in_order(queue: Connection) -> 
     group = await three(queue)
     assert await ids(queue) == group
     late = await enqueue(queue, group_key="g")
-    assert await ids(queue) == [], "while the group runs, nobody else gets one"
+    assert await ids(queue) == [], "while the group runs, no other claim gets one of its events"
     assert await claim_one(queue) is None
     await complete(queue, *((identity, 1) for identity in group))
     assert await ids(queue) == [late]
@@ -176,7 +176,7 @@ async def test_a_future_head_yields_to_an_earlier_arrival_and_comes_back(queue: 
 
 
 async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
-    """An event that kills its worker exhausts alone: the others come back with the attempt unspent."""
+    """Only the event that kills its worker exhausts its attempts. The attempt of the others does not count."""
     poison, *others = await three(queue)
     first = await claim(queue)
     assert len(first) == 3
@@ -194,7 +194,7 @@ async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
 
 
 async def test_a_lapsed_batch_does_not_exhaust_whom_it_held(queue: Connection) -> None:
-    """Members on their last attempt are given it back when the batch lapses, before any sweep can judge them."""
+    """When a batch lapses, members at their last attempt may run again, before a sweep can expire them."""
     poison, *others = await three(queue, max_attempts=1)
     assert len(await claim(queue)) == 3
     await advance(queue, TEN_MINUTES)
@@ -289,7 +289,7 @@ async def test_a_group_that_lost_its_head_is_healed_by_the_sweep(queue: Connecti
 
 
 async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, connect: Connect) -> None:
-    """While an insert into a group commits, its settles answer busy; they keep their claims and are repeated."""
+    """While an insert into a group commits, the group's settles answer busy, keep their claims and are sent again."""
     await three(queue)
     rows = [pair(row) for row in await claim(queue)]
     other = await connect()

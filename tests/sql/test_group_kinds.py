@@ -1,4 +1,4 @@
-"""A group's events may be of several kinds; one that nobody claims must not hold up the others."""
+"""In a group of several kinds, an event that no worker claims does not delay the others."""
 
 import asyncio
 from datetime import timedelta
@@ -27,7 +27,7 @@ MINUTE = timedelta(minutes=1)
 
 
 async def announce(queue: Connection, *kinds: str, name: str = "w1") -> None:
-    """A worker says what it handles."""
+    """Announce a worker with its kinds."""
     await queue.execute("select agent.announce_worker($1, $2, '0.1.0')", name, kinds)
 
 
@@ -40,7 +40,7 @@ async def add(queue: Connection, kind: str) -> int:
 
 
 async def test_a_mention_is_claimed_though_its_channel_message_came_first(queue: Connection) -> None:
-    """Slack sends both for one message, and many a bot handles the mention alone."""
+    """Slack sends both for one message, and many bots handle the mention alone."""
     await announce(queue, HANDLED)
     thread = {"channel": "C1", "ts": "1.1"}
     await insert(queue, envelope("Ev1", type="message", channel_type="channel", **thread))
@@ -79,7 +79,7 @@ async def test_a_worker_that_announces_itself_frees_what_waited_behind_unhandled
 ) -> None:
     await add(queue, UNHANDLED)
     mention = await add(queue, HANDLED)
-    assert await handled(queue) == [], "nobody has said yet who handles what"
+    assert await handled(queue) == [], "no worker has announced its kinds yet"
     await announce(queue, HANDLED)
     assert await handled(queue) == [mention]
 
@@ -180,7 +180,7 @@ async def test_after_pause_and_resume_nothing_visible_waits_behind_a_later_head(
 
 
 async def test_after_a_worker_came_back_nothing_visible_waits_behind_a_parked_head(queue: Connection) -> None:
-    """While nobody handled its kind, the event that awaits an answer stood as the head."""
+    """While no worker handled its kind, the event that awaits an answer was the head."""
     await announce(queue, "asks")
     asking = await add(queue, "asks")
     await claim(queue, "asks")
@@ -193,7 +193,7 @@ async def test_after_a_worker_came_back_nothing_visible_waits_behind_a_parked_he
 
 
 async def test_a_retry_keeps_its_group_waiting_through_sweeps(queue: Connection) -> None:
-    """A failed event is tried again before those that came after it, though they are visible."""
+    """A failed event is tried again before later events, although those are visible."""
     first = await add(queue, HANDLED)
     (row,) = await claim(queue, HANDLED)
     await add(queue, HANDLED)
@@ -203,7 +203,7 @@ async def test_a_retry_keeps_its_group_waiting_through_sweeps(queue: Connection)
 
 
 async def test_while_workers_are_replaced_groups_keep_their_order(queue: Connection) -> None:
-    """The old worker retires seconds before the new one comes: nothing may overtake meanwhile."""
+    """The old worker retires seconds before the new one announces itself. No event may overtake meanwhile."""
     await announce(queue, HANDLED, UNHANDLED)
     first = await add(queue, UNHANDLED)
     await announce(queue, HANDLED, name="w2")
@@ -240,7 +240,7 @@ async def test_a_retiring_worker_does_not_wait_for_a_pause_under_way(
 
 
 async def test_a_pause_frees_all_groups_in_bounded_steps(queue: Connection) -> None:
-    """The first 1,000 in its own transaction, the others by the operator's client, 1,000 a transaction."""
+    """The first 1,000 in its own transaction, the others by the operator's client, 1,000 per transaction."""
     await queue.execute(
         "select agent.enqueue(kind, _group_key => 'g' || g)"
         " from generate_series(1, 2500) as g cross join (values ('parked'), ('job')) as k (kind) order by kind desc"

@@ -1,4 +1,4 @@
-"""Groups under races: a step of one transaction beside a step of another, held still where it matters."""
+"""Groups stay sound if two transactions change them at once, each stopped at the critical step."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -51,7 +51,7 @@ Remove = Callable[[Connection, int], Coroutine[Any, Any, None]]
 
 @asynccontextmanager
 async def under_way(queue: Connection) -> AsyncIterator[Connection]:
-    """A transaction that stays open for the length of the block, with the locks that it would take as it commits."""
+    """Keep a transaction open for the length of the block, with the locks that it takes at its commit."""
     async with queue.transaction():
         await queue.execute("set constraints agent.member_joins immediate")
         yield queue
@@ -128,7 +128,7 @@ async def test_a_first_event_that_is_rolled_back_leaves_the_head_to_the_next(
 async def test_a_claim_leaves_a_group_alone_while_an_event_enters_it(
     queue: Connection, connect: Connect
 ) -> None:
-    """Its update of the head could forget the lock by which the newcomer keeps the head in place."""
+    """Its update of the head could lose the lock with which the newcomer keeps the head in place."""
     head = await member(queue)
     other = await connect()
     async with under_way(other):
@@ -141,7 +141,7 @@ async def test_a_claim_leaves_a_group_alone_while_an_event_enters_it(
 async def test_two_inserts_before_a_future_head_and_its_removal_do_not_deadlock(
     queue: Connection, connect: Connect, remove: Remove
 ) -> None:
-    """Both newcomers would take over: each locks the head for that from the start."""
+    """Both newcomers would take over, so each locks the head for update from the start."""
     future = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await enqueue(queue, group_key="g", run_at=future)
     early, late = await connect(), await connect()
@@ -177,7 +177,7 @@ async def test_a_newcomer_takes_over_from_one_that_has_just_taken_over(
 async def test_a_removal_that_waited_for_a_head_that_stepped_down_locks_the_new_one(
     queue: Connection, connect: Connect
 ) -> None:
-    """A group changes in one transaction at a time, also where its head has changed while that one waited."""
+    """A group changes in one transaction at a time, even if its head changed while the other one waited."""
     future = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await enqueue(queue, group_key="g", run_at=future)
     other = await connect()
@@ -196,7 +196,7 @@ async def test_a_removal_that_waited_for_a_head_that_stepped_down_locks_the_new_
 async def test_a_removal_steps_over_a_member_that_is_being_deleted_by_hand(
     queue: Connection, connect: Connect
 ) -> None:
-    """It waits only where there is no other to make the head."""
+    """It waits only if no other member can become the head."""
     first, second, third = [await member(queue) for _ in range(3)]
     other = await connect()
     async with under_way(other):
@@ -254,7 +254,7 @@ async def test_a_late_settle_and_the_claim_that_follows_do_not_both_win(
 async def test_jobs_enqueued_in_one_transaction_enter_their_groups_together(
     queue: Connection, connect: Connect
 ) -> None:
-    """A transaction that enters groups in an order of its own may deadlock with another; one of the two is told."""
+    """Two transactions that enter groups in different orders may deadlock. PostgreSQL then fails one of them."""
     for name in "ab":
         await enqueue(
             queue, group_key=name, run_at=await queue.fetchval("select agent.clock() + interval '1 day'")

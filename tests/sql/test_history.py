@@ -1,4 +1,4 @@
-"""History: a hypertable where TimescaleDB is, else a plain table; what it keeps, and how it is let go."""
+"""History is a hypertable with TimescaleDB, else a plain table, and can be dropped by age."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, i
 
 
 async def timescale(connection: Connection) -> bool:
-    """Whether the database has the extension."""
+    """Return whether the database has the extension."""
     has: bool = await connection.fetchval(
         "select exists (select from pg_extension where extname = 'timescaledb')"
     )
@@ -18,7 +18,7 @@ async def timescale(connection: Connection) -> bool:
 
 
 async def finish(queue: Connection, event_id: str, days_ago: int) -> int:
-    """An event that happened days ago and has been completed."""
+    """Complete an event that happened days ago."""
     event_ts = await queue.fetchval(
         "select agent.from_timestamptz(agent.clock() - make_interval(days => $1))::text", days_ago
     )
@@ -76,7 +76,7 @@ async def test_what_is_live_is_not_dropped_however_long_ago_it_happened(queue: C
 
 
 async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
-    """By its item key and its exact time: the cost does not grow with history."""
+    """The lookup uses the item key and the exact time, so its cost does not grow with history."""
     if not await timescale(queue):
         pytest.skip("a plain table has no chunks")
     for month in range(6):

@@ -1,4 +1,4 @@
-"""Inserting: envelopes and bare events, what they are called, when they happened, and who they belong with."""
+"""Inserts derive the kind, key, time and group of envelopes and bare events."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""A batch is stored by one statement, and keeps every promise that single inserts keep."""
+"""One statement stores a batch, and keeps every promise of single inserts."""
 
 import asyncio
 import json
@@ -29,12 +29,12 @@ KIND = "slack.app_mention"
 
 
 def in_thread(event_id: str, thread: str, **inner: Any) -> str:
-    """An event whose group is ``T1:`` and the thread."""
+    """Return an event whose group is ``T1:`` and the thread."""
     return envelope(event_id, channel=thread, channel_type="im", **inner)
 
 
 async def insert_batch(queue: Connection, *events: str) -> list[tuple[int, bool]]:
-    """Inserts a batch; returns the id of each, and whether it is a duplicate."""
+    """Insert a batch; return the id of each event, and whether it is a duplicate."""
     rows = await queue.fetch(
         "select id, duplicate from agent.insert_events($1) order by ordinal", list(events)
     )
@@ -42,7 +42,7 @@ async def insert_batch(queue: Connection, *events: str) -> list[tuple[int, bool]
 
 
 async def store_at_once(queue: Connection, *events: str) -> list[int]:
-    """What of a batch one statement stores: places in the batch, from 1."""
+    """Return the places, from 1, of a batch's events that one statement stores."""
     stored = await queue.fetchval(
         "select agent.store_new_events($1, $2, null, null)", range(1, len(events) + 1), list(events)
     )
@@ -50,7 +50,7 @@ async def store_at_once(queue: Connection, *events: str) -> list[int]:
 
 
 async def finished(queue: Connection, event: str) -> int:
-    """Inserts an event that is then claimed and completed."""
+    """Insert an event, claim it and complete it."""
     identity = await insert(queue, event)
     (row,) = await claim(queue, KIND)
     assert await complete(queue, pair(row)) == ["done"]
@@ -58,7 +58,7 @@ async def finished(queue: Connection, event: str) -> int:
 
 
 async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
-    """All rows, less what differs between any two inserts; an ``event_ts`` that was replaced is one of those."""
+    """Return all rows, without values that differ per insert, such as a replaced ``event_ts``."""
     rows = await queue.fetch("select * from agent.event order by item_key")
     moments = ("id", "lane", "vt", "enqueued_at", "event_ts")
     started = await queue.fetchval("select agent.clock() - interval '1 hour'")
@@ -71,7 +71,7 @@ async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
 
 @pytest.fixture
 async def patient(queue: Connection) -> AsyncIterator[None]:
-    """Batches that wait for locks as long as a test may need on a busy machine."""
+    """Let batches wait for locks as long as a test may need on a busy machine."""
     change = "alter function agent.insert_events(jsonb[], text[], text[]) set lock_timeout = '{}'"
     await queue.execute(change.format("60s"))
     yield
@@ -96,7 +96,7 @@ async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Con
 
 
 async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
-    """Members of new groups and of standing ones too; twins alone are left to the general way."""
+    """Members of new and of existing groups are included. Only duplicates take the general way."""
     await insert(queue, in_thread("Ev1", "D1"))
     batch = [
         envelope("Ev9"),
@@ -253,7 +253,7 @@ async def test_a_head_cannot_vanish_under_a_batch(queue: Connection, connect: Co
 async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
     queue: Connection, connect: Connect, scheduled: bool
 ) -> None:
-    """Else whoever holds that one and wants a later one would be in a deadlock with it."""
+    """Otherwise it would deadlock with a transaction that has locked this group and waits for a later one."""
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
     other = await connect()

@@ -1,4 +1,4 @@
-"""One event, however often it is sent: while it waits, runs, or is in history, or on its way there or back."""
+"""An event sent repeatedly is stored once: while it waits, runs, is in history, or moves there or back."""
 
 import asyncio
 from datetime import timedelta
@@ -30,7 +30,7 @@ BY_HAND = (
 
 
 async def finished(queue: Connection, event: str) -> int:
-    """Inserts an event that is then claimed and completed."""
+    """Insert an event, claim it and complete it."""
     identity = await insert(queue, event)
     claimed = await claim_one(queue)
     assert claimed is not None
@@ -143,7 +143,7 @@ async def test_a_batch_gives_up_soon_on_a_blocked_event_and_stores_nothing(
 
 
 async def insert_batch(queue: Connection, events: list[str]) -> list[int]:
-    """Inserts a batch again and again until no lock delays it, as long as it is not a deadlock that does."""
+    """Insert a batch. Try again after each lock timeout; a deadlock is an error."""
     while True:
         try:
             rows = await queue.fetch("select id from agent.insert_events($1) order by ordinal", events)
@@ -153,7 +153,7 @@ async def insert_batch(queue: Connection, events: list[str]) -> list[int]:
 
 
 async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: Connect) -> None:
-    """Neither over their events, nor over their groups, nor over kinds never seen before."""
+    """They may share events, groups and new kinds."""
     assert await queue.fetchval("select count(*) from agent.kind") == 0
     events = [
         envelope(f"Ev{number}", type=f"kind{number}", channel=f"C{number % 7}", ts="1.1")
@@ -191,7 +191,7 @@ async def test_an_event_copied_back_by_hand_leaves_history_and_can_end_again(que
 
 
 async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue: Connection) -> None:
-    """An id that is somehow in the queue and in history stays as it is, and requeueing it returns."""
+    """An id that is both in the queue and in history does not change, and requeueing it returns."""
     identity = await finished(queue, envelope("Ev1"))
     await queue.execute(BY_HAND, identity)
     await queue.execute(

@@ -1,4 +1,4 @@
-"""The figures that operators watch: what they count, that they are measured once for all, and what measuring costs."""
+"""The queue's figures are right, measured once for all replicas, and cheap to measure."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ async def pass_time(queue: Connection, time: str) -> None:
 
 
 async def until_due(queue: Connection) -> None:
-    """Lets time pass until they are measured again: the longer measuring took, the later."""
+    """Advance the clock until the next measurement is due. The longer the last one took, the later that is."""
     await queue.execute(
         "update agent.test_clock set shift = greatest(shift, m.due - clock_timestamp()) from agent.measurement as m"
     )
@@ -124,7 +124,7 @@ async def test_measuring_that_is_given_up_is_put_off_too(queue: Connection) -> N
 
 
 class Slow:
-    """While it lasts, measuring takes more than a second."""
+    """Makes measuring take more than a second."""
 
     def __init__(self, queue: Connection) -> None:
         self._transaction = queue.transaction()
@@ -159,7 +159,7 @@ MANY = 200_000
 
 
 async def vacuumed(connection: Connection) -> None:
-    """Vacuums until every page is known to be visible to all: an automatic analyze may hold that up for a moment."""
+    """Vacuum until every page is all-visible. An automatic analyze may delay that for a moment."""
     async with asyncio.timeout(90):
         while await connection.fetchval(
             "select relallvisible < relpages or relpages = 0 from pg_class where oid = 'agent.event'::regclass"
@@ -169,7 +169,7 @@ async def vacuumed(connection: Connection) -> None:
 
 @pytest.fixture(scope="module")
 async def backlog(server: Server, template: str) -> AsyncIterator[Connection]:
-    """A backlog of one kind, and 30 events of another."""
+    """Store a backlog of one kind, and 30 events of another."""
     async with server.fresh(template) as name:
         connection = await asyncpg.connect(server.uri(name))
         await connection.execute("insert into agent.kind values ('mail'), ('note')")

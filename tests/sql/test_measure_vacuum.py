@@ -1,4 +1,4 @@
-"""Who holds back vacuum: found and named, also where the owner of the schema may not look at other roles' sessions."""
+"""The session that holds back vacuum is named, even if the schema's owner may not see other roles' sessions."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which scripts a migration runs, in what order and how often, and what it refuses."""
+"""A migration runs the right scripts in order, each as often as it should, and refuses changed ones."""
 
 import re
 from pathlib import Path
@@ -159,7 +159,7 @@ async def test_a_failing_script_leaves_the_release_before_it(
 
 
 def five_scripts(failing: int) -> list[tuple[str, str]]:
-    """Three incremental and two idempotent scripts, each with an effect; one fails at its second statement."""
+    """Write three incremental and two idempotent scripts with effects. One fails at its second statement."""
     names = ["000-a.sql", "001-b.sql", "002-c.sql", "000-d.sql", "001-e.sql"]
     effects = [f"create table agent.t{number} as select {number} as n;" for number in range(5)]
     return [

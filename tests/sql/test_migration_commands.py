@@ -1,4 +1,4 @@
-"""The command as an operator meets it: what it prints, how it exits, and what it says when something is wrong."""
+"""The command prints results, exit codes and errors that tell an operator what to do."""
 
 import asyncio
 import json
@@ -143,7 +143,7 @@ async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
     lines: list[str] = []
     with pytest.raises(WaitTimedOutError, match=r"gave up after 1\.5 s: cannot connect.*_later"):
         await wait_for_schema(missing, timeout=parse_duration("1.5s"), report=lines.append)
-    assert len(lines) == 1  # the same reason is said once
+    assert len(lines) == 1  # it prints the same reason once
     lines.clear()
     waiting = asyncio.create_task(wait_for_schema(empty_database, timeout=SECONDS, report=lines.append))
     async with asyncio.timeout(60):
@@ -209,7 +209,7 @@ async def test_apply_waits_for_a_database_that_is_not_there_yet_and_says_so(
 
 
 async def test_apply_goes_on_once_the_database_is_there(empty_database: str, tmp_path: Path) -> None:
-    """The server's address is a port that listens only after the command has said that it waits."""
+    """The server's port listens only after the command has said that it waits."""
     where = urlsplit(empty_database)
     port = free_port()
     applying = await start(

@@ -1,4 +1,4 @@
-"""Who may do what with the real schema, found out by logging in as each role."""
+"""Each role may do exactly what is documented. The tests log in as each role."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,13 +33,13 @@ INGEST = [
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Where a server of a test's own keeps its data."""
+    """Make a directory for the data of a test's own server."""
     with server_directory() as made:
         yield made
 
 
 async def names(connection: Connection, query: str) -> list[str]:
-    """The first column of a query's rows."""
+    """Return the first column of a query's rows."""
     return [row[0] for row in await connection.fetch(query)]
 
 
@@ -110,7 +110,7 @@ async def test_every_function_that_runs_as_its_owner_pins_its_search_path(databa
 
 
 async def test_an_object_in_public_is_never_picked_up(database: str) -> None:
-    """Whatever a caller puts in its own path, the functions use PostgreSQL's and the schema's own objects."""
+    """With any search path of the caller, the functions use PostgreSQL's and the schema's own objects."""
     async with connected(database) as owner:
         await owner.execute("grant create on schema public to surelane_ingest")
     async with connected(as_role(database, "surelane_ingest")) as ingest:
@@ -134,7 +134,7 @@ async def test_an_object_in_public_is_never_picked_up(database: str) -> None:
 
 
 async def test_databases_of_one_server_migrate_at_the_same_moment(directory: Path) -> None:
-    """Roles belong to the whole server: on a new one all of these want to create the same three."""
+    """Roles belong to the whole server: on a new one, all of these create the same three."""
     async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
         async with connected(postgres.uri) as admin:
             await admin.execute(f"create role {OWNER} login createrole")

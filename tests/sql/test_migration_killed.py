@@ -1,4 +1,4 @@
-"""A migration that is killed at any step leaves the database as it was: the runner, its session, or the server."""
+"""If the runner, its session or the server is killed at any step, the database stays as it was."""
 
 import asyncio
 import signal
@@ -41,7 +41,7 @@ STEPS = ("bootstrap", "000-a.sql", "001-b.sql", "000-c.sql", "001-d.sql", "commi
 
 
 def scripts_blocking_at(directory: Path, step: str) -> Path:
-    """Scripts that each leave something behind, and wait at a closed gate at ``step``."""
+    """Write scripts that each have an effect, and wait at a closed gate at ``step``."""
 
     def text(name: str) -> str:
         table = f"create table agent.t_{name[4]} as select 1 as n;"
@@ -56,7 +56,7 @@ def scripts_blocking_at(directory: Path, step: str) -> Path:
 
 @asynccontextmanager
 async def closed_gate(dsn: str, step: str) -> AsyncIterator[Connection]:
-    """Holds what the runner comes to at ``step``: the gate, or the schema's name in an open transaction."""
+    """Lock an object that the runner needs at ``step``: the gate, or the schema's name in an open transaction."""
     async with connected(dsn) as gate:
         await gate.execute("select pg_advisory_lock(1)")
         if step == "bootstrap":
@@ -78,7 +78,7 @@ async def test_a_killed_runner_leaves_nothing_and_its_session_ends(
         await becomes(observer, BLOCKED)
         runner.kill()
         assert (await finish(runner)).code == -signal.SIGKILL
-        # The gate stays closed: the server itself notices that its client is gone.
+        # The gate stays closed: the server notices by itself that its client is gone.
         await becomes(observer, f"select ({BACKENDS}) = 0")
     assert await state(empty_database) == before
 
@@ -149,7 +149,7 @@ async def test_a_server_that_crashes_at_any_step_comes_back_as_it_was(tmp_path: 
 
 
 async def crash_at(postgres: Postgres, dsn: str, scripts: Path, step: str) -> None:
-    """Lets a migration come to ``step``, then stops the server without any chance to tidy up."""
+    """Let a migration reach ``step``, then kill the server."""
     gate = await asyncpg.connect(dsn)
     observer = await asyncpg.connect(dsn)
     await gate.execute(

@@ -1,4 +1,4 @@
-"""Several runners at once, and sessions that are in the way."""
+"""Runners wait for one another, and name sessions that lock them out."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ async def test_of_ten_runners_at_once_one_applies_and_nine_find_nothing_to_do(
         incremental={"000-once.sql": "create table agent.once (); select pg_advisory_xact_lock_shared(1)"},
     )
     async with connected(empty_database) as gate:
-        await gate.execute("select pg_advisory_lock(1)")  # the winner waits here until all ten have asked
+        await gate.execute("select pg_advisory_lock(1)")  # the winner waits here until all ten have tried
         patience = {"SURELANE_MIGRATION_LOCK_ATTEMPTS": "1000"}
         runners = [await start(empty_database, "apply", "--scripts", tmp_path, **patience) for _ in range(10)]
         await becomes(gate, BLOCKED)
@@ -42,13 +42,11 @@ async def test_of_ten_runners_at_once_one_applies_and_nine_find_nothing_to_do(
     assert [runner.code for runner in finished] == [0] * 10
     assert sum(f"migrated from nothing to {FIRST}" in runner.progress for runner in finished) == 1
     assert sum("nothing to do" in runner.progress for runner in finished) == 9
-    assert (
-        time.monotonic() - opened < 60
-    )  # one delay of 0.2 s, on a machine busy with ten processes; not a thousand
+    assert time.monotonic() - opened < 60  # one delay of 0.2 s on a busy machine, not a thousand
 
 
 async def waits_or_blocks(runner: asyncio.subprocess.Process) -> None:
-    """Reads a runner's first line of progress: either it has begun to migrate, or it waits for the one that has."""
+    """Read a runner's first line of progress, which says that it migrates or that it waits for another."""
     assert runner.stderr
     line = (await asyncio.wait_for(runner.stderr.readline(), 120)).decode()
     assert "migrating from nothing" in line or "waiting for another migration" in line, line
@@ -73,7 +71,7 @@ async def test_waiting_says_who_holds_the_lock_and_keeps_no_transaction_open(
             in lines[0]
         )
         assert ", since 20" in lines[0]
-        # Between two attempts there is not even a connection, so nothing holds vacuum back.
+        # Between two attempts there is no connection, so nothing holds back vacuum.
         await becomes(
             observer,
             "select not exists (select from pg_stat_activity where application_name = "
@@ -87,7 +85,7 @@ async def test_waiting_says_who_holds_the_lock_and_keeps_no_transaction_open(
 async def test_a_runner_that_waits_finishes_as_soon_as_another_has_migrated(
     empty_database: str, tmp_path: Path
 ) -> None:
-    """It reads the version before it asks for the lock, so that a lock still held does not keep it."""
+    """It reads the version before it tries the lock, so that a lock that still stands does not delay it."""
     write_scripts(tmp_path)
     async with connected(empty_database) as other:
         await migration(tmp_path).apply(empty_database)
@@ -129,7 +127,9 @@ async def test_an_equal_version_takes_neither_lock(empty_database: str, tmp_path
     async with connected(empty_database) as other:
         await other.execute("begin; lock table agent.migration in exclusive mode")
         await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
-        outcome = await migration(tmp_path).apply(empty_database)  # it waits 200 ms for either, then gives up
+        outcome = await migration(tmp_path).apply(
+            empty_database
+        )  # it waits for 200 ms for either, then gives up
     assert not outcome.migrated
 
 

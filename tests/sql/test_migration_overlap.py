@@ -1,7 +1,7 @@
-"""Expand and contract: the previous release's data and services survive this release's migration.
+"""The previous release's data and services survive this release's migration.
 
-The previous release comes from git: its scripts make the schema and store the data, and its own client keeps
-working while this release's scripts are applied, and after.
+The previous release comes from git. Its scripts make the schema, its functions store the data, and its client works
+while this release's scripts are applied, and afterwards.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.sql.released import COMMITS
 ROOT = Path(__file__).parents[2]
 
 KEPT = "kept"
-"""The kind of the stored data. It is paused during the migration: the old client claims every other kind."""
+"""The kind of the stored data. It is paused during the migration, because the old client claims every other kind."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Stored:
-    """Events of the previous release, one per state, by id. A pair is the claim that a worker still holds."""
+    """Events of the previous release, one per state, by id. A pair is a claim that still stands."""
 
     pending: int
     running: Pair
@@ -84,12 +84,12 @@ async def install(release: Release, database: str) -> None:
 
 
 async def upgrade(database: str) -> None:
-    """Apply this release's scripts, also where they were applied before."""
+    """Apply this release's scripts, even if they were applied before."""
     assert (await Migration(discover(), RELEASE, MIN_COMPATIBLE, again=True).apply(database)).migrated
 
 
 async def start_client(release: Release, database: str) -> asyncio.subprocess.Process:
-    """Start what the release's services do, with the release's own code."""
+    """Start the release's own client, which uses the queue as its services do."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, release.tree / "tests" / "sql" / "overlap_client.py"),
         env={
@@ -168,7 +168,7 @@ async def rows(queue: Connection) -> dict[int, dict[str, Any]]:
 
 
 async def finish(queue: Connection, stored: Stored) -> None:
-    """Take every stored event to its end, with the claims that the previous release handed out."""
+    """End every stored event, with the claims that the previous release made."""
     await queue.execute("select agent.resume_kind($1)", KEPT)
     assert [row["id"] for row in await claim(queue, KEPT)] == [stored.pending]
 
@@ -223,7 +223,7 @@ async def test_the_previous_releases_data_and_client_survive_the_migration(
 
 
 async def test_this_releases_client_works_on_its_own_schema(database: str) -> None:
-    """It becomes the previous release's client, and cannot be changed then."""
+    """It becomes the previous release's client, which cannot change."""
     client = await start_client(Release(RELEASE, ROOT), database)
     try:
         await rounds(client, 1)

@@ -1,4 +1,4 @@
-"""Who may migrate: the very owner of the schema, whatever else a role may do."""
+"""Only the schema's owner may migrate, not a superuser or a member of the owner's role."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.sql.migrations import SECOND, command, migration, state, write_script
 
 @pytest.fixture
 async def member(server: Server) -> AsyncIterator[str]:
-    """A login role that is a member of the owner's role, and so may do all that the owner may."""
+    """Create a login role that is a member of the owner's role, with all its rights."""
     name = f"surelane_member_{secrets.token_hex(4)}"
     await server.execute(f"create role {name} login password 'surelane' in role surelane")
     yield name
@@ -65,5 +65,5 @@ async def test_a_refusal_has_its_exit_code_and_no_traceback(empty_database: str,
 
 
 def name_of(uri: str) -> str:
-    """The database in a URI."""
+    """Return the name of a URI's database."""
     return uri.partition("?")[0].rpartition("/")[2]

@@ -1,7 +1,6 @@
-"""The real scripts: recorded under this release's version, and making on every server what ``schema.txt`` says.
+"""The real scripts are recorded under this release's version, and make what ``schema.txt`` says on every server.
 
-After a change of scripts that nobody has released yet, this records them anew; look at what it changed before
-committing it:
+After a change of unreleased scripts, this records them anew. Read the difference before you commit it:
 
     SURELANE_RECORD=1 .venv/bin/python -m pytest tests/sql/test_migration_release.py
 """
@@ -28,7 +27,7 @@ RECORD = "SURELANE_RECORD=1 .venv/bin/python -m pytest tests/sql/test_migration_
 
 @pytest.fixture(scope="module", autouse=True)
 def _record_scripts() -> None:
-    """Where asked to: writes this version's digest, unless the version is out in the world already."""
+    """If asked to, write this version's digest, unless the version is released."""
     if not os.environ.get("SURELANE_RECORD"):
         return
     if is_released():
@@ -43,7 +42,7 @@ def _record_scripts() -> None:
 
 @pytest.fixture
 async def objects(database: str) -> tuple[str, ...]:
-    """What the scripts made; written to ``schema.txt`` where asked to."""
+    """Return the objects that the scripts made. Write them to ``schema.txt`` if asked to."""
     async with connected(database) as connection:
         lines = await describe_schema(connection)
     if os.environ.get("SURELANE_RECORD"):
@@ -52,7 +51,7 @@ async def objects(database: str) -> tuple[str, ...]:
 
 
 def is_released() -> bool:
-    """Whether this version has a commit or a tag as a release already. Without git there are no tags to see."""
+    """Return whether this version is released: it has a commit or a tag. Without git there are no tags."""
     if str(RELEASE) in COMMITS:
         return True
     try:

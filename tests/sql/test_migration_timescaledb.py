@@ -1,4 +1,4 @@
-"""History as a hypertable: where TimescaleDB can be had, when it comes later, and where it is only half there."""
+"""History becomes a hypertable if TimescaleDB is there, also later, and stays a table if it is not loaded."""
 
 import os
 import secrets
@@ -20,7 +20,7 @@ FINISHED = "select agent.delete_event(agent.insert_event(jsonb_build_object('typ
 
 @pytest.fixture(scope="module")
 async def timescaledb(server: Server) -> AsyncIterator[Server]:
-    """A server with TimescaleDB: the session's, or one of our own."""
+    """Return a server with TimescaleDB: the session's, or one of our own."""
     async with connected(server.admin) as admin:
         if await admin.fetchval(
             "select exists (select from pg_available_extensions where name = 'timescaledb')"
@@ -38,7 +38,7 @@ async def timescaledb(server: Server) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def fresh(timescaledb: Server) -> AsyncIterator[str]:
-    """The URI of an empty database there."""
+    """Make an empty database there; return its URI."""
     async with timescaledb.fresh() as name:
         yield timescaledb.uri(name)
 
@@ -123,7 +123,7 @@ async def test_a_server_that_has_not_loaded_the_extension_keeps_a_plain_history(
         admin = running.get_connection_url()
         async with connected(admin) as administrator:
             await create_roles(administrator)
-            # The image's own template has the extension, and ends every session where it was not loaded.
+            # The image's own template has the extension, which ends every session if it was not loaded.
             await administrator.execute(f"create database plain owner {OWNER} template template0")
         dsn = uri_of(admin, role=OWNER, database="plain")
         applied = await command(dsn, "apply")

@@ -1,4 +1,4 @@
-"""The queue's SQL against a model of it in plain Python, step by step, through a clock that stands until it is set."""
+"""The queue's SQL does what a model in plain Python does, step by step, by a clock that the test sets."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ return (select at from agent.test_clock);
 
 @contextmanager
 def connected(database: str) -> Iterator[tuple[Connection, Connection, Callable[[Any], Any]]]:
-    """Two connections in an event loop of their own, for a test that is not a coroutine."""
+    """Open two connections in an event loop of their own, for a test that is no coroutine."""
     with asyncio.Runner() as runner:
         queue, other = [runner.run(asyncpg.connect(database)) for _ in range(2)]
         runner.run(queue.execute(CLOCK))
@@ -40,7 +40,7 @@ def connected(database: str) -> Iterator[tuple[Connection, Connection, Callable[
 
 
 def test_the_queue_does_what_its_model_does(database: str) -> None:
-    """Short histories; one that goes wrong is reduced to its shortest form."""
+    """Hypothesis reduces a short history that fails to its shortest form."""
     with connected(database) as connections:
         run_state_machine_as_test(
             cast("type[Machine]", partial(Machine, *connections)),  # any factory will do
@@ -55,7 +55,7 @@ def test_the_queue_does_what_its_model_does(database: str) -> None:
 
 
 def slack_event(chance: Random) -> tuple[int, str, str | None]:
-    """Which of the events that batches are made of."""
+    """Return one of the events of the batches."""
     return (
         chance.randrange(10),
         chance.choice(["slack.calm", "slack.parked"]),
@@ -64,7 +64,7 @@ def slack_event(chance: Random) -> tuple[int, str, str | None]:
 
 
 def disturb(machine: Machine, chance: Random, number: int, pause: int, *, by_hand: bool) -> None:
-    """What operators and sweeps do."""
+    """Do a step of an operator or a sweep."""
     if by_hand:
         what = chance.choice(["delete", "cancel", "cancel", "reschedule", "requeue", "requeue", "pause"])
         machine.intervene(what, number, pause)
@@ -73,7 +73,7 @@ def disturb(machine: Machine, chance: Random, number: int, pause: int, *, by_han
 
 
 def walk(machine: Machine, chance: Random, steps: int) -> None:
-    """Takes random steps, most of them claims and settles, which go deeper than what hypothesis tries by itself."""
+    """Take random steps, mostly claims and settles, in longer histories than Hypothesis tries."""
     for _ in range(steps):
         number, pause = chance.randrange(10_000), chance.choice([0, 0, 1, 400, 4000])
         kind, group = chance.choice(["slack.calm", "slack.parked"]), chance.choice(["g", "g", "g", "h", None])
@@ -109,7 +109,7 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
 
 
 def test_long_random_histories_agree_with_the_model(database: str) -> None:
-    """The same ones in every run."""
+    """They are the same in every run."""
     with connected(database) as connections:
         for seed in range(25):
             walk_from(seed, *connections)
@@ -125,7 +125,7 @@ def test_ever_other_random_histories_agree_with_the_model(database: str) -> None
 
 
 def walk_from(seed: int, queue: Connection, other: Connection, run: Callable[[Any], Any]) -> None:
-    """A walk; one that goes wrong says with which seed it can be had again."""
+    """Walk from a seed. A failure names the seed."""
     try:
         walk(Machine(queue, other, run), Random(seed), 60)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What claims, settles, lookups and sweeps read does not grow with the queue: 100,000 events cost what 1,000 cost."""
+"""Claims, settles, lookups and sweeps read as many pages at 100,000 events as at 1,000."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -56,14 +56,14 @@ statements = pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATE
 
 @dataclass
 class Backlog:
-    """Administrators' connections to a database with a short queue, and to one with a long queue."""
+    """An administrator's connections to a database with a short queue, and to one with a long queue."""
 
     short: Connection
     long: Connection
 
 
 async def filled(server: Server, name: str, events: int) -> Connection:
-    """A database with a backlog of every sort, one sixth each, and a group of twice as many."""
+    """Fill a database with a backlog of every sort, one sixth each, and a group of twice as many."""
     queue = await asyncpg.connect(server.admin, database=name)
     await queue.execute("insert into agent.kind select unnest(array['job', 'parked', 'unhandled', 'crowd'])")
     await queue.execute(FILL.replace("$1", str(events // 6)))
@@ -73,7 +73,7 @@ async def filled(server: Server, name: str, events: int) -> Connection:
 
 
 async def explaining(queue: Connection) -> Connection:
-    """The same connection, that can log the plans of what functions execute."""
+    """Yield the connection, which now logs the plans of statements inside functions."""
     try:
         await queue.execute("load 'auto_explain'")
     except asyncpg.UndefinedFileError:
@@ -95,7 +95,7 @@ async def backlog(server: Server, template: str) -> AsyncIterator[Backlog]:
 
 
 async def pages_read(queue: Connection, statement: str) -> int:
-    """How many pages a statement looks at, once its plans are made; undone afterwards."""
+    """Count the pages that a statement reads, once its plans are made. Roll it back."""
     for _ in range(2):
         async with undone(queue):
             plan = await queue.fetchval(f"explain (analyze, buffers, timing off, format json) {statement}")
@@ -104,7 +104,7 @@ async def pages_read(queue: Connection, statement: str) -> int:
 
 
 class undone:  # noqa: N801 - reads as a statement
-    """A transaction that is rolled back."""
+    """Run the block in a transaction that is rolled back."""
 
     def __init__(self, queue: Connection) -> None:
         self._transaction = queue.transaction()
@@ -117,7 +117,7 @@ class undone:  # noqa: N801 - reads as a statement
 
 
 async def plans_of(queue: Connection, statement: str) -> list[dict[str, Any]]:
-    """The plans of a statement and of all that the functions in it execute."""
+    """Return the plans of a statement and of all statements in its functions."""
     logged: list[str] = []
     listener = lambda _, message: logged.append(message.message)  # noqa: E731
     queue.add_log_listener(listener)
@@ -134,7 +134,7 @@ async def plans_of(queue: Connection, statement: str) -> list[dict[str, Any]]:
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A plan's nodes."""
+    """Yield a plan's nodes."""
     yield plan
     for child in plan.get("Plans", []):
         yield from nodes(child)
@@ -161,9 +161,9 @@ async def test_no_call_scans_or_sorts_the_queue(backlog: Backlog, statement: str
 
 
 async def test_exhausted_events_ahead_cost_a_bounded_sweep(backlog: Backlog) -> None:
-    """However many lie before the first event that can be claimed, a claim has at most 1,000 of them swept.
+    """A claim has at most 1,000 of them swept, with any number before the first claimable event.
 
-    It passes over the others, each a read of two pages at most, rather than finding nothing until all are gone.
+    It passes over the others, with a read of two pages each at most, and still finds the event.
     """
     exhausted = (
         "update agent.event set attempts = 3, claimed_by = 'w', claimed = array[now()] where id in"

@@ -1,4 +1,4 @@
-"""An open foreign transaction: what workers do for many events goes on around the rows that it has locked."""
+"""Operations on many events go on beside the rows that a foreign open transaction has locked."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ foreign = pytest.mark.parametrize("statement", [LOCKED, DELETED], ids=["locked",
 
 @asynccontextmanager
 async def stays_open(connection: Connection, statement: str, *arguments: Any) -> AsyncIterator[None]:
-    """A statement in a transaction that stays open for the length of the block, and is then rolled back.
+    """Run a statement in a transaction that stays open for the length of the block. Roll it back at the end.
 
     Nothing in the block may wait for it.
     """
@@ -92,7 +92,7 @@ async def test_heartbeats_and_settles_go_on_around_a_held_member_that_is_locked(
 async def test_a_settle_whose_successor_is_locked_is_busy_alone(
     queue: Connection, connect: Connect, how: str
 ) -> None:
-    """Its claim elects the group's next head among the members, and may not wait for one."""
+    """Its settle elects the group's next head among the members, and may not wait for one."""
     held, other = await member(queue), await enqueue(queue)
     rows = await claim(queue)
     locked = await member(queue)
@@ -111,14 +111,14 @@ async def test_a_settle_whose_successor_is_locked_is_busy_alone(
                     await queue.fetchval("select agent.await_event($1, $2, $3)", *item, deadline)
                     for item in items
                 ]
-        # All but a final failure leave the event itself, which may stand as the head again.
+        # After all outcomes but a final failure the event stays and may be the head again.
         assert answers == ["busy" if how == "final" else "done", "done"]
     assert len(rows) == 2
     assert len(await heads(queue, "g")) == 1
 
 
 async def test_a_lapsed_group_with_a_locked_member_waits_alone(queue: Connection, connect: Connect) -> None:
-    """Its members must be fenced before the head is tried again."""
+    """The settle must fence its members before the head is tried again."""
     first, locked = await member(queue), await member(queue)
     assert len(await claim(queue)) == 2
     await advance(queue, TEN_MINUTES)
@@ -132,7 +132,7 @@ async def test_a_lapsed_group_with_a_locked_member_waits_alone(queue: Connection
 
 
 async def test_a_member_that_is_being_inserted_hides_nothing(queue: Connection, connect: Connect) -> None:
-    """A transaction that entered the group and stays open delays neither claims nor heartbeats nor settles."""
+    """An open transaction that entered the group delays neither claims nor heartbeats nor settles."""
     head = await member(queue)
     async with stays_open(await connect(), "select agent.enqueue('job', _group_key => 'g')"):
         assert [row["id"] for row in await claim(queue)] == [head]
@@ -169,7 +169,7 @@ async def test_a_member_whose_head_left_meanwhile_becomes_the_head_at_its_commit
 async def test_children_end_beside_a_transaction_on_their_continuation(
     queue: Connection, connect: Connect, statement: str
 ) -> None:
-    """Counting off a continuation that is locked is busy; nothing else of the batch is."""
+    """Only the settle that counts off a locked continuation answers busy."""
     client = Queue(queue)
     await client.fan_out([Job("child", {})], Continuation("then", group_key="g"))
     await client.fan_out([Job("child", {})], Continuation("also"))
@@ -187,7 +187,7 @@ async def test_children_end_beside_a_transaction_on_their_continuation(
 async def test_a_failed_child_does_not_wait_for_what_would_end_with_it(
     queue: Connection, connect: Connect
 ) -> None:
-    """The first child that fails ends the inner continuation, and that counts off the outer one."""
+    """The first failed child ends the inner continuation, which counts off the outer one."""
     client = Queue(queue)
     outer = await client.fan_out([Job("plan", {})], Continuation("outer", fails_with_children=True))
     (plan,) = await claim(queue, "plan")
@@ -206,7 +206,7 @@ async def test_a_failed_child_does_not_wait_for_what_would_end_with_it(
 async def test_settles_of_groups_and_of_each_others_continuations_do_not_deadlock(
     queue: Connection, connect: Connect
 ) -> None:
-    """Each ended a member of the group that the other's continuation waits in."""
+    """Each ended a member of the group in which the other's continuation waits."""
     client, other = Queue(queue), await connect()
     for name in "ab":
         await member(queue, name)
@@ -237,7 +237,7 @@ async def test_children_that_cannot_enter_a_group_leave_the_settle_busy(
 async def test_sweeps_and_operators_pass_over_a_locked_continuation(
     queue: Connection, connect: Connect
 ) -> None:
-    """The event that would count it off stays for the next sweep, and the others end."""
+    """The event that would count it off waits for the next sweep. The others end."""
     client = Queue(queue)
     later = await client.fan_out([Job("child", {}), Job("child", {}), Job("child", {})], Continuation("then"))
     children = [

@@ -1,4 +1,4 @@
-"""Several teams on one queue, each with its own settings: nobody's events are judged by another team's."""
+"""On a queue that several teams share, each team's settings apply to its own events only."""
 
 import inspect
 import re
@@ -22,14 +22,14 @@ async def announce(queue: Connection, name: str, kinds: list[str], attempts: int
 
 
 async def lapses(queue: Connection, kind: str, times: int, **named: Any) -> None:
-    """Claims the kind's event, and loses it, so many times."""
+    """Claim the kind's event and let the claim lapse, so many times."""
     for _ in range(times):
         assert len(await claim(queue, kind, **named)) == 1
         await advance(queue, LEASE)
 
 
 async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connection) -> None:
-    """Both sorts of team: one whose worker announced itself, one that calls the documented functions itself."""
+    """One team's worker announced itself; the other team calls the documented functions itself."""
     announced, plain = await enqueue(queue, "patient"), await enqueue(queue, "plain")
     await announce(queue, "impatient", ["quick"], 3)
     await announce(queue, "patient", ["patient"], 10)
@@ -43,7 +43,7 @@ async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connectio
     assert await Engine(queue).sweep_events(kinds=["quick"]) == 0
     assert await live(queue, announced) is not None
     assert await live(queue, plain) is not None
-    assert await sweep(queue) == 1, "who calls it says what holds where nobody else does"
+    assert await sweep(queue) == 1, "the caller's maximum applies if neither event nor kind has one"
     assert await ending(queue, plain) == ("expired", "attempts_exhausted")
     await lapses(queue, "patient", 6)
     assert await Engine(queue).sweep_events(kinds=["quick"]) == 1
@@ -51,7 +51,7 @@ async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connectio
 
 
 async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None:
-    """Claims, peeks, failures, requeued events and what operators are told, whatever the caller's own setting is."""
+    """Claims, peeks, failures, requeues and the operator's view use it, with any setting of the caller."""
     await announce(queue, "once", ["once"], 1)
     await announce(queue, "often", ["often"], 5)
     once, often, own = [await enqueue(queue, kind) for kind in ("once", "often", "often")]
@@ -89,7 +89,7 @@ async def test_members_of_a_group_are_judged_by_their_own_kinds(queue: Connectio
 
 
 async def test_the_setting_of_the_worker_that_started_last_holds(queue: Connection) -> None:
-    """While workers roll from one setting to another, announcements of the old ones change nothing."""
+    """While workers change from one setting to another, announcements of the old ones change nothing."""
     kinds = ["mail", "note"]
     maximum = "select array_agg(max_attempts order by kind) from agent.kind where kind = any($1)"
     await announce(queue, "old", kinds, 3)

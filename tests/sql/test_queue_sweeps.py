@@ -1,4 +1,4 @@
-"""Sweeps and operators' bulk work in bounded steps: what was done is kept, and one bad row does not keep the others."""
+"""Sweeps and bulk operations work in bounded steps, keep finished steps, and pass over one bad row."""
 
 import json
 from datetime import timedelta
@@ -49,7 +49,7 @@ async def test_a_row_that_history_refuses_keeps_no_other_in_the_queue(queue: Con
 
 
 async def test_a_long_sweep_stops_in_time_and_keeps_what_it_did(queue: Connection) -> None:
-    """Each row takes a millisecond: all of them would exceed the caller's timeout."""
+    """Each row takes a millisecond, and all of them exceed the caller's timeout."""
     await queue.execute("select agent.enqueue('job') from generate_series(1, 3000)")
     await advance(queue, HOUR * 2)
     await queue.execute(SLOW + "set statement_timeout = '20s'")
@@ -85,7 +85,7 @@ async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, conne
 
 
 async def test_a_claim_gets_past_any_number_of_exhausted_events(queue: Connection) -> None:
-    """Its own maximum, which nobody's sweep may know: it has some of them moved, and finds what lies behind them."""
+    """Only the claim knows its maximum. It has some of them moved, and finds the event behind them."""
     await queue.execute("select agent.enqueue('job', _max_attempts => 1) from generate_series(1, 6000)")
     while await claim(queue, limit=1000):
         pass
@@ -111,7 +111,7 @@ async def test_a_lapsed_continuation_behind_a_lock_keeps_no_sweep_waiting(
 
 @pytest.mark.parametrize("batch", [True, False])
 async def test_what_lies_a_little_over_a_day_ahead_is_one_event(queue: Connection, batch: bool) -> None:
-    """Its timestamp is replaced at the first delivery, and is near enough to be kept at the second."""
+    """The first delivery replaces its timestamp. At the second one it is near enough to be kept."""
     ahead = await queue.fetchval(
         "select agent.from_timestamptz(agent.clock() + interval '1 day 5 seconds')::text"
     )
@@ -128,7 +128,7 @@ async def test_what_lies_a_little_over_a_day_ahead_is_one_event(queue: Connectio
 
 
 async def test_a_moved_event_is_still_found_in_history(queue: Connection) -> None:
-    """Put off and cancelled before it came to run: another delivery finds it, wherever it came from."""
+    """It was rescheduled and cancelled before its first attempt. Another delivery finds it."""
     bare = json.dumps({"text": "bare", "event_ts": "1700000000.000100"})
     deliveries = {
         "bare": f"select agent.insert_event('{bare}')",
@@ -148,7 +148,7 @@ async def test_a_moved_event_is_still_found_in_history(queue: Connection) -> Non
 
 
 async def test_an_event_from_outside_takes_no_key_of_a_schedule_or_a_webhook(queue: Connection) -> None:
-    """It would be found in place of the firing, which would be skipped."""
+    """Otherwise the firing would find it as its duplicate and be skipped."""
     keys = ["cron:nightly:2024-01-01T00:00:00Z", "webhook:t:1"]
     await queue.fetch("select agent.insert_events($1, null, $2)", [envelope("Ev1"), envelope("Ev2")], keys)
     await insert(queue, envelope(keys[0]))
@@ -171,7 +171,7 @@ async def test_an_event_from_outside_takes_no_key_of_a_schedule_or_a_webhook(que
     ],
 )
 async def test_a_refusal_quotes_no_payload(queue: Connection, statement: str) -> None:
-    """PostgreSQL writes a refusal into its log; a constraint's would quote the whole row."""
+    """PostgreSQL logs errors, and the error of a constraint would quote the whole row."""
     with pytest.raises(asyncpg.InvalidParameterValueError) as refused:
         await queue.execute(statement)
     assert "secret" not in f"{refused.value} {refused.value.detail} {refused.value.hint}"

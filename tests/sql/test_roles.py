@@ -1,4 +1,4 @@
-"""Who may do what, by connecting as each role; and that nothing left in schema public is picked up."""
+"""Each role has its rights and no others, and no object in schema public is used."""
 
 import asyncpg
 import pytest
@@ -18,7 +18,7 @@ INGEST_MAY = {
 
 
 async def callable_by(queue: Connection, role: str) -> set[str]:
-    """The names of our functions that a role may execute."""
+    """Return the names of our functions that a role may execute."""
     rows = await queue.fetch(
         "select proname from pg_proc where pronamespace = 'agent'::regnamespace"
         " and has_function_privilege($1, oid, 'execute')",
@@ -150,7 +150,7 @@ grant usage on schema hostile to public;
 
 
 async def test_a_callers_search_path_brings_nothing_in(database: str) -> None:
-    """Functions and operators that stand in front of PostgreSQL's own are not what runs with the owner's rights."""
+    """Functions and operators before PostgreSQL's own in the path do not run with the owner's rights."""
     queue = await asyncpg.connect(database)
     try:
         await queue.execute(HOSTILE)

@@ -1,4 +1,4 @@
-"""Scheduled jobs, found by their natural key: what may be changed, when, and what is recorded of it."""
+"""Scheduled jobs are found by their natural key, changed while they wait, and keep a record of changes."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
 
 
 async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection) -> None:
-    """By whom, and when the lease ended: before its next claim, at it, at a move and at the last one's sweep."""
+    """It names the worker and the end of its lease: before the next claim, at it, at a move and at the last sweep."""
     client, operations = Queue(queue), Operations(queue)
     identity = await client.enqueue("mail", item_key="k", max_attempts=3)
 

@@ -1,4 +1,4 @@
-"""``agent.settle``: one fenced entry for every outcome, in batches, each item with its own answer."""
+"""``agent.settle`` settles batches of any outcomes under the fence, and answers each item."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from tests.sql.queue_steps import Pair, claim, ended, ending, enqueue, live, pai
 
 
 async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
-    """Settles claims, each with its outcome and argument; returns the answers."""
+    """Settle claims, each with its outcome and argument; return the answers."""
     rows = await queue.fetch(
         "select answer from agent.settle($1, $2, $3, $4) order by ordinal",
         [identity for (identity, _), _, _ in items],
@@ -24,7 +24,7 @@ async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
 
 
 async def claimed(queue: Connection, count: int, **named: Any) -> list[Pair]:
-    """Enqueues jobs and claims them; returns them in the order of their ids."""
+    """Enqueue jobs and claim them; return them in the order of their ids."""
     for _ in range(count):
         await enqueue(queue, **named)
     return sorted(map(pair, await claim(queue)))
@@ -81,7 +81,7 @@ async def test_without_outcomes_all_complete(queue: Connection) -> None:
 
 
 async def test_a_claim_settles_once(queue: Connection) -> None:
-    """Given twice, in whatever order the outcomes are, one of them is done."""
+    """A batch has it twice. In any order of the outcomes, one of them is done."""
     ((identity, number),) = await claimed(queue, 1)
     answers = await settle(
         queue,

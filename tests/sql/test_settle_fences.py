@@ -1,4 +1,4 @@
-"""Settling: only the claim that stands may end, fail, put off or extend an event; all others change nothing."""
+"""Only the standing claim may end, fail, snooze or extend an event. Others change nothing."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -44,7 +44,7 @@ settles = pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
 
 
 async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: Pair) -> list[str]:
-    """What a settle answers that changes neither the queue nor history."""
+    """Settle; return the answer, and check that neither the queue nor history changed."""
     before = (
         await queue.fetch("select * from agent.event where id = $1", identity),
         await ended(queue, identity),
@@ -87,7 +87,7 @@ async def test_a_claim_that_another_followed_is_stale(queue: Connection, settle:
 @settles
 @pytest.mark.parametrize("ending_settle", ENDING.values(), ids=ENDING)
 async def test_a_claim_that_ended_is_stale(queue: Connection, settle: Settle, ending_settle: Settle) -> None:
-    """Also after a failure or a release, when the number of claims is still the same."""
+    """This holds after a failure or a release too, when the number of claims is still the same."""
     await enqueue(queue)
     (row,) = await claim(queue)
     assert await ending_settle(queue, pair(row)) == ["done"]
@@ -147,7 +147,7 @@ async def test_each_item_of_a_batch_has_its_own_answer(queue: Connection, connec
 async def test_of_two_claims_of_one_event_in_a_batch_the_later_one_settles(
     queue: Connection, order: int
 ) -> None:
-    """A worker whose lease ran out, and who got the event again, may have both to settle at once."""
+    """A worker whose lease ran out, and which claimed the event again, may settle both at once."""
     identity = await enqueue(queue)
     (first,) = await claim(queue)
     await advance(queue, TEN_MINUTES)
@@ -207,7 +207,7 @@ async def test_a_note_is_there_at_the_next_attempt(queue: Connection) -> None:
 
 
 async def test_deleting_ends_an_event_whoever_holds_it(queue: Connection) -> None:
-    """The documented call knows no claim; it completes, also what waits, and an unknown id does nothing."""
+    """The documented call needs no claim. It completes running and waiting events; an unknown id changes nothing."""
     waiting, running = await enqueue(queue), await enqueue(queue, "other")
     (row,) = await claim(queue, "other")
     for identity in (waiting, running, running, 999_999_999):
@@ -219,7 +219,7 @@ async def test_deleting_ends_an_event_whoever_holds_it(queue: Connection) -> Non
 
 @pytest.mark.parametrize("how", ["cancel", "reschedule", "replace", "delete", "delete by hand"])
 async def test_the_members_of_a_lapsed_head_are_fenced_however_it_leaves(queue: Connection, how: str) -> None:
-    """A member with a single attempt, which never ran, gets it again."""
+    """A member with one attempt, which never ran, may still run."""
     head = await enqueue(queue, group_key="g", item_key="head")
     only = await enqueue(queue, group_key="g", max_attempts=1)
     assert len(await claim(queue)) == 2

@@ -1,4 +1,4 @@
-"""How events end, and what becomes of those that do not: failures, retries, expiry, crashes."""
+"""Events end, are tried again or expire as documented, after failures and crashes too."""
 
 import json
 from datetime import timedelta
@@ -105,7 +105,7 @@ async def test_a_negative_pause_is_none(queue: Connection) -> None:
 
 
 async def test_a_live_lease_never_expires(queue: Connection) -> None:
-    """Not on its last attempt, not past its deadline, however old the event is."""
+    """It does not at the last attempt, past the deadline or at any age of the event."""
     deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
     identity = await enqueue(queue, max_attempts=1, deadline=deadline)
     await claim(queue, lease=HOUR * 9)

@@ -1,4 +1,4 @@
-"""Events that await an answer: it ends them once, before their deadline, from whoever it was asked of."""
+"""An answer ends an awaiting event once, before its deadline, if it comes from the asked agent."""
 
 from datetime import timedelta
 
@@ -68,7 +68,7 @@ async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Conn
 
 
 async def test_a_handler_may_answer_what_awaits_it(queue: Connection, connect: Connect) -> None:
-    """As an approval by a button does: one event's handler ends another event."""
+    """One event's handler ends another event, as for an approval by a button."""
     await enqueue(queue, "approval")
     (row,) = await claim(queue, "approval")
     worker = await connect("surelane_worker")

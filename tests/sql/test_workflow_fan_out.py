@@ -1,4 +1,4 @@
-"""Fan-out and fan-in: a continuation runs once, when all its children have ended, however they did."""
+"""A continuation runs once, when all its children have ended with any outcome."""
 
 import json
 from datetime import timedelta
@@ -33,7 +33,7 @@ def jobs(count: int, **fields: Any) -> list[Job]:
 
 
 async def end(queue: Connection, row: Row, how: str) -> None:
-    """Ends a claimed child as completed, failed, cancelled or expired."""
+    """End a claimed child as completed, failed, cancelled or expired."""
     match how:
         case "completed":
             await complete(queue, pair(row), results=[json.dumps({"of": row["id"]})])
@@ -89,7 +89,7 @@ async def test_without_children_a_continuation_runs_at_once(queue: Connection) -
 
 
 async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: Connection) -> None:
-    """Three levels: the outermost waits until the innermost has ended."""
+    """On three levels, the outermost waits until the innermost has ended."""
     client = Queue(queue)
     outer = await client.fan_out([Job("plan"), Job("child")], Continuation("outer"))
     (plan,) = await claim(queue, "plan")
@@ -104,7 +104,7 @@ async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: C
     assert [row["id"] for row in await claim(queue, "outer")] == [outer]
     kinds = [(child.kind, child.result) for child in await client.children(outer)]
     assert kinds == [("child", None), ("inner", "found")], (
-        "the plan is not a child any more: its continuation is"
+        "the continuation is now the child in place of the plan"
     )
 
 

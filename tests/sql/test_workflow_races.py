@@ -1,4 +1,4 @@
-"""Children that end at the same moment, in great numbers, or by somebody's hand: the continuation still runs once."""
+"""A continuation runs once, even if many children end at the same moment or an operator ends them."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ def jobs(count: int, **fields: Any) -> list[Job]:
 async def test_the_last_children_race_and_the_continuation_runs_once(
     queue: Connection, connect: Connect, batch: int
 ) -> None:
-    """Several settle batches of children of the same two continuations, at the same moment, in any order."""
+    """Several batches settle children of the same two continuations at the same moment, in any order."""
     client = Queue(queue)
     both = [await client.fan_out(jobs(20), Continuation("then")) for _ in range(2)]
     rows = await claim(queue, "child")
@@ -45,7 +45,7 @@ async def test_the_last_children_race_and_the_continuation_runs_once(
                 answers = await complete(worker, *pairs)
                 pairs = [one for one, answer in zip(pairs, answers, strict=True) if answer == "busy"]
 
-    # Backwards for every other worker: the worst order for locks.
+    # Every other worker goes backwards, the worst order for locks.
     shares = [rows[number::4][:: -1 if number % 2 else 1] for number in range(4)]
     await all_done(*(settle(worker, mine) for worker, mine in zip(workers, shares, strict=True)))
     then = await claim(queue, "then")
@@ -106,7 +106,7 @@ async def test_children_deleted_by_hand_are_counted_off_by_the_sweep(queue: Conn
 
 
 async def test_the_sweep_does_not_hold_up_children_that_end(queue: Connection, connect: Connect) -> None:
-    """It locks only continuations that it has to set right."""
+    """It locks only continuations that it must correct."""
     await Queue(queue).fan_out(jobs(2), Continuation("then"))
     rows = await claim(queue, "child")
     sweeping = await connect()

@@ -1,4 +1,4 @@
-"""What the ingest tests share: a sender that signs as Slack does, and the service's settings."""
+"""Send signed requests to ingest as Slack does, and run the service with settings for tests."""
 
 import hashlib
 import hmac
@@ -23,12 +23,12 @@ TEAM, CHANNEL, BOT, APP = "T1", "C1", "UBOT", "A1"
 
 
 def event_id() -> str:
-    """A new event id, as unique as Slack's."""
+    """Return a new event id, as unique as Slack's."""
     return f"Ev{secrets.token_hex(8).upper()}"
 
 
 def mention(identity: str | None = None, **inner: Any) -> dict[str, Any]:
-    """The envelope of a person mentioning the bot."""
+    """Return the envelope of a person's mention of the bot."""
     ts = f"{time.time():.6f}"
     event = {
         "type": "app_mention",
@@ -42,7 +42,7 @@ def mention(identity: str | None = None, **inner: Any) -> dict[str, Any]:
 
 
 def envelope(event: Mapping[str, Any], identity: str | None = None) -> dict[str, Any]:
-    """Slack's envelope around an inner event."""
+    """Return Slack's envelope around an inner event."""
     return {
         "token": "verification-token",
         "team_id": TEAM,
@@ -56,14 +56,14 @@ def envelope(event: Mapping[str, Any], identity: str | None = None) -> dict[str,
 
 
 def signed(body: bytes, secret: str = SECRET, timestamp: str | None = None) -> dict[str, str]:
-    """The headers by which Slack signs ``body``."""
+    """Return the headers with which Slack signs ``body``."""
     timestamp = timestamp or str(int(time.time()))
     digest = hmac.new(secret.encode(), b"v0:" + timestamp.encode() + b":" + body, hashlib.sha256).hexdigest()
     return {"X-Slack-Request-Timestamp": timestamp, "X-Slack-Signature": f"v0={digest}"}
 
 
 class Answer:
-    """An HTTP answer, read."""
+    """An HTTP answer that was read."""
 
     def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
         self.status = response.status
@@ -72,7 +72,7 @@ class Answer:
 
     @property
     def no_retry(self) -> bool:
-        """Whether Slack is told not to try again."""
+        """Whether the answer asks Slack not to try again."""
         return self.headers.get("x-slack-no-retry") == "1"
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class Answer:
 
 
 class Slack:
-    """Posts to ingest as Slack does."""
+    """A client that posts to ingest as Slack does."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, secret: str = SECRET) -> None:
         self.session = session
@@ -88,22 +88,22 @@ class Slack:
         self.secret = secret
 
     async def event(self, payload: object, **headers: str) -> Answer:
-        """Posts an Events API request."""
+        """Post a request of the Events API."""
         return await self.post("/slack/events", json.dumps(payload).encode(), "application/json", **headers)
 
     async def form(self, path: str, fields: Mapping[str, str]) -> Answer:
-        """Posts a form, signed."""
+        """Post a signed form."""
         return await self.post(path, urlencode(fields).encode(), "application/x-www-form-urlencoded")
 
     async def post(
         self, path: str, body: bytes, content_type: str = "application/json", **headers: str
     ) -> Answer:
-        """Posts a raw body, signed."""
+        """Post a raw body with its signature."""
         sent = {"Content-Type": content_type, **signed(body, self.secret), **headers}
         return await self.send("POST", path, body, sent)
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Sends a request as it is given."""
+        """Send a request unchanged."""
         async with self.session.request(
             method, self.url + path, data=BytesIO(body), headers=headers
         ) as response:
@@ -111,7 +111,7 @@ class Slack:
 
 
 def settings(database: str, **others: str) -> dict[str, str]:
-    """The environment of an ingest service under test."""
+    """Return the environment of an ingest service for tests."""
     return {
         "DATABASE_URL": database,
         "SLACK_SIGNING_SECRET": SECRET,
@@ -122,25 +122,25 @@ def settings(database: str, **others: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Served:
-    """The service in this process, and somebody who posts to it."""
+    """The service in this process, and a client for it."""
 
     ingest: Ingest
     slack: Slack
 
     @property
     def url(self) -> str:
-        """Where its public port listens."""
+        """The URL of its public port."""
         return self.slack.url
 
     @property
     def private_url(self) -> str:
-        """Where its private port listens."""
+        """The URL of its private port."""
         return f"http://127.0.0.1:{self.ingest.private_port}"
 
 
 @asynccontextmanager
 async def served(database: str, **others: Any) -> AsyncIterator[Served]:
-    """Runs the service in this process, on free ports, for the length of the block."""
+    """Run the service in this process, on free ports, for the length of the block."""
     chosen = load_settings(
         IngestSettings,
         **{

@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode before the tests' server."""
+"""Run a real PgBouncer in transaction mode before the tests' server."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ default_pool_size = 1
 
 @asynccontextmanager
 async def pooled(uri: str) -> AsyncIterator[str]:
-    """Runs PgBouncer before the database of ``uri``; yields the URI that goes through it."""
+    """Run PgBouncer before the database of ``uri``; yield the URI that goes through it."""
     bouncer, port = program("pgbouncer"), free_port()
     parts = urlsplit(uri)
     database, host = parts.path.lstrip("/"), parts.hostname or parse_qs(parts.query)["host"][0]
@@ -55,7 +55,7 @@ async def pooled(uri: str) -> AsyncIterator[str]:
 
 
 def _user(socket: Path, directory: Path, config: Path) -> int | None:
-    """As whom it runs where we are root, as which it will not: one who may use the server's socket."""
+    """Return the user to run it as. It refuses to run as root; the user must be able to use the server's socket."""
     if os.geteuid() != 0:
         return None
     directory.chmod(0o755)

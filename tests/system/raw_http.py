@@ -1,4 +1,4 @@
-"""Requests to ingest byte by byte, as no HTTP client would send them."""
+"""Send requests to ingest byte by byte, as no HTTP client does."""
 
 import asyncio
 import re
@@ -11,9 +11,9 @@ PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
 
 
 async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5) -> bytes:
-    """What the service answers on a connection that carries ``request``, until it closes it or is ``quiet``.
+    """Return the service's answers to ``request`` on one connection, until it closes it or is ``quiet``.
 
-    So many ``answers`` are waited for, however busy the machine.
+    Wait for ``answers`` answers, on a busy machine too.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = b""
@@ -32,17 +32,17 @@ async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5
 
 
 def statuses(answer: bytes) -> list[int]:
-    """The status of each answer on a connection."""
+    """Return the status of each answer on a connection."""
     return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3})", answer)]
 
 
 def post(body: bytes, headers: bytes = PLAIN) -> bytes:
-    """A signed request, as bytes."""
+    """Return a signed request as bytes."""
     lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in signed(body).items())
     return b"POST /slack/events HTTP/1.1\r\n" + headers + lines
 
 
 async def still_serves(url: str) -> None:
-    """Fails unless the service answers a sound request."""
+    """Fail unless the service answers a valid request."""
     async with aiohttp.ClientSession() as session:
         assert (await Slack(session, url).event({"type": "url_verification", "challenge": "x"})).status == 200

@@ -1,4 +1,4 @@
-"""A database server of a test's own, to be stopped, killed, frozen and started again."""
+"""Run a database server of a test's own, to stop, kill, freeze and start again."""
 
 import signal
 import tempfile
@@ -18,7 +18,7 @@ NAME = "surelane"
 
 
 class Restartable:
-    """An embedded PostgreSQL with a migrated database. What it has committed, it keeps."""
+    """An embedded PostgreSQL with a migrated database. It keeps its commits over restarts."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -31,7 +31,7 @@ class Restartable:
         return uri_of(self._admin, role=role, database=NAME)
 
     async def start(self) -> None:
-        """Starts the server, and returns when it answers."""
+        """Start the server; return when it answers."""
         self._postgres = await self._stack.enter_async_context(
             embedded(self._directory, on_line=print, settings=CRASHABLE)
         )
@@ -39,29 +39,29 @@ class Restartable:
         self._admin = self._postgres.uri
 
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stops the server: SIGINT is a fast shutdown, SIGQUIT an immediate one, as after a crash."""
+        """Stop the server. SIGINT is a fast shutdown, SIGQUIT an immediate one, like a crash."""
         self._process().send_signal(how)
         await self._stack.aclose()
         self._postgres = None
 
     async def restart(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stops it and starts it again."""
+        """Stop it and start it again."""
         await self.stop(how)
         await self.start()
 
     def freeze(self) -> None:
-        """Stops every process of the server in its tracks: connections stand, and nothing answers."""
+        """Freeze every process of the server: connections stay open, and nothing answers."""
         for process in self._processes():
             process.suspend()
 
     def thaw(self) -> None:
-        """Lets a frozen server go on."""
+        """Let a frozen server continue."""
         for process in reversed(self._processes()):
             process.resume()
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
-        """A connection as the owner."""
+        """Connect as the owner."""
         connection = await asyncpg.connect(self.uri())
         try:
             yield connection
@@ -69,7 +69,7 @@ class Restartable:
             await connection.close()
 
     async def execute(self, statement: str) -> None:
-        """Runs one statement as the superuser."""
+        """Run one statement as the superuser."""
         connection = await asyncpg.connect(self._admin)
         try:
             await connection.execute(statement)
@@ -77,7 +77,7 @@ class Restartable:
             await connection.close()
 
     async def aclose(self) -> None:
-        """Ends the server, frozen or not."""
+        """End the server, frozen or not."""
         if self._postgres is not None:
             self.thaw()
         await self._stack.aclose()
@@ -93,7 +93,7 @@ class Restartable:
 
 @asynccontextmanager
 async def restartable() -> AsyncIterator[Restartable]:
-    """A running server with a migrated database, gone at the end of the block."""
+    """Run a server with a migrated database for the length of the block."""
     with tempfile.TemporaryDirectory(prefix="surelane-outage-") as directory:
         server = Restartable(Path(directory))
         try:

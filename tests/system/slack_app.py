@@ -1,4 +1,4 @@
-"""A stand-in for the app that a simulated Slack posts to: notes each request, and answers as it is told."""
+"""Stand in for the app that a simulated Slack posts to: record each request, and give prepared answers."""
 
 import asyncio
 import json
@@ -27,19 +27,19 @@ TOKEN = "xoxb-any"
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it arrived."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
     body: bytes
     genuine: bool
-    """Whether slack-sdk's verifier takes its signature."""
+    """Whether slack-sdk's verifier accepts its signature."""
     status: int
-    """What it was answered."""
+    """The status of its answer."""
 
     @property
     def envelope(self) -> dict[str, Any]:
-        """The event it carries."""
+        """The event in its body."""
         found: dict[str, Any] = json.loads(self.body)
         return found
 
@@ -51,7 +51,7 @@ class Received:
 
 @dataclass
 class Answer:
-    """How the stand-in answers one request."""
+    """The stand-in's answer to one request."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Answer:
 
 
 class StandIn:
-    """Answers 200 at once unless told otherwise in ``answers``, first come first served."""
+    """An app that uses up the prepared ``answers`` in order, and then answers 200 at once."""
 
     def __init__(self) -> None:
         self.received: list[Received] = []
@@ -69,12 +69,12 @@ class StandIn:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events that arrived, deliveries of the same one included."""
+        """The received events, with repeated deliveries."""
         return [each.envelope for each in self.received if each.path == "/slack/events"]
 
     @property
     def acknowledged(self) -> list[dict[str, Any]]:
-        """The events that were answered 200."""
+        """The events with the answer 200."""
         return [
             each.envelope for each in self.received if each.path == "/slack/events" and each.status == 200
         ]
@@ -85,7 +85,7 @@ class StandIn:
         return app
 
     async def arrive(self, number: int) -> list[Received]:
-        """Waits until that many requests have arrived."""
+        """Wait until that many requests have arrived."""
         await until(lambda: len(self.received) >= number, what=f"the arrival of request {number}")
         return self.received
 
@@ -101,7 +101,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Pair:
-    """A simulator, and the stand-in that it posts to."""
+    """A simulator, and the stand-in to which it posts."""
 
     url: str
     control: SimulatorClient
@@ -109,17 +109,17 @@ class Pair:
 
     @property
     def web(self) -> AsyncWebClient:
-        """slack-sdk's client, as a bot would have it."""
+        """Return slack-sdk's client with the bot's token."""
         return AsyncWebClient(token=TOKEN, base_url=f"{self.url}/api/")
 
     async def said(self, text: str = "hello", **fields: Any) -> dict[str, Any]:
-        """Ada mentions the bot in #general; returns her message."""
+        """Let Ada mention the bot in #general; return her message."""
         answer = await self.control.say(text, **({"mention": True} | fields))
         message: dict[str, Any] = answer["message"]
         return message
 
     async def settled(self, event_id: str, state: str) -> dict[str, Any]:
-        """Waits until a delivery is in a state; returns it."""
+        """Wait until a delivery is in a state; return it."""
         deadline = time.monotonic() + 30
         while (delivery := await self.control.request("GET", f"/control/deliveries/{event_id}"))[
             "state"
@@ -131,7 +131,7 @@ class Pair:
 
 @asynccontextmanager
 async def simulated(**settings: Any) -> AsyncIterator[Pair]:
-    """Runs a simulator and a stand-in for the length of the block."""
+    """Run a simulator and a stand-in for the length of the block."""
     app = StandIn()
     async with serving(app.app(), 0, setting="none", host="127.0.0.1") as port:
         defaults: dict[str, Any] = {

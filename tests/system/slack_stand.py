@@ -1,16 +1,16 @@
-"""A simulated Slack inside the test's process, whose events are put into the queue by hand."""
+"""Run a simulated Slack in the test's process. The test itself stores its events in the queue."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from dev.simulator.events import envelope, events_of
 from dev.simulator.faults import Fault
-from dev.simulator.model import Message, Posted
+from dev.simulator.posting.events import envelope, events_of
 from dev.simulator.server import simulator_app
 from dev.simulator.settings import SimulatorSettings
 from dev.simulator.simulator import Simulator
+from dev.simulator.workspace.model import Message, Posted
 
 from surelane.calls import Connection
 from surelane.queue import Queue
@@ -20,7 +20,7 @@ from surelane_service.settings import load_settings
 
 @dataclass(frozen=True)
 class Stand:
-    """A workspace, its Web API, and the queue its events go to."""
+    """A workspace, its Web API, and the queue for its events."""
 
     simulator: Simulator
     api: str
@@ -29,7 +29,7 @@ class Stand:
     async def mention(
         self, text: str, channel: str = "general", thread_ts: str | None = None
     ) -> tuple[int, Message]:
-        """Ada mentions the bot; returns the event's id in the queue, and her message."""
+        """Let Ada mention the bot; return the event's id in the queue, and her message."""
         workspace = self.simulator.workspace
         room, ada = workspace.channel(channel), workspace.user("ada")
         assert room is not None
@@ -39,14 +39,14 @@ class Stand:
         return await self.queue.insert_event(json.dumps(envelope(workspace, inner))), message
 
     def answers(self, message: Message) -> list[str]:
-        """What stands in the message's thread, oldest first."""
+        """Return the texts in the message's thread, oldest first."""
         replies = self.simulator.workspace.channels[message.channel].replies(message.thread_ts or message.ts)
         return [reply.text for reply in replies]
 
 
 @asynccontextmanager
 async def slack_stand(connection: Connection) -> AsyncIterator[Stand]:
-    """Serves a simulated Slack for the length of the block."""
+    """Serve a simulated Slack for the length of the block."""
     settings = load_settings(SimulatorSettings, subscriptions=frozenset(), retry_delays=())
     simulator = Simulator(settings, "")
     async with serving(simulator_app(simulator), 0, setting="none", host="127.0.0.1") as port:
@@ -56,5 +56,5 @@ async def slack_stand(connection: Connection) -> AsyncIterator[Stand]:
 
 
 def fault(kind: str, *, methods: Sequence[str] = (), retry_after: int = 1) -> Fault:
-    """A fault that happens once."""
+    """Return a fault that happens once."""
     return Fault.model_validate({"kind": kind, "methods": list(methods), "retry_after": retry_after})

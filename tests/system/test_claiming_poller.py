@@ -1,4 +1,4 @@
-"""Figures of the queue that polls fetch."""
+"""Polls fetch the queue's figures."""
 
 import asyncio
 from collections.abc import AsyncIterator

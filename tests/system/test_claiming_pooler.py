@@ -1,4 +1,4 @@
-"""Polling only, behind a real transaction pooler."""
+"""A worker that only polls works behind a real transaction pooler."""
 
 from surelane.calls import Connection
 from tests.databases import as_role

@@ -1,4 +1,4 @@
-"""When an idle worker wakes."""
+"""An idle worker wakes in time, and sends few statements."""
 
 import asyncio
 import signal
@@ -17,9 +17,9 @@ from tests.system.worker import ended, enqueue, worker
 
 RARELY = "1h"
 TOO_SOON = 0.05
-"""Clocks of two processes on one machine, read at different moments."""
+"""The most seconds by which clocks of two processes on one machine differ, read at different moments."""
 LATE = 5.0
-"""Seconds that a busy machine may take for what is milliseconds otherwise; without any reason to wake it is an hour."""
+"""Seconds that a busy machine may take for a wake-up. Without one the worker sleeps for an hour."""
 
 OURS = "application_name = 'surelane-worker' and datname = current_database()"
 PEEKING = f"select exists (select from pg_stat_activity where {OURS} and wait_event = 'PgSleep')"
@@ -38,14 +38,14 @@ BACKENDS = f"select pid, query_start from pg_stat_activity where {OURS}"
 
 @pytest.fixture
 async def insider(database: str) -> AsyncIterator[Connection]:
-    """A connection as the worker's role, which may see and end the worker's sessions."""
+    """Connect as the worker's role, which may see and end the worker's sessions."""
     connected = await asyncpg.connect(as_role(database, "surelane_worker"))
     yield connected
     await connected.close()
 
 
 async def idle(connection: Connection) -> None:
-    """Waits until the worker has nothing more to ask: no statement for a while."""
+    """Wait until the worker is idle and sends no statement for a while."""
     before = None
     while (now := await connection.fetch(BACKENDS)) != before:
         before = now
@@ -110,7 +110,7 @@ async def test_without_notifications_the_poll_finds_events(
 async def test_burst_is_not_answered_one_notification_at_a_time(
     database: str, connection: Connection
 ) -> None:
-    """All of them have arrived when the worker comes to look at the first."""
+    """All of them have arrived when the worker handles the first."""
     async with worker(database, SURELANE_POLL_INTERVAL=RARELY) as running:
         running.process.send_signal(signal.SIGSTOP)
         for _ in range(200):
@@ -123,7 +123,7 @@ async def test_burst_is_not_answered_one_notification_at_a_time(
 async def test_idle_worker_sends_at_most_one_statement_a_poll_interval(
     database: str, insider: Connection
 ) -> None:
-    """Measured by when they came, after those that are still of its start."""
+    """The times of arrival are measured, without the statements of its start."""
     seen: set[tuple[int, datetime]] = set()
     async with worker(database, SURELANE_POLL_INTERVAL="400ms"):
         await asyncio.sleep(1)
@@ -139,7 +139,7 @@ async def test_idle_worker_sends_at_most_one_statement_a_poll_interval(
 async def test_what_claims_passed_over_is_found_within_two_poll_intervals(
     database: str, connection: Connection, late: str
 ) -> None:
-    """An event behind the cursor of its lane: its transaction ended late, or somebody held it when it was its turn."""
+    """The event is behind its lane's cursor: its transaction ended late, or another one had locked it in its turn."""
     interval = 2.0
     async with worker(database, SURELANE_POLL_INTERVAL=f"{interval}s"):
         await ended(connection, await enqueue(connection, "echo"))
@@ -185,7 +185,7 @@ end $$;
 async def test_late_commits_are_found_though_a_claim_is_always_on_its_way(
     database: str, connection: Connection
 ) -> None:
-    """Each claim's answer takes 200 ms and brings newer events of the same lane, while the late one is found."""
+    """Each claim's answer takes 200 ms and brings newer events of the same lane."""
     await connection.execute(LATE_ANSWERS)
     interval = 1.0
     async with worker(database, SURELANE_POLL_INTERVAL=f"{interval}s"):
@@ -224,7 +224,7 @@ async def _enqueue_in_lane_3(connection: Connection) -> int:
 async def test_a_poll_that_takes_long_delays_no_event(
     database: str, connection: Connection, insider: Connection
 ) -> None:
-    """As one does that walks over the dead rows of a queue whose vacuum is held back."""
+    """Such a poll walks over the dead rows of a queue whose vacuum is held back."""
     await connection.execute(SLOW_PEEK)
     async with worker(database, SURELANE_POLL_INTERVAL="10ms"):
         for _ in range(2):
@@ -242,7 +242,7 @@ async def _empty(connection: Connection) -> None:
 
 
 async def _claims(running: Service) -> float:
-    """How many claims the worker has sent, by its metrics."""
+    """Return the number of claims that the worker has sent, from its metrics."""
     async with aiohttp.ClientSession() as session, session.get(f"{running.private_url}/metrics") as response:
         lines = (await response.text()).splitlines()
     name = 'messaging_client_operation_duration_seconds_count{messaging_operation_name="receive"}'

@@ -1,8 +1,7 @@
-"""``surelane``, the operator's command, on a real database: tables, JSON and exit codes."""
+"""The operator's command ``surelane`` prints tables and JSON, and ends with the documented exit codes."""
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +15,14 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.cli.command import app
 from surelane_service.engine import Engine
+from tests import forked
 from tests.databases import as_role
 from tests.processes import clean_environment, free_port
 
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended."""
+    """A finished command."""
 
     code: int
     out: str
@@ -41,12 +41,8 @@ class Command:
     database: str
 
     async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "surelane_operator.cli", *arguments),
-            env={**clean_environment(), "COLUMNS": "200", "DATABASE_URL": self.database, **env},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        settings = {**clean_environment(), "COLUMNS": "200", "DATABASE_URL": self.database, **env}
+        return await forked.start("surelane_operator.cli", *arguments, env=settings, stderr=True)
 
     async def process(self, *arguments: str, **env: str) -> Done:
         """Run it as its users do."""

@@ -1,4 +1,4 @@
-"""What the queue's client says about a call that failed is true: stored, not stored, or not known."""
+"""The client's error about a failed call is true: stored, not stored, or unknown."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from tests.processes import free_port
 
 
 class Wire:
-    """A TCP proxy that cuts its connections once so many more bytes have gone one way."""
+    """A TCP proxy that cuts its connections after a number of bytes in one direction."""
 
     def __init__(self, uri: str) -> None:
         parts = urlsplit(uri)
@@ -37,15 +37,15 @@ class Wire:
         self._writers: list[asyncio.StreamWriter] = []
 
     def cut_after(self, way: str, size: int) -> None:
-        """Cuts after ``size`` more bytes ``up`` to the server or ``down`` to the client."""
+        """Cut after ``size`` more bytes ``up`` to the server or ``down`` to the client."""
         self._left = {"up": None, "down": None, way: size}
 
     def mend(self) -> None:
-        """Lets everything through again."""
+        """Let all bytes through again."""
         self._left = {"up": None, "down": None}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carries one connection."""
+        """Relay one connection."""
         if self._host.startswith("/"):
             upstream, to_server = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
         else:
@@ -73,7 +73,7 @@ class Wire:
 
 @pytest.fixture
 async def wire(shared_database: str) -> AsyncIterator[tuple[Wire, str]]:
-    """A wire to the database, and the URI that leads over it."""
+    """Run a wire to the database; yield it and the URI through it."""
     parts = urlsplit(as_role(shared_database, "surelane_worker"))
     carried = Wire(urlunsplit(parts))
     server = await asyncio.start_server(carried.serve, "127.0.0.1", 0)
@@ -91,7 +91,7 @@ async def admin(shared_database: str) -> AsyncIterator[Connection]:
 
 
 async def stored(admin: Connection, key: str, service: str) -> bool:
-    """Whether the event is there, once no session of the service is busy any longer."""
+    """Return whether the event is stored, once no session of the service is busy."""
     busy = "select count(*) from pg_stat_activity where application_name = $1 and state <> 'idle'"
     while await admin.fetchval(busy, service):  # noqa: ASYNC110 - nothing to listen to
         await asyncio.sleep(0.01)
@@ -99,7 +99,7 @@ async def stored(admin: Connection, key: str, service: str) -> bool:
 
 
 async def verdict(queue: Queue, key: str, group: str | None = None) -> bool | None:
-    """What the client says of an enqueue: stored, not stored, or ``None``: not known."""
+    """Return the client's verdict on an enqueue: stored, not stored, or ``None`` for unknown."""
     try:
         await queue.enqueue("cut", {"text": "x" * 2000}, item_key=key, group_key=group)
     except OutcomeUnknown:
@@ -110,7 +110,7 @@ async def verdict(queue: Queue, key: str, group: str | None = None) -> bool | No
 
 
 def cuts() -> Iterator[tuple[str, int]]:
-    """Moments at which a call's connection breaks, from before it left until its answer has come."""
+    """Return the moments at which a call's connection breaks, from before sending until after the answer."""
     for size in (0, 1, 40, 500, 2000, 2100, 5000):
         yield "up", size
     for size in (0, 1, 4, 5, 20, 60, 90, 5000):
@@ -153,7 +153,7 @@ async def test_an_enqueue_whose_outcome_is_unknown_can_be_sent_again(
 
 
 async def _blocked(admin: Connection, pool: Pool, key: str) -> "asyncio.Task[bool | None]":
-    """An enqueue that waits for a transaction of ours which inserted its key."""
+    """Enqueue a job that waits for our transaction, which has inserted its key."""
     call = asyncio.create_task(verdict(Queue(pool), key))
     waiting = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
     while not await admin.fetchval(waiting, key):  # noqa: ASYNC110 - nothing to listen to
@@ -243,7 +243,7 @@ async def test_the_listener_raises_the_clients_errors(
     carried, uri = wire
     pooled = _listener(uri, notifications=False)
     with pytest.raises(DatabaseUnavailable):
-        async with pooled.bounded():  # the commit is cut
+        async with pooled.bounded():  # the connection is cut at the commit
             carried.cut_after("up", 0)
     carried.mend()
     async with pooled.bounded() as connection:

@@ -1,4 +1,4 @@
-"""Workers killed at random while the server crashes and comes back: every acknowledged event ends in history, once."""
+"""Every acknowledged event ends in history once, although workers are killed at random and the server crashes."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ async def server() -> AsyncIterator[Restartable]:
 
 
 async def replica(server: Restartable, kills: asyncio.Queue[None], stop: asyncio.Event) -> None:
-    """A worker that is started again, as a deployment does, whenever it was killed."""
+    """Run a worker, and start it again after each kill, as a deployment does."""
     while not stop.is_set():
         async with worker(server.uri(), ready="", SURELANE_LEASE="3s", SURELANE_MAX_ATTEMPTS="20") as running:
             waits = [asyncio.create_task(kills.get()), asyncio.create_task(stop.wait())]
@@ -32,7 +32,7 @@ async def replica(server: Restartable, kills: asyncio.Queue[None], stop: asyncio
             if waits[0] in done:
                 running.process.send_signal(signal.SIGKILL)
                 await running.child.wait()
-            else:  # it may have been started just now, and know no signal yet
+            else:  # it may have started just now, without its signal handler
                 await until(
                     lambda: any('"working"' in line for line in running.output),
                     within=60,

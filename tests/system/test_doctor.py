@@ -1,8 +1,7 @@
-"""``surelane doctor``: each problem is found, with advice, and a role that may see less learns so."""
+"""``surelane doctor`` finds each problem and gives advice. A role with fewer rights learns what it cannot see."""
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable
 
 import asyncpg
@@ -14,6 +13,7 @@ from surelane_operator.doctor import Finding, Level, examine
 from surelane_operator.doctor.finding import span
 from surelane_operator.doctor.server import clock_finding
 from surelane_service.engine import Engine
+from tests import forked
 from tests.databases import Server, as_role
 from tests.processes import clean_environment, free_port
 from tests.system.pooler import pooled
@@ -39,12 +39,8 @@ def findings(database: str) -> Examine:
 
 async def doctor(database: str, *arguments: str) -> tuple[int, str, str]:
     """Run the command as a process."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "surelane_operator.cli", "doctor", *arguments),
-        env={**clean_environment(), "COLUMNS": "200", "DATABASE_URL": database},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    env = {**clean_environment(), "COLUMNS": "200", "DATABASE_URL": database}
+    process = await forked.start("surelane_operator.cli", "doctor", *arguments, env=env, stderr=True)
     async with asyncio.timeout(90):
         out, err = await process.communicate()
     return process.returncode or 0, out.decode(), err.decode()

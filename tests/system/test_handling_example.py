@@ -7,24 +7,20 @@ from pathlib import Path
 import pytest
 
 from surelane.calls import Connection
+from tests.processes import service
 from tests.system.slack_stand import Stand, slack_stand
-from tests.system.worker import ended, worker
+from tests.system.worker import ended, environment
 
 TEAM = Path(__file__).parents[2] / "examples/team"
 
 
 @pytest.fixture
 async def slack(database: str, connection: Connection) -> AsyncIterator[Stand]:
-    async with (
-        slack_stand(connection) as stand,
-        worker(
-            database,
-            SURELANE_HANDLERS="team_bot:handlers",
-            SLACK_API_URL=stand.api,
-            PYTHONPATH=str(TEAM),
-        ),
-    ):
-        yield stand
+    async with slack_stand(connection) as stand:
+        settings = {"SURELANE_HANDLERS": "team_bot:handlers", "SLACK_API_URL": stand.api}
+        env = environment(database, **settings, PYTHONPATH=str(TEAM))
+        async with service("surelane_worker", env, imported=False):  # only a new interpreter reads PYTHONPATH
+            yield stand
 
 
 async def test_answer_is_streamed_and_a_reminder_scheduled(slack: Stand, connection: Connection) -> None:

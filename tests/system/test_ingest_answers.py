@@ -43,7 +43,7 @@ async def rows(connection: Connection) -> list[Any]:
 
 
 def refused(answer: Answer, status: int) -> bool:
-    """Whether the answer has the status, a short JSON body, and leaves Slack its retries."""
+    """Return whether the answer has the status and a short JSON body, and allows Slack's retries."""
     return (
         answer.status == status
         and "error" in json.loads(answer.body)

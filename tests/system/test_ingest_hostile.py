@@ -1,4 +1,4 @@
-"""Whatever is sent to the public port, the answer is a refusal: no 500, no stack trace, nothing secret in a log."""
+"""The public port refuses hostile requests: no 500, no stack trace, no secret in a log."""
 
 import asyncio
 import gzip
@@ -29,7 +29,7 @@ async def ingest(database: str) -> AsyncIterator[Service]:
 
 @pytest.fixture
 async def local(database: str) -> AsyncIterator[Served]:
-    """The service in this process: quicker where its output does not matter."""
+    """Run the service in this process, which is faster, for tests that do not read its output."""
     async with served(as_role(database, "surelane_ingest")) as running:
         yield running
 
@@ -84,7 +84,7 @@ async def test_a_body_longer_than_announced_is_not_a_second_request(
     inner = post(smuggled) + b"Content-Length: %d\r\n\r\n" % len(smuggled) + smuggled
     whole = post(b"{}") + b"Content-Length: %d\r\n\r\n{}" % (2 + len(inner)) + inner
     answer = await raw(local.ingest.port, whole, answers=1)
-    assert statuses(answer) == [401]  # one request, whose body is not what was signed
+    assert statuses(answer) == [401]  # one request, whose body differs from the signed one
     assert await connection.fetchval("select count(*) from agent.event") == 0
 
 
@@ -92,7 +92,7 @@ async def test_requests_behind_one_another_are_each_verified(local: Served, conn
     body = json.dumps(mention()).encode()
     good = post(body) + b"Content-Length: %d\r\n\r\n" % len(body) + body
     forged = good.replace(b"v0=", b"v0=0")
-    # After a refusal the connection ends, and what was sent behind it with it.
+    # After a refusal the connection ends, and later requests on it are not read.
     assert statuses(await raw(local.ingest.port, good + good + forged + good, answers=3)) == [200, 200, 401]
     assert await connection.fetchval("select count(*) from agent.event") == 1
 
@@ -175,7 +175,7 @@ async def test_traces_carry_no_text_and_no_query_and_follow_from_the_event_id(
     output = "\n".join(ingest.output)
     assert MARK not in output
     spans = {span["name"]: span for span in _spans(output)}
-    assert set(spans) == {"send slack.app_mention", "POST /slack/events"}  # probes have none
+    assert set(spans) == {"send slack.app_mention", "POST /slack/events"}  # probes have no span
     send, http = spans["send slack.app_mention"], spans["POST /slack/events"]
     expected = hashlib.sha256(payload["event_id"].encode()).hexdigest()[:32]
     assert send["context"]["trace_id"] == f"0x{expected}"
@@ -194,7 +194,7 @@ def _resident(ingest: Service) -> int:
 
 
 def _spans(output: str) -> list[dict[str, Any]]:
-    """The spans in the console exporter's output: objects of several lines that begin and end in the first column."""
+    """Parse the spans in the console exporter's output: objects that begin and end in the first column."""
     decoder, spans = json.JSONDecoder(), []
     for start in [at for at, line in _lines(output) if line == "{"]:
         span, _ = decoder.raw_decode(output, start)

@@ -1,4 +1,4 @@
-"""Whatever befalls the database, every answer is 200-and-stored or one that makes Slack try again."""
+"""In any outage of the database, each answer is 200 for a stored event, or makes Slack try again."""
 
 import asyncio
 import signal
@@ -16,18 +16,26 @@ from tests.system.ingest_client import Slack, event_id, mention, settings
 from tests.system.restartable import Restartable, restartable
 
 RETRY_DELAYS = (0.0, 0.3, 1.0)
-"""Slack's three retries, at once, after a minute and after five, shortened."""
+"""Slack's three retries, which come at once, after a minute and after five, shortened."""
 
 
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-ingest'"
 BUDGET = "1s"
-"""Half of the usual, so that Slack's three seconds hold on a busy machine too."""
+"""Half of the default, so that Slack's three seconds hold on a busy machine too."""
+
+
+@pytest.fixture(scope="module")
+async def server() -> AsyncIterator[Restartable]:
+    async with restartable() as started:
+        yield started
 
 
 @pytest.fixture
-async def postgres() -> AsyncIterator[Restartable]:
-    async with restartable() as server:
-        yield server
+async def postgres(server: Restartable) -> AsyncIterator[Restartable]:
+    """Return the server with an empty queue."""
+    yield server
+    async with server.connected() as connection:
+        await connection.execute("delete from agent.event; delete from agent.kind")
 
 
 @pytest.fixture
@@ -46,14 +54,14 @@ async def slack(ingest: Service) -> AsyncIterator[Slack]:
 
 
 async def stored(connection: Connection) -> list[str]:
-    """The event ids in the queue, one a row."""
+    """Return the event ids in the queue, one per row."""
     return [row["item_key"] for row in await connection.fetch("select item_key from agent.event order by 1")]
 
 
 class Sender:
-    """Sends events as Slack does: again after an error, at most three times.
+    """Send events as Slack does: again after an error, at most three times.
 
-    Slack's last retry comes so late that a restart is long over: here it waits for that, too.
+    Slack's last retry comes long after a restart, so it waits for the restart here too.
     """
 
     def __init__(self, slack: Slack) -> None:
@@ -66,13 +74,13 @@ class Sender:
 
     @asynccontextmanager
     async def last_retries_wait(self) -> AsyncIterator[None]:
-        """For the length of the block."""
+        """Delay the last retries for the length of the block."""
         self._last_retries.clear()
         yield
         self._last_retries.set()
 
     async def deliver(self, payload: dict[str, Any] | None = None) -> None:
-        """Sends one event until it is acknowledged or Slack would give up."""
+        """Send an event until it is acknowledged or Slack would give up."""
         payload = payload or mention(channel=f"C{event_id()}")
         identity = payload["event_id"]
         for attempt, delay in enumerate((None, *RETRY_DELAYS)):
@@ -95,13 +103,13 @@ class Sender:
         self.given_up.add(identity)
 
     async def deliver_until(self, stop: asyncio.Event) -> None:
-        """Sends one event after another."""
+        """Send one event after another."""
         while not stop.is_set():
             await self.deliver()
 
 
 async def acknowledged_more(sender: Sender, number: int) -> None:
-    """Waits for so many more acknowledged events."""
+    """Wait for a number of further acknowledged events."""
     goal = len(sender.acknowledged) + number
     await until(lambda: len(sender.acknowledged) >= goal, within=60, what=f"{goal} acknowledged events")
 

@@ -1,4 +1,4 @@
-"""The ingest service as an operator runs it: a process, its two ports, its exit."""
+"""The ingest service starts as a process, serves two ports and exits cleanly."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.system.ingest_client import Slack, mention, settings
 async def test_an_acknowledged_event_is_stored_whole(database: str, connection: Connection) -> None:
     sent = mention(novel_field={"kept": True})
     async with (
-        service("surelane_ingest", settings(as_role(database, "surelane_ingest"))) as ingest,
+        service("surelane_ingest", settings(as_role(database, "surelane_ingest")), imported=False) as ingest,
         aiohttp.ClientSession() as session,
     ):
         answer = await Slack(session, ingest.url).event(sent)

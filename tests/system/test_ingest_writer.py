@@ -1,4 +1,4 @@
-"""Group commit: events share commits without waiting, and none can fail or hold up another."""
+"""Events share commits without waiting, and no event fails or delays another."""
 
 import asyncio
 import json
@@ -40,13 +40,13 @@ async def test_requests_that_come_together_share_commits(service: Served, connec
 async def test_a_lone_request_waits_for_nothing(service: Served) -> None:
     await service.slack.event(mention())
     took = min([(await timed(service, mention(channel=f"C{n}")))[1] for n in range(10)])
-    assert took < 0.1  # a timer's tick would show
+    assert took < 0.1  # a timer would show here
 
 
 async def test_a_blocked_event_holds_up_no_other(service: Served, connection: Connection) -> None:
     assert (
         await service.slack.event(mention())
-    ).status == 200  # the first of a kind is special: it makes the kind known
+    ).status == 200  # the first event of a kind also registers the kind
     blocked = mention(channel="C-blocked")
     transaction = connection.transaction()
     await transaction.start()

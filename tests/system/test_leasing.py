@@ -1,4 +1,4 @@
-"""Leases: renewed while a handler runs, and what happens when one is lost or its worker dies."""
+"""Leases are renewed while a handler runs. If one is lost or its worker dies, another worker takes the event."""
 
 import json
 from datetime import timedelta
@@ -8,7 +8,7 @@ from tests.processes import until
 from tests.system.worker import claimed, ended, enqueue, live, worker
 
 LEASE = "3s"
-"""Short, and longer than a busy machine keeps a worker from renewing it."""
+"""Short, but long enough for a worker on a busy machine to renew it."""
 
 
 async def test_lease_is_renewed_while_its_handler_runs(database: str, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""A real Prometheus with our rules scrapes a running system: what the rules and the dashboard ask for is there."""
+"""A real Prometheus scrapes a running system and has every series of the rules and the dashboard."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -25,31 +25,31 @@ MAY_BE_EMPTY = (
     "surelane_notification_lag",
     "surelane_vacuum_holder_since",
 )
-"""What has series only once something went wrong, an idle worker was woken, or a transaction is a minute old."""
+"""Metrics that have series only after a failure, a wake-up, or a transaction of a minute."""
 
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Its HTTP API."""
+    """A client of Prometheus' HTTP API."""
 
     url: str
     session: aiohttp.ClientSession
 
     async def get(self, path: str, **parameters: str) -> Any:
-        """The data that a path of the API answers with."""
+        """Return the data of a path of the API."""
         async with self.session.get(f"{self.url}/api/v1/{path}", params=parameters) as response:
             answer = await response.json()
         assert answer["status"] == "success", answer
         return answer["data"]
 
     async def query(self, expression: str) -> list[Any]:
-        """What an expression has now."""
+        """Return the current value of an expression."""
         result: list[Any] = (await self.get("query", query=expression))["result"]
         return result
 
 
 def configuration(running: Whole) -> dict[str, Any]:
-    """Ours, but for where the services are, and faster; the operator's API has none of its own here."""
+    """Return our configuration with this system's addresses and a shorter interval, without the operator's API."""
     read: dict[str, Any] = yaml.safe_load(ALERTS.with_name("prometheus.yaml").read_text())
     ports = {"ingest": [running.ingest], "operator": [], "worker": running.workers}
     jobs = [
@@ -67,7 +67,7 @@ def configuration(running: Whole) -> dict[str, Any]:
 
 @asynccontextmanager
 async def prometheus(directory: Path, config: dict[str, Any]) -> AsyncIterator[Prometheus]:
-    """Runs it for the length of the block, once it is ready."""
+    """Run Prometheus for the length of the block; yield when it is ready."""
     file, url = directory / "prometheus.yaml", f"127.0.0.1:{free_port()}"
     file.write_text(yaml.safe_dump(config))
     command: Sequence[str] = (
@@ -111,7 +111,7 @@ async def test_every_panel_has_data_and_no_rule_fails(database: str, tmp_path: P
 
 
 async def _empty_panels(server: Prometheus) -> list[str]:
-    """The dashboard's queries that ought to have an answer, and have none."""
+    """Return the dashboard's queries without the data that they should have."""
     return [
         query
         for query in dashboard_queries()

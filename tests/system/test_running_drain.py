@@ -1,4 +1,4 @@
-"""How a worker ends: nothing lost, and nothing tried twice that did not have to be."""
+"""A worker that ends loses no event and repeats no attempt needlessly."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ async def test_rest_of_an_entity_is_released_after_the_running_event(
 
 
 async def test_second_signal_ends_the_process_at_once(database: str, connection: Connection) -> None:
-    """The drain alone would take its thirty seconds."""
+    """The drain would take thirty seconds."""
     async with worker(database) as running:
         await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}))
         running.process.send_signal(signal.SIGTERM)
@@ -79,7 +79,7 @@ async def test_draining_worker_is_not_ready_and_claims_nothing(database: str, co
 async def test_rolling_restarts_lose_nothing_and_repeat_nothing(
     database: str, connection: Connection
 ) -> None:
-    """Three replicas, each restarted twice, under load; grouped and ungrouped events."""
+    """Three replicas restart twice each under a load of grouped and ungrouped events."""
     stored: list[int] = []
 
     async def load(stop: asyncio.Event) -> None:
@@ -111,7 +111,7 @@ async def test_rolling_restarts_lose_nothing_and_repeat_nothing(
 
 
 async def _assert_in_order(connection: Connection) -> None:
-    """Each entity's events ran one after another, in the order in which they happened."""
+    """Check that the events of each group ran one after another, in the order in which they happened."""
     for number in range(10):
         rows = await connection.fetch(
             "select result from agent.event_hist where group_key = $1 order by event_ts, id", f"T:C:{number}"

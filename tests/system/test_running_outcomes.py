@@ -1,4 +1,4 @@
-"""What becomes of events, by a real worker process on a real database."""
+"""Events end with the right outcomes in a real worker on a real database."""
 
 import json
 from collections.abc import AsyncIterator
@@ -112,7 +112,7 @@ async def test_handlers_bound_holds(connection: Connection) -> None:
 
 
 async def test_bounded_handler_does_not_hold_back_the_others(connection: Connection) -> None:
-    """The slow ones take a minute; what of them is left when the worker ends was not to be waited for."""
+    """The slow ones take a minute. The test does not wait for those that are left when the worker ends."""
     enqueued = await connection.fetch(
         "select agent.enqueue('one-at-a-time') as id from generate_series(1, 1000)"
     )

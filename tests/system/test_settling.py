@@ -1,4 +1,4 @@
-"""When outcomes are settled."""
+"""Outcomes are settled promptly, and none delays another."""
 
 import asyncio
 import gc
@@ -26,12 +26,12 @@ from surelane_worker.settling import MANY, Pace, Settler
 
 
 async def nothing(event: object, ctx: object) -> None:
-    """Is not called here."""
+    """Is never called here."""
 
 
 @dataclass
 class Stand:
-    """A settler that runs, on a pool of its own, and what it holds."""
+    """A running settler on a pool of its own, and its claims."""
 
     engine: Engine
     settler: Settler
@@ -39,7 +39,7 @@ class Stand:
     metrics: Metrics
 
     async def claims(self, count: int) -> list[Claim]:
-        """Claims that many events, which are held from now on."""
+        """Claim a number of events."""
         events = await self.engine.claim_events(["echo"], count, worker="w")
         ends = asyncio.get_running_loop().time() + 600
         works = [Work(Handler("echo", ("echo",), nothing), [event], ends, 0.0) for event in events]
@@ -50,7 +50,7 @@ class Stand:
 
 @pytest.fixture
 def pace() -> Pace:
-    """How long the settler waits; a test that needs other pauses overrides it."""
+    """Return the settler's pauses. A test may override them."""
     return Pace()
 
 
@@ -69,7 +69,7 @@ async def stand(database: str, connection: Connection, pace: Pace) -> AsyncItera
 
 
 def locking(database: str, identity: int) -> AbstractAsyncContextManager[Connection]:
-    """A foreign transaction that holds an event's row for the length of the block."""
+    """Lock an event's row in a foreign transaction for the length of the block."""
 
     @asynccontextmanager
     async def held() -> AsyncIterator[Connection]:
@@ -85,7 +85,7 @@ def locking(database: str, identity: int) -> AbstractAsyncContextManager[Connect
 
 
 async def ended(connection: Connection, claims: Sequence[Claim]) -> None:
-    """Waits until these events are in history."""
+    """Wait until these events are in history."""
     ids = [claim.event.id for claim in claims]
     async with asyncio.timeout(30):
         while await connection.fetchval(  # noqa: ASYNC110 - no event says so
@@ -96,7 +96,7 @@ async def ended(connection: Connection, claims: Sequence[Claim]) -> None:
 
 @pytest.mark.parametrize("pace", [Pace(first_pause=3600.0, longest_pause=3600.0)])
 async def test_a_busy_settle_delays_no_other(database: str, connection: Connection, stand: Stand) -> None:
-    """It is sent again by itself; if the others waited for it, they would wait for an hour."""
+    """It is sent again separately. If the others waited for it, they would wait for an hour."""
     busy, *others = await stand.claims(4)
     async with locking(database, busy.event.id):
         for claim in (busy, *others[:2]):
@@ -160,7 +160,7 @@ async def test_a_slow_settle_delays_no_other_of_its_batch(connection: Connection
 async def test_a_settle_that_waited_too_long_is_sent_again(
     connection: Connection, stand: Stand, failing: str
 ) -> None:
-    """The server may give up on the statement: that is neither a refusal nor an outage."""
+    """The server may give up a statement, which is neither a refusal nor an outage."""
     (claim,) = await stand.claims(1)
     await connection.execute(
         "create sequence public.tries; grant usage on public.tries to public;"
@@ -180,7 +180,7 @@ async def test_a_settle_that_waited_too_long_is_sent_again(
 async def test_a_refused_outcome_ends_beside_one_that_stays_busy(
     database: str, connection: Connection, stand: Stand
 ) -> None:
-    """In a batch it answers busy, as the locked event does; the reason is raised once it is sent alone."""
+    """In a batch it answers busy, as the locked event does. Sent alone, it raises the reason."""
     locked, refused = await stand.claims(2)
     async with locking(database, locked.event.id):
         for claim in (locked, refused):
@@ -196,7 +196,7 @@ async def test_a_refused_outcome_ends_beside_one_that_stays_busy(
 async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
     connection: Connection, stand: Stand
 ) -> None:
-    """The first cannot be sent at all; the result of the second, and the reason of the third, are refused."""
+    """The first cannot be sent. PostgreSQL refuses the result of the second and the reason of the third."""
     claims = await stand.claims(4)
     claims[0].event.claim = 2**40
     stand.settler.put(claims[0], COMPLETE)

@@ -1,4 +1,4 @@
-"""``python -m dev.simulator``: as a process, and its commands against a running simulator."""
+"""``python -m dev.simulator`` runs as a process, and its commands work with a running simulator."""
 
 import asyncio
 import socket
@@ -19,12 +19,12 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 async def run(*arguments: str) -> Result:
-    """Run a command; it has an event loop of its own, so it gets a thread."""
+    """Run a command in a thread, because it has an event loop of its own."""
     return await asyncio.to_thread(lambda: CliRunner().invoke(app, arguments))
 
 
 async def answer_each(pair: Pair) -> None:
-    """Answers every event in its thread, as a bot would."""
+    """Answer every event in its thread, as a bot would."""
     answered = 0
     while True:
         for envelope in pair.app.events[answered:]:
@@ -36,7 +36,7 @@ async def answer_each(pair: Pair) -> None:
 
 @pytest.fixture
 async def answered(pair: Pair) -> AsyncIterator[Pair]:
-    """A simulator whose app answers."""
+    """Run a simulator whose app answers."""
     bot = asyncio.create_task(answer_each(pair))
     yield pair
     bot.cancel()

@@ -1,4 +1,4 @@
-"""The control API, the feed and the page, over HTTP."""
+"""The simulator's control API, feed and page work over HTTP."""
 
 import asyncio
 import json
@@ -92,7 +92,7 @@ async def test_the_feed_tells_of_every_change_in_order() -> None:
 
 
 async def _next(feed: aiohttp.ClientResponse) -> tuple[str, str]:
-    """The next item's kind, and what tells it from others of its kind."""
+    """Return the next item's kind, and the value that identifies it."""
     kind = ""
     while True:
         line = (await feed.content.readline()).decode().strip()

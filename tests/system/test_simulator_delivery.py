@@ -1,4 +1,4 @@
-"""Events reach the app as Slack sends them: signed, timed, retried, with faults on demand."""
+"""Events reach the app as from Slack: signed, on time, retried, with faults on demand."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ from tests.system.slack_app import Answer, Pair, simulated
 
 
 async def only_event(pair: Pair, **fields: object) -> str:
-    """Ada mentions the bot; returns the event's id."""
+    """Let Ada mention the bot; return the event's id."""
     answer = await pair.control.say("hello", mention=True, **fields)
     (event,) = answer["events"]
     return str(event["id"])

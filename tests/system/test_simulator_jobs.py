@@ -1,4 +1,4 @@
-"""The simulator shows what the queue says of an event, and does without where no queue answers."""
+"""The simulator shows an event's status in the queue, and works without a queue."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from tests.system.slack_app import Pair, simulated
 
 
 async def job(pair: Pair, event_id: str, status: str) -> dict[str, Any]:
-    """Wait until the simulator says that the event has a status in the queue."""
+    """Wait until the simulator shows the event's status in the queue."""
     deadline = time.monotonic() + 30
     while True:
         found = (await pair.control.request("GET", f"/control/deliveries/{event_id}"))["job"]

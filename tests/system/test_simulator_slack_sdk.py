@@ -1,4 +1,4 @@
-"""slack-sdk's own client against the simulated Web API, over HTTP."""
+"""slack-sdk's own client works with the simulated Web API over HTTP."""
 
 from collections.abc import AsyncIterator, Awaitable
 
@@ -26,7 +26,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 async def failing(call: Awaitable[object]) -> str:
-    """The error that a call ends in."""
+    """Return the error of a failing call."""
     with pytest.raises(SlackApiError) as caught:
         await call
     return str(caught.value.response["error"])

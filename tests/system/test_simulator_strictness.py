@@ -20,7 +20,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 async def call(pair: Pair, method: str, **request: Any) -> dict[str, Any]:
-    """Call a method; return the body, which comes with status 200 for every error but Slack's own troubles."""
+    """Call a method; return the body. Every error but Slack's own failures has status 200."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{pair.url}/api/{method}", **({"headers": BEARER} | request)) as response,

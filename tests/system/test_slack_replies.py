@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from dev.simulator.payloads import command_form
+from dev.simulator.posting.payloads import command_form
 
 from surelane.calls import Connection
 from tests.processes import Service

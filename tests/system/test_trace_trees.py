@@ -20,7 +20,7 @@ from tests.scenario import new_mention, send
 from tests.system.traced import INGEST, WORKER, Traced, direct_message, named, traced
 
 DUE = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
-"""When the schedule's one job was due: before the workers started, so that they fire it at once."""
+"""The time of the schedule's only job, before the workers start, so that they fire it at once."""
 CRON_KEY = f"cron:nightly:{DUE:%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -1,4 +1,4 @@
-"""Webhooks on the public port: what is stored, what is refused, and what becomes of them when the database is away."""
+"""Webhooks on the public port are stored or refused as documented, also while the database is away."""
 
 import base64
 import json
@@ -56,7 +56,7 @@ async def post(
     identity: str = "msg_1",
     headers: Mapping[str, str | None] | None = None,
 ) -> Answer:
-    """Posts a webhook; ``headers`` override, ``None`` leaves one out."""
+    """Post a webhook. ``headers`` override its own; ``None`` leaves one out."""
     sent: dict[str, str | None] = {"Content-Type": "application/json", **sign(identity, body, [key])}
     chosen = {header: value for header, value in {**sent, **(headers or {})}.items() if value is not None}
     return await ingest.slack.send("POST", f"/v1/triggers/{name}", body, chosen)

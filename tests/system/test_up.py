@@ -1,4 +1,4 @@
-"""`make up`: comes up, answers, and leaves nothing behind, however it ends."""
+"""`make up` starts, answers, and leaves nothing behind after any end."""
 
 import os
 import re
@@ -42,12 +42,15 @@ async def status(url: str) -> int:
 
 
 async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -> None:
-    async with up(tmp_path / "pg") as first:
+    data = tmp_path / ("a" * 60) / ("b" * 60)
+    async with up(data) as first:
         await first.ready()
+        await assert_works_in_a_long_directory_with_a_role_for_each_service_and_keeps_another_out(first, data)
         assert await status(f"{first.page}/") == 200
         assert len({os.getsid(process.pid) for process in first.family if _alive(process)}) > 4
         await answered_once(first.system)
-        # make passes on a SIGTERM that its whole group was sent: the second one does not cut the draining short.
+        socket_directory = first.database.partition("host=")[2]
+        # `make` passes on a SIGTERM that its whole group got. The second one does not cut the drain short.
         worker = first.member("surelane_worker")
         worker.suspend()
         first.child.process.send_signal(signal.SIGTERM)
@@ -59,7 +62,8 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -
         assert "child process" not in first.shown
         await gone(first)
         assert leftovers(tmp_path) == []
-    async with up(tmp_path / "pg") as second:
+    assert not exists(Path(socket_directory))
+    async with up(data) as second:
         await second.ready()
         assert await second.system.query("select count(*) from agent.event_hist") == "1"
         assert await second.end(signal.SIGINT) == 0
@@ -94,27 +98,20 @@ async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: 
     await connection.close()
 
 
-async def test_it_works_in_a_long_directory_with_a_role_for_each_service_and_keeps_a_second_one_out(
-    tmp_path: Path,
+async def assert_works_in_a_long_directory_with_a_role_for_each_service_and_keeps_another_out(
+    system: Up, data: Path
 ) -> None:
-    data = tmp_path / ("a" * 60) / ("b" * 60)
-    async with up(data) as system:
-        await system.ready()
-        roles = await system.system.query(
-            "select string_agg(distinct application_name || ' as ' || usename, ', ') from pg_stat_activity"
-            " where application_name in ('surelane-ingest', 'surelane-worker')"
-        )
-        assert "surelane-ingest as surelane_ingest" in roles
-        assert "surelane-worker as surelane_worker" in roles
-        assert await system.system.query("select rolsuper from pg_roles where rolname = user") == "False"
-        async with up(data) as second:
-            assert await second.child.wait() == 1
-        assert "in use by another `make up`" in second.shown
-        assert await status(f"{system.page}/") == 200
-        assert str(data) not in system.database
-        directory = system.database.partition("host=")[2]
-        assert await system.end() == 0
-    assert not exists(Path(directory))
+    roles = await system.system.query(
+        "select string_agg(distinct application_name || ' as ' || usename, ', ') from pg_stat_activity"
+        " where application_name in ('surelane-ingest', 'surelane-worker')"
+    )
+    assert "surelane-ingest as surelane_ingest" in roles
+    assert "surelane-worker as surelane_worker" in roles
+    assert await system.system.query("select rolsuper from pg_roles where rolname = user") == "False"
+    async with up(data) as another:
+        assert await another.child.wait() == 1
+    assert "in use by another `make up`" in another.shown
+    assert str(data) not in system.database
 
 
 async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Path) -> None:
@@ -132,7 +129,10 @@ async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Pa
         await gone(killed)
     async with up(data) as crashed:
         await crashed.ready()
-        for kill in (psutil.Process.suspend, psutil.Process.kill):  # suspended first: none can tidy up
+        for kill in (
+            psutil.Process.suspend,
+            psutil.Process.kill,
+        ):  # suspend them first, so that none can clean up
             for process in crashed.family:
                 with suppress(psutil.NoSuchProcess):
                     kill(process)

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL starts on every state that an earlier owner left in its directory."""
+"""The embedded PostgreSQL starts in a directory that an earlier owner left in any state."""
 
 import os
 import stat
@@ -36,9 +36,7 @@ async def test_a_server_left_running_is_stopped_first(tmp_path: Path) -> None:
     )
     await until(lambda: status(data) == "ready", what="the server to be left over")
     async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
-        await (
-            leftover.wait()
-        )  # its exit code may be lost: the process that stopped it may have collected it first
+        await leftover.wait()  # its exit code may be lost: the process that stopped it may have read it first
         assert await answers(server.uri)
 
 
@@ -84,5 +82,5 @@ async def test_a_server_that_does_not_start_says_so(tmp_path: Path) -> None:
 
 
 def test_another_run_of_the_tests_does_not_close_the_way_to_the_data(tmp_path: Path) -> None:
-    """Each run of pytest does that to the directory that it shares with a user's other runs."""
+    """Each run of pytest closes the directory that it shares with a user's other runs."""
     assert not any(parent.name.startswith("pytest-of-") for parent in tmp_path.parents)

@@ -1,4 +1,4 @@
-"""A Slack event goes in over HTTP and comes out answered; the same scenario runs on Compose and on a cluster."""
+"""A Slack event that comes in over HTTP is answered. The same scenario runs on Compose and on a cluster."""
 
 from tests.scenario import answered_once, eventually, new_mention, outcomes, replies, send
 from tests.system.whole import whole

@@ -1,4 +1,4 @@
-"""How much text a worker holds at once."""
+"""A worker keeps a bounded amount of text."""
 
 import json
 import random
@@ -13,14 +13,14 @@ NOISE = random.Random(1).randbytes(LARGE // 2).hex()
 
 
 async def claimed(connection: Connection, most_bytes: int | None, limit: int = 20) -> list[int]:
-    """The sizes that a claim brings; gives everything back."""
+    """Claim once; return the sizes of the events and release them."""
     events = await Engine(connection).claim_events(["echo"], limit, worker="w", most_bytes=most_bytes)
     await Engine(connection).settle([(event.id, event.claim, "release", None) for event in events])
     return [len(event.body) for event in events]
 
 
 async def test_a_claim_stops_before_the_event_that_exceeds_its_bytes(connection: Connection) -> None:
-    """Also where an event is stored compressed, and where those of one entity come together."""
+    """This holds for compressed events and for the events of a group too."""
     for text, group in [(NOISE, None), ("a" * LARGE, None), (NOISE, "T:C:1"), ("a" * LARGE, "T:C:2")]:
         async with connection.transaction():
             for _ in range(4):

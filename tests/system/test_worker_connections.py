@@ -1,4 +1,4 @@
-"""A worker's connections: what it asked for ends with it, and it is off the list when it has ended."""
+"""A worker's statements end with it, and it retires from the list of workers."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ from tests.system.worker import ended, enqueue, worker
 
 @asynccontextmanager
 async def locked(database: str, table: str) -> AsyncIterator[Callable[[], object]]:
-    """A foreign transaction that keeps a table from being written, until what is yielded is called."""
+    """Lock a table against writes in a foreign transaction; yield the function that ends it."""
     foreign = await asyncpg.connect(database)
     transaction = foreign.transaction()
     await transaction.start()
@@ -28,7 +28,7 @@ async def locked(database: str, table: str) -> AsyncIterator[Callable[[], object
 
 
 async def running(insider: Connection, what: str, wanted: bool) -> None:
-    """Waits until a statement of the worker's runs, or until none does."""
+    """Wait until a statement of the worker runs, or until none does."""
     statement = (
         "select exists (select from pg_stat_activity where datname = current_database() and state = 'active'"
         " and pid <> pg_backend_pid() and query ~ $1)"
@@ -39,7 +39,7 @@ async def running(insider: Connection, what: str, wanted: bool) -> None:
 
 
 async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Connection) -> None:
-    """Directly and behind a pooler: it waits for a lock when its worker is killed, and claims nothing afterwards."""
+    """It waits for a lock when its worker is killed, directly or behind a pooler, and claims nothing afterwards."""
     insider = await asyncpg.connect(as_role(database, "surelane_worker"))
     identity = await enqueue(connection, "short")
     async with pooled(as_role(database, "surelane_worker")) as through:
@@ -58,7 +58,7 @@ async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Co
 
 
 async def test_a_worker_that_ended_is_off_the_list(database: str, connection: Connection) -> None:
-    """Also where an announcement is on its way when it ends."""
+    """This holds even if an announcement is on its way when it ends."""
     insider = await asyncpg.connect(as_role(database, "surelane_worker"))
     async with worker(database):
         await ended(connection, await enqueue(connection, "echo"))

@@ -1,4 +1,4 @@
-"""An entity whose events are of several kinds, each with its own handler and bound."""
+"""A group of several kinds runs in order, within the bound of each kind's handler."""
 
 import json
 from itertools import pairwise
@@ -13,7 +13,7 @@ KINDS = ("step", "one-at-a-time", "step", "one-at-a-time", "together", "step")
 async def test_an_entity_of_several_kinds_runs_in_order_and_within_each_handlers_bound(
     database: str, connection: Connection
 ) -> None:
-    """Some groups begin with the handler whose one slot is taken, and some of the events come alone."""
+    """Some groups begin with the handler whose only slot is taken, and some events have no group."""
     async with connection.transaction():
         groups = [
             [

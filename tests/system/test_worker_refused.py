@@ -1,4 +1,4 @@
-"""What handlers return that cannot be settled: the attempt fails, and nothing else."""
+"""A handler's result that cannot be settled fails its attempt and nothing else."""
 
 import json
 

@@ -1,13 +1,13 @@
-"""What a worker says that cannot start, and how it exits."""
+"""A worker that cannot start says why, and exits with the right code."""
 
 import asyncio
-import sys
 
 import aiohttp
 import pytest
 
 from surelane_service.lifecycle import EXIT_SETTINGS
-from tests.processes import clean_environment
+from tests import forked
+from tests.processes import clean_environment, service
 from tests.system.worker import environment, worker
 
 
@@ -22,12 +22,8 @@ from tests.system.worker import environment, worker
     ],
 )
 async def test_settings_that_cannot_be_used_are_named(settings: dict[str, str], message: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "surelane_worker"),
-        env={**clean_environment(), **environment("postgresql://surelane@127.0.0.1/surelane"), **settings},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    env = {**clean_environment(), **environment("postgresql://surelane@127.0.0.1/surelane"), **settings}
+    process = await forked.start("surelane_worker", env=env)
     output, _ = await process.communicate()
     assert process.returncode == EXIT_SETTINGS
     assert message in output.decode()
@@ -35,7 +31,8 @@ async def test_settings_that_cannot_be_used_are_named(settings: dict[str, str], 
 
 
 async def test_ready_worker_says_so_and_lives_without_a_database(database: str) -> None:
-    async with worker(database) as running, aiohttp.ClientSession() as session:
+    started = service("surelane_worker", environment(database), imported=False)
+    async with started as running, aiohttp.ClientSession() as session:
         for path in ("/livez", "/readyz"):
             async with session.get(running.private_url + path) as response:
                 assert response.status == 200

@@ -1,4 +1,4 @@
-"""Fan-out, fan-in, and events that wait for an answer."""
+"""Workers run fan-outs, their continuations, and events that wait for an answer."""
 
 import asyncio
 import json

@@ -80,7 +80,7 @@ async def test_the_worker_announces_what_it_handles(system: System) -> None:
     async def announced() -> int:
         return len(await Operations(system.connection).workers())
 
-    await eventually(announced, 1, within=30, every=0.05)  # it works from before it has said so
+    await eventually(announced, 1, within=30, every=0.05)  # it works before it says so
     (worker,) = await Operations(system.connection).workers()
     assert (worker["name"], worker["version"]) == ("only", metadata.version("surelane-worker"))
     assert set(worker["kinds"]) >= KINDS

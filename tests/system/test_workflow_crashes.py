@@ -27,7 +27,7 @@ async def test_a_nested_workflow_survives_the_death_of_its_workers(
     branches = [Job("branch", {"leaves": LEAVES}) for _ in range(BRANCHES)]
     async with worker(database, **SETTINGS) as first, worker(database, **SETTINGS) as survivor:
         announced = "select count(*) = 2 from agent.worker"
-        await becomes(connection, announced)  # which they do a moment after they are ready
+        await becomes(connection, announced)  # which they do shortly after they are ready
         identity = await queue.fan_out(branches, Continuation("sum"))
         async with asyncio.timeout(60):
             while not await connection.fetchval(  # noqa: ASYNC110 - nothing to listen to

@@ -94,7 +94,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
             urls[agent] = f"http://127.0.0.1:{port}/tasks"
         port = await stack.enter_async_context(serving(_silent(asked), 0, setting="none", host="127.0.0.1"))
         urls["silent"] = f"http://127.0.0.1:{port}/tasks"
-        # As after an outage of two hours: it is declared again when the worker starts, and fires once.
+        # As after an outage of two hours, the worker declares it again at its start, and it fires once.
         await Engine(connection).set_cron(
             "refresh-prices",
             kind="provider-refresh",
@@ -217,7 +217,7 @@ async def test_a_schedule_that_came_with_its_handler_caught_up_once(system: Syst
         "select (payload ->> 'scheduled_at')::timestamptz as scheduled_at, enqueued_at"
         " from agent.job where kind = 'provider-refresh'"
     )
-    # One for the whole outage: the last time that was missed, whichever it was when the worker started.
+    # It fires once for the whole outage, for the last missed time before the worker's start.
     assert all(row["enqueued_at"] - row["scheduled_at"] < timedelta(minutes=6) for row in fired)
     assert len({row["scheduled_at"] for row in fired}) == len(fired)
     (cron,) = await Operations(system.connection).list_cron()

@@ -133,7 +133,7 @@ async def test_a_task_that_is_too_large_is_not_sent() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_private_address_is_called_only_where_it_is_listed(host: str) -> None:
-    """Both as a number and as a name that resolves to it."""
+    """The address is given as a number and as a name that resolves to it."""
     async with agent(answering(202), host) as remote:
         assert await remote.send("scribe", 1, None, DEADLINE) == Accepted()
         url = remote._settings.dispatch_urls["scribe"]

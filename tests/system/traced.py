@@ -1,4 +1,4 @@
-"""What the tests of traces share: a system that exports, events sent to it, and their spans."""
+"""Run a system that exports traces, send events to it, and read their spans."""
 
 import json
 import secrets
@@ -20,17 +20,17 @@ INGEST, WORKER = "surelane-ingest", "surelane-worker"
 
 @dataclass(frozen=True)
 class Traced:
-    """A running system and the receiver it exports to."""
+    """A running system, and the receiver of its traces."""
 
     running: Whole
     receiver: Receiver
 
     def of(self, key: str) -> list[Received]:
-        """The spans of the trace that a key names, in the order they began."""
+        """Return the spans of a key's trace, in the order of their starts."""
         return self.receiver.trace(f"{trace_id_of(key):032x}")
 
     async def spans(self, key: str, **counts: int) -> list[Received]:
-        """The spans of a key's trace, statements left out, once there are so many of each operation named."""
+        """Wait for a number of spans per operation in a key's trace. Return them without statements."""
 
         def found() -> list[Received]:
             return [span for span in self.of(key) if span.name != "select"]
@@ -43,19 +43,19 @@ class Traced:
         return found()
 
     async def ended(self, *mentions: Mention, within: float = 60) -> None:
-        """Waits until mentions are handled."""
+        """Wait until mentions are handled."""
         expected = {mention.event_id: "completed" for mention in mentions}
         await eventually(lambda: outcomes(self.running.system, list(mentions)), expected, within=within)
 
     async def handled(self, words: str = "", *, within: float = 60) -> Mention:
-        """Sends a mention with these words and waits until it is handled."""
+        """Send a mention with these words and wait until it is handled."""
         mention = said(await new_mention(self.running.system), words)
         assert await send(self.running.system, mention) == 200
         await self.ended(mention, within=within)
         return mention
 
     async def query(self, statement: str) -> str:
-        """Runs a query as the owner."""
+        """Run a query as the owner."""
         return await self.running.system.query(statement)
 
 
@@ -63,7 +63,7 @@ class Traced:
 async def traced(
     database: str, protocol: str, *, workers: int = 2, env: dict[str, str] | None = None, **worker_env: str
 ) -> AsyncIterator[Traced]:
-    """The whole system with the tests' handlers, every part exporting to a receiver."""
+    """Run the whole system with the tests' handlers. Every part exports to a receiver."""
     async with receiving(protocol) as receiver:
         handlers = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_BACKOFF_BASE": "50ms", **worker_env}
         exporting = {**receiver.env, **(env or {})}
@@ -72,7 +72,7 @@ async def traced(
 
 
 def said(mention: Mention, words: str) -> Mention:
-    """The mention with further words."""
+    """Return a mention with further words."""
     if not words:
         return mention
     envelope = json.loads(mention.body)
@@ -81,7 +81,7 @@ def said(mention: Mention, words: str) -> Mention:
 
 
 def direct_message(text: str, channel: str) -> Mention:
-    """A direct message to the bot."""
+    """Return a direct message to the bot."""
     event_id, ts = f"Ev{secrets.token_hex(6).upper()}", f"{time.time():.6f}"
     event = {
         "type": "message",
@@ -103,5 +103,5 @@ def direct_message(text: str, channel: str) -> Mention:
 
 
 def named(spans: list[Received], operation: str) -> list[Received]:
-    """The spans of an operation: ``send``, ``process``, ..."""
+    """Return the spans of an operation: ``send``, ``process``, …"""
     return [span for span in spans if span.name.partition(" ")[0] == operation]

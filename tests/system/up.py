@@ -1,4 +1,4 @@
-"""`make up` as a process, on ports of its own."""
+"""Run `make up` as a process, on ports of its own."""
 
 import os
 import re
@@ -26,14 +26,14 @@ class Up:
     child: Child
     output: list[str]
     family: list[psutil.Process] = field(default_factory=list)
-    """Every process it had when it was up, itself included."""
+    """All its processes once it was up, itself included."""
 
     @property
     def shown(self) -> str:
         return "\n".join(self.output)
 
     def found(self, pattern: str) -> str:
-        """What the pattern's group matches in the output."""
+        """Return the match of the pattern's group in the output."""
         match = re.search(pattern, self.shown, re.MULTILINE)
         assert match, f"{pattern!r} is not in:\n{self.shown}"
         return match[1]
@@ -48,7 +48,7 @@ class Up:
 
     @property
     def database(self) -> str:
-        """The URI the database is opened with by hand."""
+        """The URI with which people open the database."""
         return self.found(r"database .*'(postgresql:\S+)'$")
 
     @property
@@ -63,11 +63,11 @@ class Up:
         return System(self.ingest, f"{self.page}/api/", query)
 
     def member(self, command: str) -> psutil.Process:
-        """The process whose command line has this in it."""
+        """Return the process whose command line contains this."""
         return next(process for process in self.family if command in " ".join(process.cmdline()))
 
     async def ready(self) -> None:
-        """Waits until it says that it is up."""
+        """Wait until it says that it is up."""
         await until(
             lambda: "Surelane is up" in self.shown or self.child.exit_code is not None,
             within=120,
@@ -79,13 +79,13 @@ class Up:
         self.family = [itself, *itself.children(recursive=True)]
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Sends a signal; returns the exit code."""
+        """Send a signal; return the exit code."""
         return await self.child.stop(number, within=90)
 
 
 @asynccontextmanager
 async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
-    """Runs it for the length of the block; whatever is left of it afterwards is killed."""
+    """Run it for the length of the block. Kill all its remaining processes afterwards."""
     ports = {name: str(free_port()) for name in PORTS}
     output: list[str] = []
 
@@ -111,6 +111,6 @@ async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[
 
 
 def leftovers(data: Path) -> list[str]:
-    """The sockets, lock and pid files under a data directory."""
+    """Return the sockets, lock and pid files under a data directory."""
     names = ("postmaster.pid", ".s.PGSQL.5432", ".s.PGSQL.5432.lock")
     return [name for _, _, files in os.walk(data) for name in files if name in names]

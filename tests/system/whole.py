@@ -1,4 +1,4 @@
-"""The whole system as processes on one machine: simulator, ingest, workers, on a database of their own."""
+"""Run the whole system as processes on one machine: simulator, ingest, workers, and their own database."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,7 +28,7 @@ async def whole(
     env: Mapping[str, str] | None = None,
     worker_env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Whole]:
-    """Runs the system for the length of the block, each part as its own role.
+    """Run the system for the length of the block, each part as its own role.
 
     ``env`` goes to ingest and to the workers, ``worker_env`` to the workers alone.
     """

@@ -1,4 +1,4 @@
-"""What the worker's system tests share: starting workers, storing events, waiting for how they ended."""
+"""Start workers, store events, and wait for their outcomes."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ HANDLERS = "tests.system.worker_handlers:handlers"
 
 
 def environment(database: str, **settings: str) -> dict[str, str]:
-    """A worker's settings: the test handlers, a Slack that does not exist, short pauses."""
+    """Return a worker's settings: the tests' handlers, a missing Slack, short pauses."""
     return {
         "DATABASE_URL": as_role(database, "surelane_worker"),
         "SURELANE_HANDLERS": HANDLERS,
@@ -26,7 +26,7 @@ def environment(database: str, **settings: str) -> dict[str, str]:
 
 
 def worker(database: str, ready: str = "/readyz", **settings: str) -> AbstractAsyncContextManager[Service]:
-    """A running worker process, stopped by SIGTERM at the end of the block."""
+    """Run a worker process. Stop it by SIGTERM at the end of the block."""
     return service("surelane_worker", environment(database, **settings), ready=ready)
 
 
@@ -39,7 +39,7 @@ async def enqueue(
     max_attempts: int | None = None,
     run_in: float = 0.0,
 ) -> int:
-    """Stores a job, to be run in ``run_in`` seconds."""
+    """Store a job that runs in ``run_in`` seconds."""
     identity: int = await connection.fetchval(
         "select agent.enqueue($1, $2, _group_key => $3, _max_attempts => $4, _run_at => agent.clock() + $5)",
         kind,
@@ -52,7 +52,7 @@ async def enqueue(
 
 
 async def ended(connection: Connection, identity: int, within: float = 30) -> asyncpg.Record:
-    """The event's row in history, waited for."""
+    """Wait for the event's row in history, and return it."""
     try:
         async with asyncio.timeout(within):
             while True:
@@ -66,7 +66,7 @@ async def ended(connection: Connection, identity: int, within: float = 30) -> as
 
 
 async def claimed(connection: Connection, identity: int, within: float = 30) -> asyncpg.Record:
-    """The event's row once a worker holds it, waited for."""
+    """Wait until a worker has claimed the event, and return its row."""
     async with asyncio.timeout(within):
         while True:
             row = await connection.fetchrow(
@@ -78,7 +78,7 @@ async def claimed(connection: Connection, identity: int, within: float = 30) -> 
 
 
 async def live(connection: Connection, identity: int) -> asyncpg.Record:
-    """The event's row in the live queue."""
+    """Return the event's row in the live queue."""
     row = await connection.fetchrow("select * from agent.event where id = $1", identity)
-    assert row is not None, f"event {identity} is not in the queue any more"
+    assert row is not None, f"event {identity} is no longer in the queue"
     return row

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - a handler takes both arguments, used or not
-"""Handlers that the worker's tests run in real worker processes."""
+"""Handle the worker tests' events in real worker processes."""
 
 import asyncio
 import os
@@ -32,31 +32,31 @@ handlers = Handlers()
 
 @handlers.on("echo")
 async def echo(event: Event, ctx: Context) -> object:
-    """Returns what it was given."""
+    """Return the payload."""
     ctx.log.debug("echoing")
     return event.payload
 
 
 @handlers.on("nothing")
 async def nothing(event: Event, ctx: Context) -> None:
-    """Does nothing, as fast as can be."""
+    """Do nothing."""
 
 
 @handlers.on("raise")
 async def raise_always(event: Event, ctx: Context) -> None:
-    """Fails every time."""
+    """Fail every time."""
     raise RuntimeError(event.payload.get("message", "always"))
 
 
 @handlers.on("raise-unstorable")
 async def raise_unstorable(event: Event, ctx: Context) -> None:
-    """Fails with a message that PostgreSQL cannot hold."""
+    """Fail with a message that PostgreSQL cannot hold."""
     raise RuntimeError("a\0b\ud800")
 
 
 @handlers.on("leak")
 async def leak(event: Event, ctx: Context) -> None:
-    """Lets what it was told into every exception that a handler can cause, and nowhere else."""
+    """Put the payload's text into every exception that a handler can cause, and nowhere else."""
     secret = event.payload["secret"]
     asyncio.get_running_loop().create_task(_raise(secret))
     with suppress(Exception):
@@ -75,13 +75,13 @@ async def _raise(secret: str) -> None:
 
 @handlers.on("exit")
 async def exit_process(event: Event, ctx: Context) -> None:
-    """Tries to end the process."""
+    """Try to end the process."""
     sys.exit(3)
 
 
 @handlers.on("raise-once")
 async def raise_once(event: Event, ctx: Context) -> str:
-    """Fails the first time."""
+    """Fail the first time."""
     if ctx.attempt == 1:
         raise RuntimeError("the first time")
     return "the second time"
@@ -89,7 +89,7 @@ async def raise_once(event: Event, ctx: Context) -> str:
 
 @handlers.on("outcome")
 async def outcome(event: Event, ctx: Context) -> object:
-    """Answers the outcome it is told; retries and snoozes once."""
+    """Return the outcome that the payload names. Retry and snooze once."""
     match event.payload["outcome"]:
         case "discard":
             return Discard("unwanted")
@@ -105,14 +105,14 @@ async def outcome(event: Event, ctx: Context) -> object:
 
 
 class UnprintableError(Exception):
-    """Cannot be turned into text."""
+    """An error that cannot be turned into text."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 class Treacherous(dict[str, str]):
-    """Raises what nobody expects, when it is serialised."""
+    """A value that raises an unusual error when it is serialised."""
 
     def items(self) -> NoReturn:
         raise KeyError("treacherous")
@@ -150,19 +150,19 @@ BAD_OUTCOMES: dict[str, Callable[[], object]] = {
 
 @handlers.on("bad-outcome")
 async def bad_outcome(event: Event, ctx: Context) -> object:
-    """Returns, or raises, what cannot be settled as it is."""
+    """Return or raise a value that cannot be settled."""
     return BAD_OUTCOMES[event.payload["outcome"]]()
 
 
 @handlers.on("sleep")
 async def sleep(event: Event, ctx: Context) -> None:
-    """Takes as long as it is told."""
+    """Sleep for the payload's seconds."""
     await asyncio.sleep(event.payload.get("seconds", 60))
 
 
 @handlers.on("sleep-in-a-thread")
 def sleep_in_a_thread(event: Event, ctx: Context) -> dict[str, object]:
-    """Takes as long as it is told, blocking a thread; says when it ran."""
+    """Block a thread for the payload's seconds; return the times."""
     began = time.time()
     time.sleep(event.payload.get("seconds", 0.1))
     replied = ctx.run(asyncio.sleep(0, result=True))
@@ -171,13 +171,13 @@ def sleep_in_a_thread(event: Event, ctx: Context) -> dict[str, object]:
 
 @handlers.on("too-slow", timeout="200ms")
 async def too_slow(event: Event, ctx: Context) -> None:
-    """Never ends by itself."""
+    """Run until it is cancelled."""
     await asyncio.sleep(60)
 
 
 @handlers.on("one-at-a-time", concurrency=1)
 async def one_at_a_time(event: Event, ctx: Context) -> dict[str, float]:
-    """Says when it ran."""
+    """Return the times at which it ran."""
     began = time.time()
     await asyncio.sleep(0.05)
     return {"began": began, "ended": time.time()}
@@ -185,13 +185,13 @@ async def one_at_a_time(event: Event, ctx: Context) -> dict[str, float]:
 
 @handlers.on_group("together")
 async def together(events: list[Event], ctx: Context) -> list[int]:
-    """Answers which events it got together."""
+    """Return the numbers of the events that it got together."""
     return [event.payload["n"] for event in events]
 
 
 @handlers.on("step")
 async def step(event: Event, ctx: Context) -> dict[str, float]:
-    """Says when it ran: for entities that have events of this kind and of "one-at-a-time"."""
+    """Return the times at which it ran, for groups that also have events of the kind "one-at-a-time"."""
     began = time.time()
     await asyncio.sleep(0.005)
     return {"began": began, "ended": time.time()}
@@ -199,7 +199,7 @@ async def step(event: Event, ctx: Context) -> dict[str, float]:
 
 @handlers.on("ordered")
 async def ordered(event: Event, ctx: Context) -> float:
-    """Says when it ran; the event marked bad fails its first attempt."""
+    """Return the time of its end. The event marked bad fails its first attempt."""
     if event.payload.get("bad") and ctx.attempt == 1:
         raise RuntimeError("bad")
     await asyncio.sleep(0.01)
@@ -208,7 +208,7 @@ async def ordered(event: Event, ctx: Context) -> float:
 
 @handlers.on("slack.app_mention")
 async def mentioned(event: Event, ctx: Context) -> object:
-    """Answers as the message asks; the first claim dies where the message says so, as by ``kill -9``."""
+    """Answer as the message asks. The first claim's worker dies, as by ``kill -9``, at the point that it names."""
     words = event.slack["text"].split()
     if "fail-first" in words and ctx.attempt == 1:
         raise RuntimeError(event.slack["text"])
@@ -231,7 +231,7 @@ async def mentioned(event: Event, ctx: Context) -> object:
 
 @handlers.on_group("slack.message.im")
 async def conversation(events: list[Event], ctx: Context) -> list[str]:
-    """Answers which messages it got together."""
+    """Return the messages that it got together."""
     return [event.slack["text"] for event in events]
 
 
@@ -252,7 +252,7 @@ def _die_if(event: Event, words: list[str], where: str) -> None:
 
 @handlers.on("slack.command.hello")
 async def command(event: Event, ctx: Context) -> None:
-    """Answers a slash command."""
+    """Answer a slash command."""
     await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
 
 
@@ -289,7 +289,7 @@ async def note(event: Event, ctx: Context) -> str:
 
 @handlers.on("short")
 async def short(event: Event, ctx: Context) -> dict[str, float]:
-    """Takes a few milliseconds and says when it ran."""
+    """Take a few milliseconds, and return the times."""
     began = time.time()
     await asyncio.sleep(0.003)
     return {"began": began, "ended": time.time()}
@@ -297,24 +297,24 @@ async def short(event: Event, ctx: Context) -> dict[str, float]:
 
 @handlers.on("plan")
 async def plan(event: Event, ctx: Context) -> FanOut:
-    """Splits into subtasks and their synthesis."""
+    """Split into subtasks and their synthesis."""
     children = [Job("subtask", {"n": n}) for n in range(event.payload["parts"])]
     return FanOut(children, Continuation("synthesize"), result="planned")
 
 
 @handlers.on("subtask")
 async def subtask(event: Event, ctx: Context) -> int:
-    """Squares."""
+    """Return the square."""
     return int(event.payload["n"]) ** 2
 
 
 @handlers.on("synthesize")
 async def synthesize(event: Event, ctx: Context) -> int:
-    """Adds up what the subtasks came to."""
+    """Return the sum of the subtasks' results."""
     return sum(child.result for child in await ctx.queue.children(event.id))
 
 
 @handlers.on("dispatch-execute")
 async def dispatch(event: Event, ctx: Context) -> Await:
-    """Waits for an answer from elsewhere."""
+    """Await an answer from outside."""
     return Await(datetime.now(UTC) + timedelta(minutes=1))

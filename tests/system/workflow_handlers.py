@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - a handler takes both arguments, used or not
-"""What the worker of the workflow tests runs: the examples, and parts of a whole, during which it can be killed."""
+"""Handle the workflow tests' events: the examples', and parts of a whole that take long enough for a kill."""
 
 import asyncio
 import os
@@ -12,27 +12,27 @@ from examples.orchestration.handlers import handlers as orchestration
 from surelane_worker import Context, Continuation, Event, FanOut, Handlers, Job
 
 handlers = Handlers()
-for example in (cron, dispatching, orchestration, agent_turn):  # the last one includes the built-in ones
+for example in (cron, dispatching, orchestration, agent_turn):  # the last one includes the built-in handlers
     handlers.include(example)
 
 
 @handlers.on("part")
 async def part(event: Event, ctx: Context) -> int:
-    """A leaf takes a moment; a part with parts of its own goes on in them."""
+    """Take the payload's seconds, and count as one part."""
     await asyncio.sleep(event.payload.get("seconds", 0.01))
     return 1
 
 
 @handlers.on("branch")
 async def branch(event: Event, ctx: Context) -> FanOut:
-    """Goes on in leaves."""
+    """Fan out into leaves."""
     leaves = [Job("part", {"seconds": 0.05}) for _ in range(event.payload["leaves"])]
     return FanOut(leaves, Continuation("sum"))
 
 
 @handlers.on("sum")
 async def add_up(event: Event, ctx: Context) -> dict[str, int]:
-    """Adds up what the children came to, and says who did."""
+    """Return the sum of the children's results, and the worker's process id."""
     children = await ctx.queue.children(event.id)
     parts = [child.result["sum"] if child.kind == "sum" else child.result for child in children]
     return {"sum": sum(parts), "process": os.getpid()}

@@ -1,4 +1,4 @@
-"""A peer that a machine cannot have is left out with a reason; it does not end the benchmark."""
+"""A benchmark leaves out a peer that the machine cannot run, with a reason."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def program(path: Path, script: str) -> None:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder on the path; nothing is installed yet."""
+    """Make an empty folder the only one on the path."""
     monkeypatch.setenv("PATH", str(tmp_path))
     program(tmp_path / "node", "exit 0")
     return tmp_path

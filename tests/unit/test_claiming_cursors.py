@@ -1,4 +1,4 @@
-"""The cursor rules."""
+"""A worker's cursors pass over no event for longer than two polls."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ def at(seconds: float) -> datetime:
 
 
 def seen(lane: int, kind: str, after: float, head: bool = True) -> Event:
-    """A claimed event that was visible since ``after`` seconds."""
+    """Return a claimed event that became visible at ``after`` seconds."""
     return Event(1, kind, T0, 1, 1, at(after), "{}", prior_vt=at(after) if head else None, lane=lane)
 
 
@@ -27,7 +27,7 @@ def place(lane: int, kind: str) -> int:
 
 
 def peek(now: float, first: dict[int, float] | None = None, paused: str | None = None) -> Peek:
-    """What a peek finds: since or until when the first event of each place is (in)visible."""
+    """Return a peek: the visible time of the first event of each place."""
     vts = [at(first[nth]) if first and nth in first else None for nth in range(LANES * len(KINDS))]
     return Peek(at(now), vts, frozenset([paused] if paused else []), timedelta(), None)
 
@@ -115,7 +115,7 @@ def test_cursors_of_another_connection_do_not_come_back() -> None:
 
 
 class Race:
-    """Two claims and a peek over one lane, step by step, while an event is committed late."""
+    """Run two claims and a peek over one lane step by step, while an event is committed late."""
 
     LATE = 7.0
 
@@ -137,7 +137,7 @@ class Race:
         self.start, self.sent = self.cursors.starts(["a"])[0], self.cursors.corrections
 
     def run_claim(self) -> None:
-        """Claims one event, the first; another becomes visible afterwards."""
+        """Claim the first event. Another becomes visible afterwards."""
         found = sorted(vt for vt in self.visible if self.start is None or at(vt) >= self.start)[:1]
         self.taken.update(found)
         self.visible.difference_update(found)
@@ -164,7 +164,7 @@ class Race:
         self.cursors.correct(["a"], self.before, self.peeked)
 
     def is_lost(self) -> bool:
-        """Whether the next claim passes over the event, though a peek saw it."""
+        """Return whether the next claim passes over the event although a peek saw it."""
         start = self.cursors.starts(["a"])[0]
         return self.told and self.LATE not in self.taken and start is not None and start > at(self.LATE)
 
@@ -174,7 +174,7 @@ PEEK = ("send_peek", "run_peek", "end_peek")
 
 
 def interleavings(*programs: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Every order of all steps that keeps each program's own."""
+    """Yield every order of all steps that keeps the order of each program."""
     if not any(programs):
         yield ()
     for nth, program in enumerate(programs):

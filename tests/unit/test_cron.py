@@ -1,4 +1,4 @@
-"""Schedules: which times fire, through changes of the clocks and after an outage."""
+"""Schedules fire at the right times, through changes of the clocks and after an outage."""
 
 from datetime import UTC, datetime, timedelta
 

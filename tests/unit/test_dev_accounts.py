@@ -1,4 +1,4 @@
-"""The URIs of the database's accounts."""
+"""The URIs of the database's accounts are right for every form of URI."""
 
 import pytest
 from dev.accounts import uri_of

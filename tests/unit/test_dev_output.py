@@ -1,4 +1,4 @@
-"""What the terminal shows under `make up`."""
+"""`make up` shows readable lines on the terminal."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which ports `make up` takes."""
+"""`make up` takes the ports of its settings, else the defaults, else free ones."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Children end when they are told to, when they are not listening, and when we are gone."""
+"""Child processes end on a signal, by a kill if they ignore it, and when we die."""
 
 import asyncio
 import signal

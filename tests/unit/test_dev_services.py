@@ -1,4 +1,4 @@
-"""What `make up` gives the programs it runs."""
+"""`make up` gives its programs the right settings, and the simulator no secret."""
 
 import pytest
 from dev.services import Databases, services, set_aside, where_to_look

@@ -1,4 +1,4 @@
-"""What the documentation points to exists."""
+"""Links and names in the documentation lead somewhere, and its prose keeps to the rules of CONTRIBUTING."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+SOURCES = [
+    file
+    for folder in ("benchmarks", "dev", "examples", "k8s", "migrations", "services", "shared", "tests")
+    for suffix in ("py", "sql")
+    for file in sorted((ROOT / folder).rglob(f"*.{suffix}"))
+    if "incremental" not in file.parts  # a released script never changes, not even its comments
+    and file != Path(__file__)
+]
+PROSE = {".py": r'"""(?s:.*?)"""|# .*', ".sql": r"--.*", ".md": r"(?s:.*)"}
+"""The prose of a file: docstrings and comments of a program, the whole of a page."""
+RETIRED = re.compile(
+    r"\b(dear|twins?|nobody|whoever|whatever|any\s+more|none\s+of\s+which|told\s+to|heeds?|befalls?"
+    r"|gives?\s+back|gave\s+back|in\s+vain|entit(y|ies)|for\s+ever)\b",
+    re.IGNORECASE,
+)
 
 
 def test_the_tests_that_show_what_is_promised_exist() -> None:
@@ -33,14 +48,42 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
 
 
 def test_links_and_anchors_are_found_at_all() -> None:
-    """Without this, a change of the patterns above would leave nothing to check."""
+    """Otherwise a wrong pattern would leave nothing to check."""
     links = [link for page in PAGES for link in LINK.findall(page.read_text())]
     assert len(links) > 50
     assert [link for link in links if "#" in link]
     assert "the-words" in anchors(ROOT / "docs/concepts.md")
 
 
+def test_lines_of_pages_and_sql_comments_have_at_most_100_columns() -> None:
+    """A table's row cannot be wrapped, so rows may be longer."""
+    scripts = [file for file in SOURCES if file.suffix == ".sql"]
+    long = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in [*PAGES, *scripts]
+        if file.name != "CHANGELOG.md"
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if len(line) > 100 and (line[0] != "|" if file.suffix == ".md" else "--" in line)
+    ]
+    assert not long
+
+
+def test_prose_uses_none_of_the_retired_words() -> None:
+    """Words in backticks are names."""
+    found = [
+        f"{file.relative_to(ROOT)}: {word[0]}"
+        for file in [*PAGES, *SOURCES]
+        for part in re.finditer(PROSE[file.suffix], file.read_text())
+        for word in RETIRED.finditer(re.sub(r"`+[^`]*`+", "", part[0]))
+    ]
+    assert not found
+
+
+def test_no_page_has_marks_of_an_unresolved_merge() -> None:
+    assert not [page for page in PAGES if re.search(r"^[<>]{7} ", page.read_text(), re.MULTILINE)]
+
+
 def anchors(page: Path) -> set[str]:
-    """The anchors that a page's headings have on GitHub."""
+    """Return the anchors that a page's headings have on GitHub."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

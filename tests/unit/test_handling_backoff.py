@@ -1,4 +1,4 @@
-"""Pauses between attempts."""
+"""The pauses between attempts grow within their bounds."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Every body that was signed means exactly one thing, and none of them is an exception."""
+"""Every signed body has exactly one meaning, and none raises an exception."""
 
 import hashlib
 import json

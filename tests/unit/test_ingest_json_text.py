@@ -1,4 +1,4 @@
-"""JSON is passed on byte for byte where PostgreSQL can hold it, and mended where it cannot."""
+"""JSON that PostgreSQL can hold is passed on unchanged; other JSON is repaired."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Only what Slack signed lately is let in, and no header or body makes the check fail in another way."""
+"""Only requests that Slack signed recently pass, and no header or body causes another error."""
 
 import hashlib
 import hmac

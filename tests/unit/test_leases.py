@@ -1,4 +1,4 @@
-"""How long a worker believes in a claim."""
+"""A worker gives up a claim in time."""
 
 from datetime import timedelta
 from unittest.mock import sentinel

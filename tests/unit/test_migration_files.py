@@ -1,4 +1,4 @@
-"""The rules that migration scripts obey, without a database."""
+"""Migration scripts that break a rule are refused, without a database."""
 
 import shutil
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from surelane_migrations.files import Applied, compare, discover, parse_releases
 
 
 def write(directory: Path, **folders: list[str]) -> Path:
-    """Makes script directories; each script's text is its name, as a comment."""
+    """Make script directories. Each script's text is its name as a comment."""
     for folder, names in {"incremental": ["000-a.sql"], "idempotent": ["000-z.sql"], **folders}.items():
         (directory / folder).mkdir(parents=True)
         for name in names:
@@ -20,7 +20,7 @@ def write(directory: Path, **folders: list[str]) -> Path:
 
 
 def applied(directory: Path) -> list[Applied]:
-    """What agent.migration holds once all of a directory's scripts were applied."""
+    """Return the rows of agent.migration after all of a directory's scripts."""
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     return [
         Applied(script.file_name, "0.1.0", moment, script.checksum)

@@ -1,4 +1,4 @@
-"""Semantic versions, and durations as the migrations read them."""
+"""Migrations parse and compare semantic versions, and parse durations."""
 
 import random
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Histograms, as Prometheus scrapes them and as the SDK pushes them."""
+"""Histograms are the same for Prometheus and for the SDK."""
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader

@@ -1,4 +1,4 @@
-"""The exporter over OTLP/HTTP, with real servers: what it sends, when it tries again, what it logs."""
+"""The exporter over OTLP/HTTP sends, tries again and logs correctly with real servers."""
 
 import gzip
 import logging
@@ -32,11 +32,11 @@ SECRET = "a-secret"
 
 @dataclass
 class Collector:
-    """A server that answers in turn, and its requests."""
+    """A server with prepared answers, and its requests."""
 
     url: str = ""
     answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
-    """What it says next: status, headers, body; 200 once they are used up."""
+    """The next answers: status, headers, body. After them it answers 200."""
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     asked: threading.Event = field(default_factory=threading.Event)
 

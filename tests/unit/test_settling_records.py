@@ -1,4 +1,4 @@
-"""Results and errors as PostgreSQL can hold them."""
+"""Results and errors are stored in a form that PostgreSQL can hold."""
 
 import json
 from datetime import UTC, datetime

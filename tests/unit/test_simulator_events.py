@@ -1,21 +1,21 @@
-"""Which events a change makes, and what they look like."""
+"""Changes of the workspace make the events that Slack would send."""
 
 import base64
 import json
 
 import pytest
-from dev.simulator.demo import demo_workspace
-from dev.simulator.events import envelope, events_of, rich_text
-from dev.simulator.model import JSON, Change, Message
-from dev.simulator.typed import slack_text
-from dev.simulator.workspace import Workspace
+from dev.simulator.posting.events import envelope, events_of, rich_text
+from dev.simulator.workspace.demo import demo_workspace
+from dev.simulator.workspace.model import JSON, Change, Message
+from dev.simulator.workspace.typed import slack_text
+from dev.simulator.workspace.workspace import Workspace
 
 ALL = frozenset({"app_mention", "message.channels", "message.im", "reaction_added", "reaction_removed"})
 ADA, GRACE = "U0ADA00001", "U0GRACE001"
 
 
 class Heard:
-    """A workspace, and the inner events that its changes make."""
+    """A workspace, and the inner events of its changes."""
 
     def __init__(self, subscriptions: frozenset[str] = ALL) -> None:
         self.workspace: Workspace = demo_workspace()

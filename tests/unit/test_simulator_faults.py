@@ -1,12 +1,12 @@
-"""Faults, short-lived keys, signatures and settings."""
+"""The simulator's faults, short-lived keys, signatures and settings work as documented."""
 
 from datetime import timedelta
 
 import pytest
 from dev.simulator.faults import Fault, Faults
 from dev.simulator.interactions import Interactions, ResponseUrl
+from dev.simulator.posting.signing import signed_headers
 from dev.simulator.settings import SimulatorSettings
-from dev.simulator.signing import signed_headers
 from pydantic import ValidationError
 from slack_sdk.signature import Clock, SignatureVerifier
 

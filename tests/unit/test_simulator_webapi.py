@@ -1,12 +1,12 @@
-"""The methods of the Web API, called without HTTP."""
+"""The simulated Web API's methods work without HTTP."""
 
 from contextlib import suppress
 
 import pytest
-from dev.simulator.demo import demo_workspace
 from dev.simulator.interactions import Interactions
 from dev.simulator.webapi.call import ApiError, Call, Slack
 from dev.simulator.webapi.dispatch import METHODS
+from dev.simulator.workspace.demo import demo_workspace
 
 GENERAL, ADA = "C0GENERAL1", "U0ADA00001"
 NAMES = (

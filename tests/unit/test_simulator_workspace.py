@@ -1,10 +1,10 @@
-"""The workspace in memory: times, threads, reactions, statuses."""
+"""The workspace in memory keeps times, threads, reactions and statuses."""
 
 import re
 
-from dev.simulator.demo import demo_workspace
-from dev.simulator.model import Change, Channel, Deleted, Posted, Reacted, StatusSet
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.demo import demo_workspace
+from dev.simulator.workspace.model import Change, Channel, Deleted, Posted, Reacted, StatusSet
+from dev.simulator.workspace.workspace import Workspace
 
 
 class Clock:

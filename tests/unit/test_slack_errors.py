@@ -1,4 +1,4 @@
-"""Slack's errors that end an event, and those that another attempt may solve."""
+"""Some of Slack's errors end an event; after others it is tried again."""
 
 import pytest
 from slack_sdk.errors import SlackApiError

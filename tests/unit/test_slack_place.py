@@ -1,4 +1,4 @@
-"""The place of every kind of Slack event."""
+"""Every kind of Slack event has a place for its reply."""
 
 import json
 from datetime import UTC, datetime

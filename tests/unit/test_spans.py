@@ -1,4 +1,4 @@
-"""Our spans are to handlers, processors and exporters what the SDK's would be."""
+"""Our spans look like the SDK's to handlers, processors and exporters."""
 
 import json
 import subprocess
@@ -22,7 +22,8 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from surelane.trace_context import span_context_of, traceparent_of
 from surelane_service.telemetry.redaction import RedactingExporter
 from surelane_service.telemetry.span_encoder import encode_spans
-from surelane_service.telemetry.spans import Shape, Span, Tracer, Value, running, trace_id_of
+from surelane_service.telemetry.spans import Shape, Span, Value, running, trace_id_of
+from surelane_service.telemetry.tracer import Tracer
 
 SHAPE = Shape("process mail", SpanKind.CONSUMER, {"messaging.system": "surelane", "surelane.batch": False})
 REMOTE = SpanContext(trace_id_of("Ev1"), 7, is_remote=True, trace_flags=TraceFlags(1))
@@ -31,7 +32,7 @@ UNSAMPLED = SpanContext(trace_id_of("Ev1"), 9, is_remote=True, trace_flags=Trace
 
 
 class Traced:
-    """A tracer, and what it exported."""
+    """A tracer and its exported spans."""
 
     def __init__(self, sampler: Sampler | None = None, *, lean: bool = True) -> None:
         self.memory = InMemorySpanExporter()
@@ -42,11 +43,11 @@ class Traced:
         self.tracer = Tracer(self.provider, processor, scope, lean=lean)
 
     def encoded(self) -> ExportTraceServiceRequest:
-        """What was exported, as a collector gets it."""
+        """Return the exported spans as a collector gets them."""
         return encode_spans(self.memory.get_finished_spans())
 
     def messages(self) -> list[trace_pb2.Span]:
-        """The spans alone."""
+        """Return the messages of the spans alone."""
         return [
             span
             for resource in self.encoded().resource_spans

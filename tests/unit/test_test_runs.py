@@ -1,4 +1,4 @@
-"""Test runs on one machine do not get in each other's way: ports and directories are a run's own."""
+"""Each test run on a machine has its own ports and directories."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The watch over the queue's figures: how few names it shows, and how seldom it warns."""
+"""The watch over the queue's figures shows a bounded number of names and warns rarely."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ from surelane_service.watch import WARNED_AFTER, Watch
 
 
 class Told(Measured):
-    """Figures that a test makes up."""
+    """Figures that a test invents."""
 
     def __init__(self, figures: Figures) -> None:
         self.told = figures

@@ -1,4 +1,4 @@
-"""Signatures by the rules of Standard Webhooks, and the settings that hold their secrets."""
+"""Signatures follow Standard Webhooks, and malformed secrets are refused."""
 
 import base64
 from typing import Any

@@ -1,4 +1,4 @@
-"""Duties that run beside the claimer."""
+"""The worker's duties run beside the claimer."""
 
 import asyncio
 

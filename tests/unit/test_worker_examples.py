@@ -1,4 +1,4 @@
-"""The examples load, and say what they handle."""
+"""The examples load and have the documented kinds."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The worker's settings."""
+"""The worker refuses settings that it cannot use."""
 
 from datetime import timedelta
 

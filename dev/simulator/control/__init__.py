@@ -1,1 +1,1 @@
-"""``/control/...``: what people do in Slack, and faults on demand; for the page, the command and tests."""
+"""Serve ``/control/…``: actions of people in Slack, and faults, for the page, the command and tests."""

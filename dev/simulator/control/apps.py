@@ -1,4 +1,4 @@
-"""People use what the app offers: slash commands, buttons and modals. Slack posts each of them once."""
+"""Let people use slash commands, buttons and modals of the app. Slack posts each of them once."""
 
 import json
 
@@ -15,14 +15,14 @@ from dev.simulator.control.inputs import (
     message_at,
     person_named,
 )
-from dev.simulator.delivery import Attempt, form_delivery
-from dev.simulator.model import JSON, Channel, Message, User
-from dev.simulator.payloads import action_payload, command_form, view_payload
+from dev.simulator.posting.delivery import Attempt, form_delivery
+from dev.simulator.posting.payloads import action_payload, command_form, view_payload
 from dev.simulator.simulator import Simulator
+from dev.simulator.workspace.model import JSON, Channel, Message, User
 
 
 async def command(request: web.Request) -> web.Response:
-    """Call a slash command; what the app answers at once is shown in the channel."""
+    """Call a slash command. Show the app's immediate answer in the channel."""
     simulator = request.app[SIMULATOR]
     asked = await body_of(request, Command)
     channel, user = channel_named(simulator, asked.channel), person_named(simulator, asked.user)
@@ -56,12 +56,12 @@ async def press(request: web.Request) -> web.Response:
 
 
 async def submit(request: web.Request) -> web.Response:
-    """Submit a modal; it closes when the app acknowledges."""
+    """Submit a modal. It closes when the app acknowledges."""
     return await _finish(request, "view_submission")
 
 
 async def close(request: web.Request) -> web.Response:
-    """Close a modal; the app hears of it where it asked to."""
+    """Close a modal. Notify the app if it asked for that."""
     return await _finish(request, "view_closed")
 
 
@@ -101,7 +101,7 @@ def _button(message: Message, action_id: str) -> JSON:
 
 
 def _show_answer(simulator: Simulator, attempt: Attempt, name: str, channel: Channel, user: User) -> None:
-    """Show what a command answered: to its user alone, unless it says ``in_channel``."""
+    """Show the answer to a command, to its user alone unless it says ``in_channel``."""
     if attempt.problem is not None:
         error = "operation_timeout" if attempt.problem == "http_timeout" else "dispatch_failed"
         answer: JSON = {"text": f"{name} failed with the error “{error}”"}

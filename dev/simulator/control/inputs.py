@@ -1,4 +1,4 @@
-"""What the control API takes, and how a request that cannot be used is answered."""
+"""Read the requests of the control API, and answer those that cannot be used."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dev.simulator.model import JSON, Channel, Message, User
 from dev.simulator.simulator import Simulator
+from dev.simulator.workspace.model import JSON, Channel, Message, User
 
 SIMULATOR = web.AppKey("simulator", Simulator)
 
@@ -18,30 +18,30 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class RefusedError(Exception):
-    """The request makes no sense as things stand; the message says why."""
+    """The request cannot be done; the message says why."""
 
 
 class Input(BaseModel):
-    """A request's body; unknown fields are refused."""
+    """A request's body. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Said(Input):
-    """Somebody writes. Channels and users go by name or id; ``@name`` in the text is a mention."""
+    """A message that a person writes. Channels and users are names or ids. ``@name`` in the text is a mention."""
 
     text: Text
     channel: str = "general"
     user: str = "ada"
     thread_ts: str | None = None
     mention: bool = False
-    """Address the bot, in a channel, where the text does not."""
+    """Mention the bot in a channel if the text does not."""
     wait: bool = False
-    """Answer only when the app has answered each event once."""
+    """Wait with the answer until the app has answered each event once."""
 
 
 class Pointed(Input):
-    """Somebody points at a message."""
+    """A reference to a message."""
 
     channel: str
     ts: str
@@ -49,25 +49,25 @@ class Pointed(Input):
 
 
 class Reaction(Pointed):
-    """Somebody adds a reaction, or takes it back."""
+    """A reaction that a person adds or removes."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_+'-]+$")]
 
 
 class Rewrite(Pointed):
-    """Somebody edits what they wrote."""
+    """An edit of a person's own message."""
 
     text: Text
 
 
 class Press(Pointed):
-    """Somebody presses a button of a message."""
+    """A press of a message's button."""
 
     action_id: str
 
 
 class Command(Input):
-    """Somebody calls a slash command."""
+    """A call of a slash command."""
 
     command: Annotated[str, Field(pattern=r"^/\S+$")]
     text: str = ""
@@ -76,21 +76,21 @@ class Command(Input):
 
 
 class Submission(Input):
-    """Somebody submits or closes a modal."""
+    """A modal that a person submits or closes."""
 
     values: JSON = Field(default_factory=dict)
-    """What was filled in, as Slack's ``state.values``."""
+    """The values of the inputs, as Slack's ``state.values``."""
 
 
 class Joining(Input):
-    """Somebody is brought into a channel."""
+    """A user who joins a channel."""
 
     user: str
 
 
 @web.middleware
 async def explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer 400 with the reason if a body, or an object that it names, cannot be used."""
+    """Answer 400 with the reason if a body cannot be used, or names an unknown object."""
     try:
         return await handler(request)
     except RefusedError as error:
@@ -104,7 +104,7 @@ async def explain_errors(request: web.Request, handler: Handler) -> web.StreamRe
 async def body_of(request: web.Request, kind: type[Body]) -> Body:
     """Read a body of JSON.
 
-    Only ``application/json`` is taken: a foreign page in the same browser cannot send that.
+    Take ``application/json`` only, because a foreign page in the same browser cannot send that.
     """
     if request.content_type != "application/json":
         raise RefusedError("the body must be application/json")
@@ -112,7 +112,7 @@ async def body_of(request: web.Request, kind: type[Body]) -> Body:
 
 
 def channel_named(simulator: Simulator, name: str) -> Channel:
-    """A channel by name or id."""
+    """Return a channel by name or id."""
     channel = simulator.workspace.channel(name)
     if channel is None:
         raise RefusedError(f"there is no channel {name}")
@@ -120,7 +120,7 @@ def channel_named(simulator: Simulator, name: str) -> Channel:
 
 
 def person_named(simulator: Simulator, name: str) -> User:
-    """A user who is not the bot, by name or id."""
+    """Return a user who is not the bot, by name or id."""
     user = simulator.workspace.user(name)
     if user is None or user.is_bot:
         raise RefusedError(f"there is no person {name}")
@@ -128,7 +128,7 @@ def person_named(simulator: Simulator, name: str) -> User:
 
 
 def message_at(simulator: Simulator, pointed: Pointed) -> Message:
-    """The message that somebody points at."""
+    """Return the message that a request refers to."""
     message = channel_named(simulator, pointed.channel).messages.get(pointed.ts)
     if message is None:
         raise RefusedError(f"there is no message {pointed.ts} in {pointed.channel}")

@@ -1,4 +1,4 @@
-"""What the person at the simulator sees and switches: the state, the feed, faults, deliveries, replies."""
+"""Serve the simulator's own operations: its state, the feed, faults, deliveries, replies."""
 
 import asyncio
 from collections import deque
@@ -9,20 +9,20 @@ from typing import Any
 from aiohttp import web
 
 from dev.simulator.control.inputs import SIMULATOR, RefusedError, body_of, channel_named
-from dev.simulator.delivery import delivery_json
 from dev.simulator.faults import Fault
-from dev.simulator.model import JSON, Change, Channel, Message
-from dev.simulator.shapes import channel_json, user_json
+from dev.simulator.posting.delivery import delivery_json
 from dev.simulator.simulator import Simulator
 from dev.simulator.webapi.dispatch import METHODS
+from dev.simulator.workspace.model import JSON, Change, Channel, Message
+from dev.simulator.workspace.shapes import channel_json, user_json
 
 SHOWN = 500
-"""How many messages of a channel, and deliveries, a page starts with."""
+"""The number of messages per channel, and of deliveries, that a page starts with."""
 WAIT_AT_MOST = 600.0
 
 
 async def state(request: web.Request) -> web.Response:
-    """Everything that a page starts with."""
+    """Answer the state that a page starts with."""
     simulator = request.app[SIMULATOR]
     workspace = simulator.workspace
     deliveries = islice(reversed(simulator.sender.deliveries.values()), SHOWN)
@@ -55,7 +55,7 @@ def _shown(simulator: Simulator, channel: Channel) -> list[JSON]:
 
 
 async def feed(request: web.Request) -> web.StreamResponse:
-    """Server-sent events: every change as it comes."""
+    """Send every change as a server-sent event."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     await response.prepare(request)
     with suppress(ConnectionResetError):
@@ -65,7 +65,7 @@ async def feed(request: web.Request) -> web.StreamResponse:
 
 
 async def reply(request: web.Request) -> web.Response:
-    """Wait for the bot to answer the message ``channel``, ``ts``; 504 when ``timeout`` seconds are over."""
+    """Wait for the bot's answer to the message ``channel``, ``ts``. Answer 504 after ``timeout`` seconds."""
     simulator = request.app[SIMULATOR]
     channel = channel_named(simulator, request.query.get("channel", ""))
     asked = channel.messages.get(request.query.get("ts", ""))
@@ -84,7 +84,7 @@ async def reply(request: web.Request) -> web.Response:
 async def _await_reply(
     simulator: Simulator, channel: Channel, asked: Message, timeout: float
 ) -> Message | None:
-    """Look after every change; ``None`` when the time is up or the simulator ends."""
+    """Look for the reply after every change. Return ``None`` when the time is up or the simulator ends."""
     found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def look(_: Change | None) -> None:
@@ -121,25 +121,25 @@ async def add_fault(request: web.Request) -> web.Response:
 
 
 async def list_faults(request: web.Request) -> web.Response:
-    """The faults that are switched on."""
+    """List the faults that are on."""
     return web.json_response({"faults": request.app[SIMULATOR].faults_json()})
 
 
 async def remove_faults(request: web.Request) -> web.Response:
-    """Switch a fault off, or all of them."""
+    """Switch off one fault, or all."""
     number = request.match_info.get("fault")
     removed = request.app[SIMULATOR].faults.remove(int(number) if number else None)
     return web.json_response({"removed": removed})
 
 
 async def list_deliveries(request: web.Request) -> web.Response:
-    """The deliveries, oldest first."""
+    """List the deliveries, oldest first."""
     deliveries = request.app[SIMULATOR].sender.deliveries.values()
     return web.json_response({"deliveries": [delivery_json(delivery) for delivery in deliveries]})
 
 
 async def one_delivery(request: web.Request) -> web.Response:
-    """How the delivery of one event went."""
+    """Show the delivery of one event, with its attempts."""
     delivery = request.app[SIMULATOR].sender.deliveries.get(request.match_info["event"])
     if delivery is None:
         raise RefusedError("there is no such event")
@@ -147,7 +147,7 @@ async def one_delivery(request: web.Request) -> web.Response:
 
 
 async def resend(request: web.Request) -> web.Response:
-    """Deliver an event once more."""
+    """Deliver an event again."""
     simulator = request.app[SIMULATOR]
     delivery = simulator.sender.deliveries.get(request.match_info["event"])
     if delivery is None:
@@ -157,7 +157,7 @@ async def resend(request: web.Request) -> web.Response:
 
 
 async def list_calls(request: web.Request) -> web.Response:
-    """The latest calls of the Web API, oldest first."""
+    """List the latest calls of the Web API, oldest first."""
     return web.json_response({"calls": list(request.app[SIMULATOR].api.calls)})
 
 

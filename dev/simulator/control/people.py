@@ -1,4 +1,4 @@
-"""People write, edit, delete and react."""
+"""Let people write, edit, delete and react."""
 
 import asyncio
 from itertools import takewhile
@@ -18,15 +18,15 @@ from dev.simulator.control.inputs import (
     message_at,
     person_named,
 )
-from dev.simulator.delivery import Delivery, delivery_json
-from dev.simulator.events import mentions, rich_text
-from dev.simulator.model import Message
+from dev.simulator.posting.delivery import Delivery, delivery_json
+from dev.simulator.posting.events import mentions, rich_text
 from dev.simulator.simulator import Simulator
-from dev.simulator.typed import slack_text
+from dev.simulator.workspace.model import Message
+from dev.simulator.workspace.typed import slack_text
 
 
 async def say(request: web.Request) -> web.Response:
-    """Post a message as a person; return it and the events it made."""
+    """Post a message as a person; return it and its events."""
     simulator = request.app[SIMULATOR]
     said = await body_of(request, Said)
     message = post(simulator, said)
@@ -42,7 +42,7 @@ async def say(request: web.Request) -> web.Response:
 
 
 def post(simulator: Simulator, said: Said) -> Message:
-    """Post what a person typed."""
+    """Post a person's text."""
     workspace = simulator.workspace
     user, channel = person_named(simulator, said.user), channel_named(simulator, said.channel)
     if user.id not in channel.members:
@@ -56,7 +56,7 @@ def post(simulator: Simulator, said: Said) -> Message:
 
 
 def deliveries_of(simulator: Simulator, message: Message) -> list[Delivery]:
-    """The events that a message just made."""
+    """Return the deliveries of a new message's events."""
     latest = reversed(simulator.sender.deliveries.values())
     return list(takewhile(lambda delivery: delivery.ts == message.ts, latest))[::-1]
 
@@ -79,7 +79,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def react(request: web.Request) -> web.Response:
-    """Add a person's reaction, or take it back."""
+    """Add or remove a person's reaction."""
     simulator = request.app[SIMULATOR]
     asked = await body_of(request, Reaction)
     message, user = message_at(simulator, asked), person_named(simulator, asked.user)
@@ -90,7 +90,7 @@ async def react(request: web.Request) -> web.Response:
 
 
 async def join(request: web.Request) -> web.Response:
-    """Bring a user, such as the bot, into a channel."""
+    """Add a user, such as the bot, to a channel."""
     simulator = request.app[SIMULATOR]
     channel = channel_named(simulator, request.match_info["channel"])
     user = simulator.workspace.user((await body_of(request, Joining)).user)

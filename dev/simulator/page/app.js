@@ -1,4 +1,4 @@
-// Puts the page together: what is open, what the buttons of the frame do, and the keyboard.
+// Put the page together: its open parts, the buttons of the frame, and the keyboard.
 import { $, toast } from "./dom.js";
 import { changed, follow, onChange, request, store } from "./store.js";
 import { composer } from "./composer.js";
@@ -39,7 +39,7 @@ function openThread(ts) {
   setTimeout(side.focus, 30);
 }
 
-// Beside the channel, on a wide screen: the answer is about to arrive there.
+// On a wide screen, open the thread beside the channel, because the answer will arrive there.
 function showThread(message) {
   if (store.pane === "tools" || !matchMedia(VERY_WIDE).matches) return;
   Object.assign(store, { thread: message.ts, pane: "thread" });

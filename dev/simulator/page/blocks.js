@@ -1,4 +1,4 @@
-// Block Kit, and the task cards of streamed messages, as far as a bot needs them shown.
+// Show Block Kit and the task cards of streamed messages, as far as bots need them.
 import { h, toast } from "./dom.js";
 import { request, store } from "./store.js";
 import { emoji, inline, rich } from "./text.js";

@@ -1,4 +1,4 @@
-// Where a person writes. In a channel the bot is addressed by a chip in front that can be taken away.
+// The message box. In a channel a chip in front mentions the bot; a person can remove it.
 import { h, toast } from "./dom.js";
 import { request, store } from "./store.js";
 

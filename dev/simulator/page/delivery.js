@@ -1,4 +1,4 @@
-// How an event fared: a line under its message, with every attempt inside.
+// Show an event's delivery: a line under its message, with every attempt inside.
 import { clock, h, toast } from "./dom.js";
 import { request, store } from "./store.js";
 

@@ -1,4 +1,4 @@
-// Makes elements. Text is only ever set as text, never parsed as HTML.
+// Make elements. Set text as text only; never parse it as HTML.
 
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -18,7 +18,7 @@ export function h(tag, attributes = {}, ...children) {
 
 export const $ = (id) => document.getElementById(id);
 
-// Brings a list's children in line with items, touching only those whose signature changed.
+// Update a list's children to match the items. Change only those with a new signature.
 export function reconcile(list, items, make) {
   const old = new Map([...list.children].map((child) => [child.dataset.key, child]));
   let at = list.firstElementChild;

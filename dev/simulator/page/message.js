@@ -1,4 +1,4 @@
-// One message: who, when, what, reactions, thread, and how its events fared.
+// Show a message: its writer, time, text, reactions and thread, and its events' deliveries.
 import { clock, h, toast } from "./dom.js";
 import { emoji, inline, rich } from "./text.js";
 import { deliveriesOf, request, store } from "./store.js";
@@ -60,7 +60,7 @@ export function avatar(id, name) {
 
 function content(message) {
   if (message.subtype === "tombstone") return h("p", { class: "text gone" }, message.text);
-  // What a person types comes with a block that says the same as the text.
+  // A person's message has a block with the same content as its text.
   const blocks = (message.blocks || []).filter(({ type }) => type !== "rich_text" || !message.client_msg_id);
   const markdown = blocks.length === 1 && blocks[0].type === "markdown";
   const streamed = message.streaming || message.tasks.length > 0;

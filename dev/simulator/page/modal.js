@@ -1,4 +1,4 @@
-// The modals that an app opens with views.open.
+// Show the modals that an app opens with views.open.
 import { $, h, toast } from "./dom.js";
 import { rich } from "./text.js";
 import { request, store } from "./store.js";

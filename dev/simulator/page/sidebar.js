@@ -1,4 +1,4 @@
-// Who is looking, and where they can go.
+// Show the sidebar: the current person, and the channels.
 import { $, h } from "./dom.js";
 import { avatar } from "./message.js";
 import { store } from "./store.js";

@@ -1,4 +1,4 @@
-// What the page knows, kept up to date by the feed.
+// Keep the page's data up to date by the feed.
 
 export const store = {
   team: {},
@@ -32,7 +32,7 @@ export function onChange(listener) {
 export function changed() {
   if (scheduled) return;
   scheduled = true;
-  // A timer rather than an animation frame: a page in the background keeps up as well.
+  // Use a timer, because a page in the background gets no animation frames.
   setTimeout(() => {
     scheduled = false;
     listeners.forEach((listener) => listener());
@@ -119,7 +119,7 @@ const take = {
 
 export function follow(onState) {
   const source = new EventSource("/control/feed");
-  // What was missed while the connection was away is in the state, which is read anew on each connection.
+  // Read the state anew on each connection: it has the changes that were missed without one.
   source.onopen = async () => {
     await load();
     onState("live");

@@ -1,4 +1,4 @@
-// Slack's mrkdwn and the Markdown of streamed messages, as nodes.
+// Turn Slack's mrkdwn and the Markdown of streamed messages into nodes.
 import { h } from "./dom.js";
 import { store } from "./store.js";
 
@@ -49,8 +49,8 @@ const known = (name) => (Object.hasOwn(EMOJI, name) ? EMOJI[name] : null);
 export const emoji = (name) => known(name.split("::")[0]) || `:${name}:`;
 const unescape = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
-// A message may hold 40,000 characters. The expressions take time in proportion: what a rule opens with cannot occur
-// again in what follows it, or is bounded, so that a text of nothing but openings is not scanned anew from each.
+// A message may have 40,000 characters. The expressions take time in proportion to the length: after a rule's opening,
+// the opening cannot occur again, or the rest is bounded. So a text full of openings is not scanned anew from each.
 const RULES = [
   [/```\n?([\s\S]*?)```/, (m) => h("pre", {}, unescape(m[1]))],
   [/`([^`\n]+)`/, (m) => h("code", {}, unescape(m[1]))],
@@ -72,7 +72,7 @@ const RULES = [
   ],
 ];
 
-// All rules as one expression, so that a text is read once: each rule's groups follow the one that it matches as.
+// All rules are one expression, so that a text is read once. A rule's groups follow the group of its whole match.
 let groups = 0;
 const MAKERS = RULES.map(([pattern, make]) => {
   const at = groups + 1;
@@ -109,7 +109,7 @@ export function inline(text) {
   return nodes;
 }
 
-// Paragraphs, quotes and lists a line at a time; fences first, since they span lines.
+// Read paragraphs, quotes and lists line by line. Read fences first, because they span lines.
 export function rich(text) {
   const parts = text.split(/(```[\s\S]*?```)/);
   return parts.flatMap((part) => (part.startsWith("```") ? inline(part) : lines(part)));

@@ -1,10 +1,10 @@
-// The messages of a channel or a thread, in order, and what stands between them.
+// Show the messages of a channel or a thread in order, with the days between them.
 import { h, reconcile } from "./dom.js";
 import { messageItem, repliesLabel, signatureOf } from "./message.js";
 import { messagesOf, store } from "./store.js";
 
 const LATEST = 300; // messages that a channel shows; under load there are thousands
-const TOGETHER = 300; // seconds within which one person's messages stand together
+const TOGETHER = 300; // seconds within which one person's messages share a heading
 
 export function renderMessages(list, channel, thread, openThread) {
   const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 90;

@@ -1,4 +1,4 @@
-// The other side of Slack: faults on demand, deliveries, and the calls of the Web API.
+// Show the tools: faults, deliveries, and the calls of the Web API.
 import { $, clock, h, reconcile, toast } from "./dom.js";
 import { changed, request, store } from "./store.js";
 import { deliveryLine } from "./delivery.js";

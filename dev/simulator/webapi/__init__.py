@@ -1,1 +1,1 @@
-"""Slack's Web API: reading a call (``call``), doing it (one module a family), answering it (``dispatch``)."""
+"""Serve Slack's Web API: ``call`` reads a call, one module per family does it, ``dispatch`` answers it."""

@@ -1,4 +1,4 @@
-"""A call of the Web API as a value, and the errors that reading it can end in."""
+"""Read a call of the Web API and its arguments, or raise Slack's error."""
 
 import json
 import re
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from dev.simulator.interactions import Interactions
-from dev.simulator.model import JSON, Channel, Message
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import JSON, Channel, Message
+from dev.simulator.workspace.workspace import Workspace
 
 MAX_LIMIT = 1000
 _TS = re.compile(r"\d{1,12}\.\d{1,6}")
 
 
 class ApiError(Exception):
-    """The call fails; the message is Slack's name for the error, ``details`` what else the answer carries."""
+    """A failed call. The message is Slack's name of the error; ``details`` are further fields of the answer."""
 
     def __init__(self, error: str, **details: object) -> None:
         super().__init__(error)
@@ -24,7 +24,7 @@ class ApiError(Exception):
 
 
 def invalid_arguments(*problems: str) -> ApiError:
-    """Arguments are missing or wrong, each said in a line."""
+    """Return the error for missing or wrong arguments, with one line for each."""
     return ApiError(
         "invalid_arguments", response_metadata={"messages": [f"[ERROR] {problem}" for problem in problems]}
     )
@@ -32,7 +32,7 @@ def invalid_arguments(*problems: str) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """What a call is done to."""
+    """The state that calls read and change."""
 
     workspace: Workspace
     interactions: Interactions
@@ -40,22 +40,22 @@ class Slack:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call whose token was accepted and whose required arguments are there."""
+    """A call with a valid token and all required arguments."""
 
     method: str
     arguments: Mapping[str, object]
 
     def text(self, name: str) -> str:
-        """An argument as text; empty where it is missing."""
+        """Return an argument as text; empty if it is missing."""
         value = self.arguments.get(name)
         return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
     def flag(self, name: str) -> bool:
-        """An argument as a truth value: ``true``, ``1`` and JSON's ``true`` are true."""
+        """Return an argument as a truth value: ``true``, ``1`` and JSON's ``true`` are true."""
         return self.text(name).lower() in {"1", "true"}
 
     def number(self, name: str, default: int) -> int:
-        """A count between 1 and 1000.
+        """Return an argument as a count between 1 and 1000.
 
         Raises:
             ApiError: ``invalid_limit``.
@@ -66,10 +66,10 @@ class Call:
         return int(text)
 
     def mapping(self, name: str, error: str) -> JSON | None:
-        """An argument that holds a JSON object; ``None`` where it is missing.
+        """Return an argument as a JSON object; ``None`` if it is missing.
 
         Raises:
-            ApiError: ``error``, if it holds anything else.
+            ApiError: ``error``, if it is not an object.
         """
         value = self._decoded(name, error)
         if value is not None and not isinstance(value, dict):
@@ -77,10 +77,10 @@ class Call:
         return value
 
     def objects(self, name: str, error: str) -> list[JSON]:
-        """An argument that holds a list of JSON objects; empty where it is missing.
+        """Return an argument as a list of JSON objects; empty if it is missing.
 
         Raises:
-            ApiError: ``error``, if it holds anything else.
+            ApiError: ``error``, if it is not a list of objects.
         """
         items = self._decoded(name, error) or []
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -88,7 +88,7 @@ class Call:
         return items
 
     def typed_objects(self, name: str, error: str) -> list[JSON]:
-        """Like :meth:`objects`, where each says its type: blocks and chunks."""
+        """Return an argument as a list of objects with a type each: blocks or chunks."""
         items = self.objects(name, error)
         if not all(isinstance(item.get("type"), str) for item in items):
             raise ApiError(error)
@@ -109,19 +109,19 @@ Handler = Callable[[Call, Slack], JSON]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of the Web API: how it is done and what it asks for."""
+    """A method of the Web API: its function, its scope and its arguments."""
 
     run: Handler
     required: tuple[str, ...] = ()
     scope: str | None = None
     reads_json: bool = True
-    """Whether it takes a JSON body: Slack's older reading methods see form fields and nothing else."""
+    """Whether it takes a JSON body. Slack's older reading methods take form fields only."""
     needs_token: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a request carried: arguments, the token it was sent with, and warnings for the answer."""
+    """The content of a request: arguments, token, and warnings for the answer."""
 
     arguments: dict[str, object]
     token: str | None
@@ -177,7 +177,7 @@ def _bearer(header: str) -> str:
 
 
 def channel_of(call: Call, slack: Slack, name: str = "channel") -> Channel:
-    """The channel that an argument names by id, or for posting by ``#name``.
+    """Return the channel that an argument names by id or, for posting, by ``#name``.
 
     Raises:
         ApiError: ``channel_not_found``.
@@ -191,7 +191,7 @@ def channel_of(call: Call, slack: Slack, name: str = "channel") -> Channel:
 
 
 def joined_channel(call: Call, slack: Slack, name: str = "channel") -> Channel:
-    """A channel that the bot is a member of.
+    """Return the channel that an argument names, if the bot is a member.
 
     Raises:
         ApiError: ``channel_not_found`` or ``not_in_channel``.
@@ -203,7 +203,7 @@ def joined_channel(call: Call, slack: Slack, name: str = "channel") -> Channel:
 
 
 def message_of(call: Call, channel: Channel, name: str = "ts") -> Message:
-    """The message of a channel that an argument names.
+    """Return the message of a channel that an argument names.
 
     Raises:
         ApiError: ``message_not_found``.
@@ -215,5 +215,5 @@ def message_of(call: Call, channel: Channel, name: str = "ts") -> Message:
 
 
 def is_ts(text: str) -> bool:
-    """Whether a text is written like a message's ``ts``."""
+    """Return whether a text has the form of a message's ``ts``."""
     return _TS.fullmatch(text) is not None

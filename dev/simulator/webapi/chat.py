@@ -1,10 +1,8 @@
-"""``chat.*``: messages that come whole."""
+"""Serve ``chat.*``, except streams."""
 
 import json
 
-from dev.simulator.events import new_id
-from dev.simulator.model import JSON, Channel, Message
-from dev.simulator.shapes import message_json
+from dev.simulator.posting.events import new_id
 from dev.simulator.webapi.call import (
     ApiError,
     Call,
@@ -15,6 +13,8 @@ from dev.simulator.webapi.call import (
     joined_channel,
     message_of,
 )
+from dev.simulator.workspace.model import JSON, Channel, Message
+from dev.simulator.workspace.shapes import message_json
 
 MAX_TEXT = 40_000
 MAX_MARKDOWN = 12_000
@@ -23,7 +23,7 @@ MAX_METADATA = 16_000
 
 
 def post_message(call: Call, slack: Slack) -> JSON:
-    """Post as the bot; in a thread where ``thread_ts`` is given."""
+    """Post as the bot, in a thread if ``thread_ts`` is given."""
     channel = joined_channel(call, slack)
     content = content_of(call)
     thread_ts = thread_of(call, channel)
@@ -59,7 +59,7 @@ def update(call: Call, slack: Slack) -> JSON:
 
 
 def delete(call: Call, slack: Slack) -> JSON:
-    """Take away a message of the bot's own."""
+    """Delete a message of the bot's own."""
     channel = channel_of(call, slack)
     message = message_of(call, channel)
     if not message.by_app:
@@ -69,7 +69,7 @@ def delete(call: Call, slack: Slack) -> JSON:
 
 
 def post_ephemeral(call: Call, slack: Slack) -> JSON:
-    """Post what one user alone sees."""
+    """Post a message that only one user sees."""
     channel = joined_channel(call, slack)
     user = slack.workspace.users.get(call.text("user"))
     if user is None or user.id not in channel.members:
@@ -87,10 +87,10 @@ def post_ephemeral(call: Call, slack: Slack) -> JSON:
 
 
 def content_of(call: Call) -> JSON:
-    """The text, blocks and attachments of a call.
+    """Return the text, blocks and attachments of a call.
 
     Raises:
-        ApiError: there is nothing to show, or too much, or it is not well formed.
+        ApiError: the content is missing, too large or malformed.
     """
     blocks = blocks_of(call)
     attachments = call.objects("attachments", "invalid_attachments")
@@ -109,10 +109,10 @@ def content_of(call: Call) -> JSON:
 
 
 def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_format") -> list[JSON]:
-    """The blocks of a call, with the ids that Slack gives where the app gave none.
+    """Return the blocks of a call. Add ids, as Slack does, if the app gave none.
 
     Raises:
-        ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if what they hold cannot be.
+        ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if their content is invalid.
     """
     return [_with_id(block, "block_id") | _named_elements(block) for block in call.typed_objects(name, error)]
 
@@ -131,7 +131,7 @@ def _with_id(part: JSON, name: str) -> JSON:
 
 
 def thread_of(call: Call, channel: Channel) -> str | None:
-    """The thread a call posts into; one that is not written like a ``ts`` is passed over, as Slack does.
+    """Return the thread that a call posts to. Ignore a value that is no ``ts``, as Slack does.
 
     Raises:
         ApiError: ``thread_not_found``. Slack itself may accept such a reply without showing it.
@@ -145,10 +145,10 @@ def thread_of(call: Call, channel: Channel) -> str | None:
 
 
 def metadata_of(call: Call) -> JSON | None:
-    """The metadata of a call.
+    """Return the metadata of a call.
 
     Raises:
-        ApiError: it is not an event type with a payload, or too large.
+        ApiError: it has no event type with a payload, or is too large.
     """
     metadata = call.mapping("metadata", "invalid_metadata_format")
     if metadata is None:
@@ -161,7 +161,7 @@ def metadata_of(call: Call) -> JSON | None:
 
 
 def owned(message: Message) -> Message:
-    """The message, if it is the app's own.
+    """Return the message if it is the app's own.
 
     Raises:
         ApiError: ``message_not_owned_by_app``.

@@ -1,12 +1,12 @@
-"""``conversations.*``: what was said, and where."""
+"""Serve ``conversations.*``."""
 
 import base64
 from collections.abc import Callable
 from typing import TypeVar
 
-from dev.simulator.model import JSON, Channel, Message
-from dev.simulator.shapes import channel_json, message_json
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, channel_of, joined_channel
+from dev.simulator.workspace.model import JSON, Channel, Message
+from dev.simulator.workspace.shapes import channel_json, message_json
 
 DEFAULT_LIMIT = 100
 MAX_REPLIES = 1000
@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 
 
 def replies(call: Call, slack: Slack) -> JSON:
-    """A thread, oldest first; its first message heads every page.
+    """Return a thread, oldest first. Its first message begins every page.
 
-    A reply's own ``ts`` answers that reply alone: a thread is named by its first message.
+    For the ``ts`` of a reply, return that reply alone: a thread has the ``ts`` of its first message.
     """
     channel = joined_channel(call, slack)
     message = channel.messages.get(call.text("ts"))
@@ -30,7 +30,7 @@ def replies(call: Call, slack: Slack) -> JSON:
 
 
 def history(call: Call, slack: Slack) -> JSON:
-    """What a channel shows, newest first."""
+    """Return a channel's messages, newest first."""
     channel = joined_channel(call, slack)
     public = (m for m in channel.messages.values() if m.in_channel and m.visible_to is None)
     within = _range(call)
@@ -44,12 +44,12 @@ def history(call: Call, slack: Slack) -> JSON:
 
 
 def info(call: Call, slack: Slack) -> JSON:
-    """A channel."""
+    """Return a channel."""
     return {"channel": channel_json(slack.workspace, channel_of(call, slack))}
 
 
 def list_channels(call: Call, slack: Slack) -> JSON:
-    """The channels of the ``types`` asked for; public ones by default."""
+    """Return the channels of the given ``types``, by default the public ones."""
     types = set((call.text("types") or "public_channel").split(","))
     if types - {"public_channel", "private_channel", "mpim", "im"}:
         raise ApiError("invalid_types")
@@ -63,7 +63,7 @@ def list_channels(call: Call, slack: Slack) -> JSON:
 
 
 def open_conversation(call: Call, slack: Slack) -> JSON:
-    """Direct messages with a user; they are always open here."""
+    """Return the direct messages with a user. They are always open."""
     named = bool(call.text("channel"))
     channel = channel_of(call, slack) if named else _direct(call.text("users").split(","), slack)
     shape = channel_json(slack.workspace, channel) if call.flag("return_im") else {"id": channel.id}
@@ -93,7 +93,7 @@ def _messages(call: Call, slack: Slack, page: list[Message], cursor: str) -> JSO
 
 
 def _range(call: Call) -> Callable[[str], bool]:
-    """Whether a message's ``ts`` is in the time that a call asks for."""
+    """Return a function that says whether a message's ``ts`` is in the call's range of time."""
     inclusive = call.flag("inclusive")
     oldest, latest = _moment(call, "oldest", 0.0), _moment(call, "latest", float("inf"))
 
@@ -111,7 +111,7 @@ def _moment(call: Call, name: str, default: float) -> float:
 
 
 def page_of(items: list[Item], call: Call, *, default: int, key: str) -> tuple[list[Item], str]:
-    """The page that a call's ``cursor`` and ``limit`` ask for, and the cursor of the next; empty at the end.
+    """Return the page for a call's ``cursor`` and ``limit``, and the cursor of the next page; empty at the end.
 
     Raises:
         ApiError: ``invalid_cursor`` or ``invalid_limit``.

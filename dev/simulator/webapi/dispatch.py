@@ -1,4 +1,4 @@
-"""``/api/{method}``: from a request to Slack's answer."""
+"""Serve ``/api/{method}``: check a call, apply faults, and answer as Slack does."""
 
 import asyncio
 import time
@@ -10,9 +10,9 @@ from secrets import token_hex
 from aiohttp import web
 
 from dev.simulator.faults import Fault, Faults
-from dev.simulator.model import JSON
 from dev.simulator.webapi import chat, conversations, reactions, streams, surfaces, users
 from dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
+from dev.simulator.workspace.model import JSON
 from surelane_service.lifecycle import sleep_unless
 
 METHODS: dict[str, Method] = {
@@ -28,7 +28,7 @@ CALLS_KEPT = 300
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A call as the page lists it."""
+    """A call in the page's list."""
 
     at: float
     method: str
@@ -37,7 +37,7 @@ class Logged:
 
 
 class WebApi:
-    """Answer calls and note each one, newest last."""
+    """Answer calls, and log them, newest last."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class WebApi:
         self._noted = noted
         self.calls: deque[JSON] = deque(maxlen=CALLS_KEPT)
         self.closing = asyncio.Event()
-        """Set to let go of calls that are held back."""
+        """Set to release delayed calls."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The handler of ``/api/{method}``."""
+        """Handle a request to ``/api/{method}``."""
         name = request.match_info["method"]
         fault = self._faults.take(Faults.API, name)
         response, error = await self._answer(request, name, fault)

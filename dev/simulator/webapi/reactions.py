@@ -1,9 +1,7 @@
-"""``reactions.*``."""
+"""Serve ``reactions.*``."""
 
 import re
 
-from dev.simulator.model import JSON, Message
-from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import (
     ApiError,
     Call,
@@ -14,6 +12,8 @@ from dev.simulator.webapi.call import (
     joined_channel,
     message_of,
 )
+from dev.simulator.workspace.model import JSON, Message
+from dev.simulator.workspace.shapes import message_json
 
 _NAME = re.compile(r"[a-z0-9_+'-]{1,100}(::skin-tone-[2-6])?")
 MOST = 23
@@ -31,7 +31,7 @@ def add(call: Call, slack: Slack) -> JSON:
 
 
 def remove(call: Call, slack: Slack) -> JSON:
-    """Take the bot's reaction away."""
+    """Remove the bot's reaction."""
     message = _item(call, slack)
     if not slack.workspace.unreact(message, slack.workspace.bot.id, _name(call)):
         raise ApiError("no_reaction")
@@ -39,7 +39,7 @@ def remove(call: Call, slack: Slack) -> JSON:
 
 
 def get(call: Call, slack: Slack) -> JSON:
-    """The message with its reactions."""
+    """Return the message with its reactions."""
     if not (call.text("channel") and call.text("timestamp")):
         raise ApiError("no_item_specified")
     channel = channel_of(call, slack)

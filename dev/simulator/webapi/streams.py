@@ -1,15 +1,15 @@
-"""``chat.startStream``, ``appendStream`` and ``stopStream``: messages that arrive in pieces."""
+"""Serve ``chat.startStream``, ``appendStream`` and ``stopStream``: messages that arrive in parts."""
 
-from dev.simulator.model import JSON, Message
-from dev.simulator.shapes import message_json
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
 from dev.simulator.webapi.chat import MAX_MARKDOWN, blocks_of, metadata_of, owned, thread_of
+from dev.simulator.workspace.model import JSON, Message
+from dev.simulator.workspace.shapes import message_json
 
 CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
 
 
 def start(call: Call, slack: Slack) -> JSON:
-    """Start a streamed reply; in a channel it must say whom it answers."""
+    """Start a streamed reply. In a channel the call must name the user that it answers."""
     channel = joined_channel(call, slack)
     thread_ts = thread_of(call, channel)
     if thread_ts is None:
@@ -27,7 +27,7 @@ def start(call: Call, slack: Slack) -> JSON:
 
 
 def append(call: Call, slack: Slack) -> JSON:
-    """Append to a stream that runs."""
+    """Append to a running stream."""
     message = _running(call, slack)
     chunks = _chunks(call)
     if not chunks:
@@ -37,7 +37,7 @@ def append(call: Call, slack: Slack) -> JSON:
 
 
 def stop(call: Call, slack: Slack) -> JSON:
-    """End a stream; metadata and closing blocks come here or not at all."""
+    """End a stream. Only this call takes metadata and closing blocks."""
     message = _running(call, slack)
     chunks, metadata = _chunks(call), metadata_of(call)
     message.metadata = metadata or message.metadata

@@ -1,26 +1,26 @@
-"""``assistant.threads.*`` and ``views.*``: what an app shows beside messages."""
+"""Serve ``assistant.threads.*`` and ``views.*``."""
 
 from dev.simulator.interactions import View
-from dev.simulator.model import JSON
-from dev.simulator.payloads import opened_view
+from dev.simulator.posting.payloads import opened_view
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arguments, joined_channel
+from dev.simulator.workspace.model import JSON
 
 
 def set_status(call: Call, slack: Slack) -> JSON:
-    """Say what the bot is doing in a thread; an empty status, a reply or two minutes end it."""
+    """Set the bot's status in a thread. An empty status, a reply or two minutes end it."""
     channel, thread_ts = _thread(call, slack)
     slack.workspace.set_status(channel, thread_ts, call.text("status"))
     return {}
 
 
 def accept(call: Call, slack: Slack) -> JSON:
-    """Titles and suggested prompts are checked and not shown."""
+    """Accept a title or suggested prompts: check them, and do not show them."""
     _thread(call, slack)
     return {}
 
 
 def open_view(call: Call, slack: Slack) -> JSON:
-    """Open a modal in front of the user who made the trigger id."""
+    """Open a modal for the user of the trigger id."""
     content = _content(call)
     state, user = slack.interactions.use_trigger(call.text("trigger_id"))
     match state:
@@ -36,7 +36,7 @@ def open_view(call: Call, slack: Slack) -> JSON:
 
 
 def update_view(call: Call, slack: Slack) -> JSON:
-    """Replace a modal that is open."""
+    """Replace an open modal."""
     shown = slack.interactions.views.get(call.text("view_id"))
     if shown is None:
         raise ApiError("not_found")

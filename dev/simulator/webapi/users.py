@@ -1,15 +1,15 @@
-"""``users.*``, ``auth.test`` and ``api.test``."""
+"""Serve ``users.*``, ``auth.test`` and ``api.test``."""
 
 import time
 
-from dev.simulator.model import JSON
-from dev.simulator.shapes import user_json
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack
 from dev.simulator.webapi.conversations import page_of
+from dev.simulator.workspace.model import JSON
+from dev.simulator.workspace.shapes import user_json
 
 
 def auth_test(_: Call, slack: Slack) -> JSON:
-    """Whose token it is."""
+    """Return the token's user and workspace."""
     workspace = slack.workspace
     return {
         "url": f"{slack.interactions.public_url}/",
@@ -23,14 +23,14 @@ def auth_test(_: Call, slack: Slack) -> JSON:
 
 
 def api_test(call: Call, _: Slack) -> JSON:
-    """Answer with the arguments of the call, or with the error that it asks for."""
+    """Answer with the call's arguments, or with the error that it names."""
     if error := call.text("error"):
         raise ApiError(error, args=dict(call.arguments))
     return {"args": dict(call.arguments)}
 
 
 def info(call: Call, slack: Slack) -> JSON:
-    """A user."""
+    """Return a user."""
     user = slack.workspace.users.get(call.text("user"))
     if user is None:
         raise ApiError("user_not_found")
@@ -38,7 +38,7 @@ def info(call: Call, slack: Slack) -> JSON:
 
 
 def list_users(call: Call, slack: Slack) -> JSON:
-    """Everybody."""
+    """Return all users."""
     page, cursor = page_of(list(slack.workspace.users.values()), call, default=1000, key="user")
     return {
         "members": [user_json(slack.workspace, user) for user in page],

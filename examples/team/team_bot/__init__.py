@@ -1,4 +1,4 @@
-"""A team's own package: its handlers and what they need."""
+"""Hold a team's own handlers."""
 
 from .handlers import handlers
 

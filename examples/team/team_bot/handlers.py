@@ -1,4 +1,4 @@
-"""What this bot does. Started with ``SURELANE_HANDLERS=team_bot:handlers``."""
+"""Define the handlers of a team's bot. Start it with ``SURELANE_HANDLERS=team_bot:handlers``."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +10,7 @@ REMINDER = timedelta(hours=1)
 
 @handlers.middleware
 async def timed(given: Given, ctx: Context, call_next: Call) -> object:
-    """Log how long each handler took; the line carries the event's id, kind and attempt."""
+    """Log the duration of each handler. The line carries the event's id, kind and attempt."""
     began = datetime.now(UTC)
     try:
         return await call_next(given, ctx)
@@ -20,7 +20,7 @@ async def timed(given: Given, ctx: Context, call_next: Call) -> object:
 
 @handlers.on("slack.app_mention", timeout="2m", concurrency=4)
 async def answer(event: Event, ctx: Context) -> dict[str, int] | Discard:
-    """Stream an answer into the thread, word by word, as a language model would, and schedules a reminder."""
+    """Stream an answer into the thread word by word, as a language model would, and schedule a reminder."""
     question = str(event.slack.get("text", ""))
     if "nothing" in question:
         return Discard("asked for nothing")
@@ -34,7 +34,7 @@ async def answer(event: Event, ctx: Context) -> dict[str, int] | Discard:
         "reminder",
         {"channel": event.slack["channel"], "thread_ts": event.slack.get("thread_ts") or event.slack["ts"]},
         run_at=datetime.now(UTC) + REMINDER,
-        item_key=f"reminder:{event.key}",  # a second attempt finds the first one's reminder
+        item_key=f"reminder:{event.key}",  # a second attempt finds the first attempt's reminder
     )
     return {"words": len(words)}
 
@@ -48,12 +48,12 @@ async def remind(event: Event, ctx: Context) -> None:
 
 @handlers.on_group("slack.message.im")
 async def converse(events: list[Event], ctx: Context) -> None:
-    """Answers a person who wrote several messages in a row once, not once a message."""
+    """Answer several messages in a row with one reply."""
     lines = [str(event.slack.get("text", "")) for event in events]
     await ctx.slack.reply(events[-1], f"{len(lines)} message(s), all read: " + " / ".join(lines))
 
 
 @handlers.on("slack.command.status")
 def status(event: Event, ctx: Context) -> None:
-    """A plain function runs in a thread, and may block; ``ctx.run`` waits for what is asynchronous."""
+    """Answer with the status. A plain function runs in a thread and may block; ``ctx.run`` runs a coroutine."""
     ctx.run(ctx.slack.reply(event, f"All is well, <@{event.payload['user_id']}>."))

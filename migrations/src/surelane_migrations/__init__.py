@@ -1,5 +1,5 @@
-"""Bring a PostgreSQL database up to the schema of this release: once, and never halfway.
+"""Bring a PostgreSQL database up to the schema of this release, in one transaction.
 
-Read ``files`` for the rules that scripts obey, ``runner`` for how they are applied, ``command`` for what an
-operator types. The scripts themselves are in ``incremental/`` and ``idempotent/``.
+``files`` has the rules for scripts, ``runner`` applies them, and ``command`` is the command line. The scripts
+themselves are in ``incremental/`` and ``idempotent/``.
 """

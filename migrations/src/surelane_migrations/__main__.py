@@ -1,4 +1,4 @@
-"""``python -m surelane_migrations``."""
+"""Run ``python -m surelane_migrations``."""
 
 from surelane_migrations.command import run
 

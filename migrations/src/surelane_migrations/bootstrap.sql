@@ -1,5 +1,5 @@
--- What the runner itself keeps. It runs where the schema or one of the two tables is missing, under the migration's
--- advisory lock and in its transaction; every other object comes from a script.
+-- The runner's own tables. This runs if the schema or one of the two tables is missing, under the
+-- migration's advisory lock and in its transaction. Scripts create every other object.
 do $$
 begin
     if not exists (select from pg_catalog.pg_namespace where nspname = 'agent') then
@@ -8,7 +8,7 @@ begin
 end
 $$;
 
--- The release that the schema is at, and the oldest one whose services still work on it.
+-- The release that the schema is at, and the oldest release whose services work on it.
 create table if not exists agent.version
 ( version text not null
 , min_compatible text not null
@@ -21,10 +21,10 @@ create table if not exists agent.version
   )
 );
 
--- Never two rows …
+-- The table has at most one row …
 create unique index if not exists version_one_row on agent.version ((true));
 
--- … and, once there is one, never none.
+-- … and never loses it.
 create or replace function agent.refuse_version_removal() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -39,7 +39,7 @@ revoke execute on function agent.refuse_version_removal() from public;
 create or replace trigger refuse_version_removal before delete or truncate on agent.version
 for each statement execute function agent.refuse_version_removal();
 
--- Every incremental script that was applied.
+-- The applied incremental scripts.
 create table if not exists agent.migration
 ( file_name text not null primary key
 , version text not null

@@ -1,6 +1,6 @@
--- Everything in schema agent, one object or grant a line, the same on every supported server. Left out are what belongs
--- to an extension, and the names of owners, which differ between installations; an object whose owner is not the
--- schema's has a line of its own.
+-- One line per object or grant in schema agent, the same on every supported server. It leaves out
+-- the objects of extensions, and the names of owners, which differ between installations. An object
+-- whose owner is not the schema's has a line of its own.
 with schema as
 ( select oid, nspowner as owner, nspacl as acl from pg_catalog.pg_namespace where nspname = 'agent' )
 , relation as
@@ -41,14 +41,14 @@ with schema as
   left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
   where attnum > 0 and not attisdropped and relkind in ('r', 'p', 'c')
   union all
-  -- Not-null constraints are rows of their own from PostgreSQL 18 on; the columns' lines have them on all.
+  -- PostgreSQL 18 stores not-null constraints as rows. Columns' lines have them on each version.
   select format('constraint %s on %s %s', conname, relname, pg_catalog.pg_get_constraintdef(c.oid))
   from relation r join pg_catalog.pg_constraint c on c.conrelid = r.oid where contype <> 'n'
   union all
   select format('index %s%s', pg_catalog.pg_get_indexdef(indexrelid), case when not indisvalid then ' (invalid)' end)
   from relation r join pg_catalog.pg_index i on i.indrelid = r.oid
   union all
-  -- A hypertable has triggers of the extension's; theirs are not ours to judge.
+  -- Leave out the triggers that the extension adds to a hypertable.
   select format('%s%s', pg_catalog.pg_get_triggerdef(t.oid), case when tgenabled = 'D' then ' (disabled)' end)
   from relation r join pg_catalog.pg_trigger t on t.tgrelid = r.oid join routine p on p.oid = t.tgfoid
   where not tgisinternal

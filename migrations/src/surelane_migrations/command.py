@@ -1,4 +1,4 @@
-"""``python -m surelane_migrations``: what an operator, a Job and an init container run.
+"""Define the command ``python -m surelane_migrations`` for operators, Jobs and init containers.
 
 Results go to standard output, progress and errors to standard error. Exit codes are in ``errors.Exit``.
 """
@@ -97,13 +97,13 @@ def verify(scripts: Directory = PACKAGED) -> None:
     if found.missing or found.unexpected:
         raise DifferentError(
             "the schema is not what this release makes. apply --again restores functions and grants; "
-            "tables and indexes that were changed by hand are changed back by hand."
+            "change tables and indexes back by hand."
         )
     _say(f"the schema is what {RELEASE} makes: {len(expected)} objects and grants")
 
 
 def run() -> None:
-    """The entry point: every error of ours is one message and its exit code."""
+    """Run the command. Print each of our errors as one message, and end with its exit code."""
     try:
         app()
     except MigrationError as error:
@@ -121,9 +121,9 @@ async def _with_connection(read: Callable[[Connection], Awaitable[Result]]) -> R
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end, or until SIGTERM or SIGINT, which roll back and end with 128 plus the signal's number.
+    """Run to the end, or until SIGTERM or SIGINT. A signal rolls back; the exit code is 128 plus its number.
 
-    By itself SIGTERM does not end a container's first process.
+    Without a handler, SIGTERM does not end a container's first process.
     """
     received: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The connection, and what a database says about itself before anything is changed."""
+"""Connect to the database, and read its facts before anything is changed."""
 
 import asyncio
 import ssl
@@ -42,7 +42,7 @@ UNREACHABLE = (
     asyncpg.TooManyConnectionsError,
     asyncpg.InternalClientError,
 )
-"""The database is away, going away or coming back, or does not let us in."""
+"""Errors of a database that is away, is going away or coming back, or refuses us."""
 
 _ABSENT = (
     OSError,
@@ -50,7 +50,7 @@ _ABSENT = (
     asyncpg.AdminShutdownError,
     asyncpg.CannotConnectNowError,
 )
-"""What connecting ends with while a server is not up yet. A refused password or certificate is not among these."""
+"""Errors of connecting while a server is not up yet. A refused password or certificate is not one of them."""
 
 _PAUSE = 1.0
 
@@ -71,7 +71,7 @@ _APPLIED = "select file_name, version, applied_at, checksum from agent.migration
 
 @dataclass(frozen=True)
 class SchemaVersion:
-    """The release a schema is at, and the oldest whose services still work on it."""
+    """The release that a schema is at, and the oldest release whose services work on it."""
 
     version: Version
     min_compatible: Version
@@ -79,7 +79,7 @@ class SchemaVersion:
 
 @dataclass(frozen=True)
 class Facts:
-    """Who we are, and whose the schema is. ``owner`` is None where there is no schema yet."""
+    """Our role and the schema's owner. ``owner`` is ``None`` if there is no schema yet."""
 
     role: str
     database: str
@@ -90,15 +90,15 @@ class Facts:
 
 @asynccontextmanager
 async def connected(dsn: str, answers_within: float | None = None) -> AsyncIterator[Connection]:
-    """A connection of its own, closed at the end.
+    """Open a connection for the length of the block.
 
     Args:
         dsn: any libpq URI.
-        answers_within: seconds for connecting and for each statement; None leaves a statement all its time.
+        answers_within: seconds for connecting and for each statement; ``None`` sets no limit for a statement.
 
     Raises:
         SettingsError: ``dsn`` cannot be read.
-        UnreachableError: there is no connection to be had, or it is lost before the end.
+        UnreachableError: no connection can be made, or it is lost before the end.
     """
     connection = await _connect(dsn, answers_within)
     try:
@@ -117,11 +117,11 @@ async def connected(dsn: str, answers_within: float | None = None) -> AsyncItera
 
 
 async def wait_until_there(dsn: str, within: timedelta, report: Callable[[str], None]) -> None:
-    """Return once the server takes a connection; wait only while it may still be on its way up.
+    """Return once the server takes a connection. Wait only while it may still be starting.
 
     Raises:
         SettingsError: ``dsn`` cannot be read.
-        UnreachableError: the time is up, or the server refuses us, which waiting does not mend.
+        UnreachableError: the time is up, or the server refuses us, and waiting would not help.
     """
     deadline = time.monotonic() + within.total_seconds()
     said = False
@@ -151,7 +151,7 @@ async def _connect(dsn: str, answers_within: float | None) -> Connection:
             server_settings={"application_name": APPLICATION_NAME},
         )
     except (asyncpg.ClientConfigurationError, ValueError):
-        # The reason may quote a part of the password, which is what such URIs usually trip over.
+        # Leave the reason out: it may quote a part of the password, the usual cause of a malformed URI.
         raise SettingsError(
             "DATABASE_URL is not a PostgreSQL URI: write postgresql://user:password@host:5432/database, "
             "special characters in the password as %XX"
@@ -171,7 +171,7 @@ async def _close(connection: Connection) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    """The server's own words where it gave some: what the driver makes of a closed connection says less."""
+    """Return the server's own message if it sent one. The driver's message for a closed connection says less."""
     cause: BaseException | None = error
     while cause and not isinstance(cause, asyncpg.PostgresError):
         cause = cause.__context__
@@ -179,17 +179,17 @@ def _one_line(error: BaseException) -> str:
 
 
 async def read_facts(connection: Connection) -> Facts:
-    """Read catalogs that everybody may read."""
+    """Read our role and the schema's owner from catalogs that every role may read."""
     (row,) = await connection.fetch(_FACTS)
     return Facts(**dict(row))
 
 
 async def read_version(connection: Connection) -> SchemaVersion | None:
-    """The schema's version, without any lock; None where there is no schema yet.
+    """Read the schema's version without a lock; ``None`` if there is no schema yet.
 
     Raises:
         ForbiddenError: this role may not read it.
-        MigrationError: what is there is not a version.
+        MigrationError: the stored text is not a version.
     """
     refusal: asyncpg.PostgresError | None = None
     for query in _VERSIONS:
@@ -219,7 +219,7 @@ def _schema_version(row: asyncpg.Record) -> SchemaVersion:
 
 
 async def read_applied(connection: Connection) -> tuple[Applied, ...]:
-    """The incremental scripts applied so far; none where there is no schema yet.
+    """Read the incremental scripts applied so far; none if there is no schema yet.
 
     Raises:
         ForbiddenError: this role may not read ``agent.migration``.

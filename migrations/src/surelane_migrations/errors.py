@@ -1,4 +1,4 @@
-"""What can go wrong, each with the exit code the command ends with. Every message says what to do next."""
+"""Define the errors of a migration, each with the command's exit code. Every message says what to do next."""
 
 from enum import IntEnum
 

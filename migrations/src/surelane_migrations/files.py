@@ -1,7 +1,7 @@
-"""Migration scripts as files: which there are, in what order, and whether those applied are still the same.
+"""Read the migration scripts in order, and compare them with the applied ones.
 
-Nothing here touches a database. The scripts of ``incremental/`` run exactly once, those of ``idempotent/`` on
-every migration. Each is called ``NNN-name.sql``, numbered from 000 without gaps or doubles: there is one
+This module uses no database. The scripts of ``incremental/`` run exactly once, those of ``idempotent/`` on
+every migration. Each is called ``NNN-name.sql``, numbered from 000 without gaps or doubles. So there is one
 order, and two people cannot both add number 7.
 """
 
@@ -25,7 +25,7 @@ _RULE = (
 
 @dataclass(frozen=True)
 class Script:
-    """One script. ``folder`` is ``incremental`` or ``idempotent``."""
+    """A script. ``folder`` is ``incremental`` or ``idempotent``."""
 
     folder: str
     file_name: str
@@ -54,14 +54,14 @@ class Scripts:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over every script's name and text: it changes when anything about the set does."""
+        """SHA-256 of all names and texts. It changes if a script is added, removed, renamed or edited."""
         listing = "".join(f"{script.label} {script.checksum}\n" for script in self)
         return hashlib.sha256(listing.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A row of ``agent.migration``: an incremental script that was applied, by which release and when."""
+    """A row of ``agent.migration``: an applied incremental script, its release and its time."""
 
     file_name: str
     version: str
@@ -71,14 +71,14 @@ class Applied:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The incremental scripts here against those applied. Only ``pending`` ones are as they should be."""
+    """The differences between this release's incremental scripts and the applied ones. Only ``pending`` is sound."""
 
     pending: tuple[Script, ...]
     changed: tuple[str, ...]
     vanished: tuple[str, ...]
 
     def require_unchanged(self) -> None:
-        """Raise DifferentError naming each applied script that changed or vanished since."""
+        """Raise DifferentError if an applied script has changed or vanished; name each."""
         problems = [f"incremental/{name} changed after it was applied" for name in self.changed]
         problems += [f"incremental/{name} was applied and is gone" for name in self.vanished]
         if problems:
@@ -89,9 +89,9 @@ class Comparison:
 
 
 def compare(scripts: Scripts, applied: Iterable[Applied]) -> Comparison:
-    """Compare by file name and checksum.
+    """Compare scripts by file name and checksum.
 
-    Numbers have no gaps and applied scripts cannot vanish, so what is pending comes after what was applied.
+    Numbers have no gaps and applied scripts cannot vanish, so pending scripts follow all applied ones.
     """
     recorded = {row.file_name: row.checksum for row in applied}
     here = {script.file_name: script.checksum for script in scripts.incremental}
@@ -103,7 +103,7 @@ def compare(scripts: Scripts, applied: Iterable[Applied]) -> Comparison:
 
 
 def discover(directory: Path = PACKAGED) -> Scripts:
-    """Read the scripts in ``directory``'s ``incremental`` and ``idempotent``.
+    """Read the scripts in the folders ``incremental`` and ``idempotent`` of ``directory``.
 
     Raises:
         ScriptsError: a folder is missing or has no scripts, or a name or text breaks a rule.
@@ -124,7 +124,7 @@ def _read(directory: Path, folder: str) -> tuple[Script, ...]:
 
 
 def _check_numbering(folder: str, names: Iterable[str]) -> None:
-    """Raise ScriptsError at the first name that is not the next number's. ``names`` are sorted."""
+    """Raise ScriptsError at the first name that does not have the next number. ``names`` are sorted."""
     previous = ""
     for expected, name in enumerate(names):
         match = _NAME.fullmatch(name)
@@ -153,5 +153,5 @@ def _read_script(directory: Path, folder: str, name: str) -> Script:
 
 
 def parse_releases(text: str) -> Mapping[str, str]:
-    """Read ``releases.txt``: a line for every release with its scripts' digest (``Scripts.digest``)."""
+    """Parse ``releases.txt``: one line per release, with the digest of its scripts (``Scripts.digest``)."""
     return dict(line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))

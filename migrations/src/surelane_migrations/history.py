@@ -1,11 +1,11 @@
-"""Whether history is a hypertable, and whether a migration would make it one. Scripts do it."""
+"""Read whether history is a hypertable, and whether the next migration converts it. Scripts convert it."""
 
 from dataclasses import dataclass
 
 from surelane_migrations.database import Connection
 
-# The extension's own settings exist where the server loaded it at its start. Where its files are there but
-# not loaded, creating it ends the session.
+# The extension's settings exist only if the server loaded it at its start. If its files are there but not
+# loaded, `create extension` ends the session.
 _TIMESCALEDB = """
 select (select extversion from pg_extension where extname = 'timescaledb') as installed
 , (select default_version from pg_available_extensions where name = 'timescaledb') as available
@@ -21,7 +21,7 @@ select exists (select from timescaledb_information.hypertables
 
 @dataclass(frozen=True)
 class History:
-    """``form`` is ``table``, ``hypertable``, or None where there is none; the versions are TimescaleDB's."""
+    """The form of history and TimescaleDB's versions. ``form`` is ``table``, ``hypertable``, or ``None`` if absent."""
 
     form: str | None
     installed: str | None
@@ -34,7 +34,7 @@ class History:
 
 
 async def read_history(connection: Connection) -> History:
-    """Look at the extension and at ``agent.event_hist``."""
+    """Read the state of the extension and of ``agent.event_hist``."""
     row = await connection.fetchrow(_TIMESCALEDB)
     if row is None:
         return History(None, None, None)
@@ -44,5 +44,5 @@ async def read_history(connection: Connection) -> History:
 
 
 async def count_history(connection: Connection) -> int:
-    """How many rows a conversion rewrites."""
+    """Count the rows that a conversion rewrites."""
     return int(await connection.fetchval("select count(*) from agent.event_hist"))

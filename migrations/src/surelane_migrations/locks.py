@@ -1,6 +1,7 @@
-"""The two locks of a migration: an advisory lock, then ``agent.migration`` itself.
+"""Take the two locks of a migration: an advisory lock, then ``agent.migration`` itself.
 
-The first keeps runners apart, even where there is no schema yet; the second keeps out all others.
+The advisory lock excludes other runners, even before there is a schema. The table lock excludes programs that do
+not know the advisory lock.
 """
 
 import asyncpg
@@ -30,7 +31,7 @@ limit 1
 
 
 async def take_advisory_lock(connection: Connection) -> bool:
-    """Ask once, without waiting. The lock goes with the transaction, however that ends."""
+    """Try the advisory lock once, without waiting. It is released when the transaction ends, in any way."""
     return bool(await connection.fetchval("select pg_try_advisory_xact_lock($1)", ADVISORY_KEY))
 
 
@@ -38,7 +39,7 @@ TABLE_LOCK = "lock table agent.migration in exclusive mode"
 
 
 async def take_table_lock(connection: Connection) -> None:
-    """Lock ``agent.migration`` against everything but reading, waiting as long as ``lock_timeout`` says.
+    """Lock ``agent.migration`` against everything but reading. Wait for ``lock_timeout`` at most.
 
     Raises:
         asyncpg.LockNotAvailableError: the time is up.
@@ -47,12 +48,12 @@ async def take_table_lock(connection: Connection) -> None:
 
 
 async def advisory_holder(connection: Connection) -> str:
-    """Who holds the advisory lock, in words."""
+    """Describe the session that has the advisory lock."""
     return _describe(await connection.fetchrow(_HOLDER, ADVISORY_KEY))
 
 
 async def table_locked(connection: Connection, settings: LockSettings) -> LockedError:
-    """The error for a table lock that was not had in time, naming its holder if that is still there."""
+    """Return the error for a table lock that timed out; it names the session that has the lock, if still there."""
     holder = _describe(await connection.fetchrow(_TABLE_HOLDER))
     return LockedError(
         f"agent.migration was locked for {settings.timeout.total_seconds():g} s by {holder}. Nothing was "

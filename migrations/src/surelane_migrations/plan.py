@@ -1,4 +1,4 @@
-"""What ``apply`` would do, as SQL to read or to hand to an administrator. Nothing is applied."""
+"""Write the SQL that ``apply`` would run, for a reader or an administrator. Apply nothing."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql
 
 
 async def plan(connection: Connection, migration: Migration) -> str:
-    """The SQL of the whole migration, or a comment where there is nothing to do.
+    """Return the SQL of the whole migration, or a comment if there is nothing to do.
 
     Raises:
-        MigrationError: what ``apply`` would raise before it ran anything.
+        MigrationError: ``apply`` would raise it before its first statement.
     """
     header = [f"-- Database {(await read_facts(connection)).database}, {await _conversion(connection)}"]
     if await migration.nothing_to_do(connection):
@@ -27,7 +27,7 @@ async def plan(connection: Connection, migration: Migration) -> str:
 
 
 def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped: bool) -> Iterator[str]:
-    """The statements of :meth:`Migration.apply`, in its order."""
+    """Yield the statements of :meth:`Migration.apply`, in its order."""
     yield "begin;"
     yield f"select pg_advisory_xact_lock({ADVISORY_KEY});"
     yield f"{BASELINE}set local lock_timeout = {migration.locks.timeout_ms};"
@@ -43,7 +43,7 @@ def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped
 
 
 async def _conversion(connection: Connection) -> str:
-    """What a migration does to history, in words: a conversion rewrites every row of it."""
+    """Describe the effect on history: a conversion rewrites every row of it."""
     history = await read_history(connection)
     if not history.converts:
         return f"history stays as it is ({history.form or 'none yet'})"

@@ -1,6 +1,6 @@
-"""Applies a release's scripts: in one transaction, under two locks, by the schema's owner alone.
+"""Apply a release's scripts in one transaction, under two locks, as the schema's owner.
 
-Whatever happens on the way, be it a failing script or a killed process, the database is as it was before.
+If a script fails or the process is killed, the database is as it was before.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 
 Report = Callable[[str], None]
-"""Takes one line of progress."""
+"""A function that takes one line of progress."""
 
-# Otherwise the session of a killed runner would finish a long script first. Not every platform's server notices.
+# Otherwise the session of a killed runner would finish a long script first. Some platforms do not support this check.
 _NOTICE_LOST_CLIENT = """
 do $$ begin set local client_connection_check_interval = '1s'; exception when others then null; end $$
 """
@@ -46,7 +46,7 @@ do $$ begin set local client_connection_check_interval = '1s'; exception when ot
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a migration did: the versions before and after, and how many scripts it ran."""
+    """The result of a migration: the versions before and after, and the number of scripts that ran."""
 
     before: Version | None
     after: Version
@@ -60,15 +60,15 @@ class Outcome:
 
 
 def silent(_line: str) -> None:
-    """Report nothing."""
+    """Discard a line of progress."""
 
 
 @dataclass(frozen=True)
 class Migration:
     """Bring a database from its current version to ``target``.
 
-    ``again`` runs it even where the version is equal: idempotent scripts restore functions and grants that
-    were changed by hand, and history becomes a hypertable once TimescaleDB is there.
+    ``again`` runs it even if the version is equal. Idempotent scripts then restore functions and grants that were
+    changed by hand, and history becomes a hypertable if TimescaleDB was added.
     """
 
     scripts: Scripts
@@ -79,14 +79,14 @@ class Migration:
     report: Report = silent
 
     async def apply(self, dsn: str) -> Outcome:
-        """Migrate, waiting for a database that is not there yet, and for another runner if there is one.
+        """Migrate. Wait for a database that is not there yet, and for another runner if there is one.
 
         Raises:
-            MigrationError: each of its kinds as ``errors`` has them. The database is then as it was before.
+            MigrationError: the migration failed; its subclasses say why. The database is then as it was before.
         """
         await wait_until_there(dsn, self.locks.connect, self.report)
         for attempt in range(1, self.locks.attempts + 1):
-            # A new connection each time: a session whose create extension was rolled back cannot do it again.
+            # Connect anew each time: a session whose `create extension` was rolled back cannot run it again.
             async with connected(dsn) as connection:
                 outcome = await self._attempt(connection)
                 if outcome:
@@ -103,7 +103,7 @@ class Migration:
         )
 
     async def _attempt(self, connection: Connection) -> Outcome | None:
-        """One try at the lock; None where another runner has it."""
+        """Migrate if the advisory lock is free; return ``None`` if another runner has it."""
         if await self.nothing_to_do(connection):
             return Outcome(before=self.target, after=self.target)
         try:
@@ -117,7 +117,7 @@ class Migration:
             ) from None
 
     async def nothing_to_do(self, connection: Connection) -> bool:
-        """Whether the version is this one already; reads only, and takes no lock that anybody waits for."""
+        """Return whether the schema has this version already. Only read, and take no lock that others wait for."""
         before, comparison = await self.compare(connection)
         if self.again or before is None or before.version != self.target:
             return False
@@ -129,7 +129,7 @@ class Migration:
         return True
 
     async def compare(self, connection: Connection) -> tuple[SchemaVersion | None, Comparison]:
-        """What is there against what is here; raises what makes a migration impossible."""
+        """Compare the applied scripts with this release's. Raise if a migration is impossible."""
         facts = await read_facts(connection)
         require_owner(facts)
         if not facts.bootstrapped:
@@ -142,7 +142,7 @@ class Migration:
         return before, comparison
 
     async def _migrate(self, connection: Connection) -> Outcome:
-        """Everything under the advisory lock, where what was read before it may be out of date."""
+        """Migrate under the advisory lock. Repeat the checks first: another runner may have finished meanwhile."""
         if await self.nothing_to_do(connection):
             return Outcome(before=self.target, after=self.target)
         started = time.monotonic()
@@ -159,7 +159,7 @@ class Migration:
         )
 
     async def _prepare(self, connection: Connection) -> None:
-        """Create what the runner keeps where it is missing, and locks it."""
+        """Create the runner's own tables if they are missing, and lock them."""
         await connection.execute(BASELINE)
         await connection.execute(_NOTICE_LOST_CLIENT)
         await connection.execute("select set_config('lock_timeout', $1, true)", str(self.locks.timeout_ms))
@@ -186,9 +186,10 @@ class Migration:
 
 
 def require_owner(facts: Facts) -> None:
-    """Raise ForbiddenError unless this role owns the schema, or may create it where there is none yet.
+    """Raise ForbiddenError unless this role owns the schema, or may create it if there is none.
 
-    A superuser or a member of the owner's role could do it too, and leave objects the owner cannot change.
+        A superuser or a member of the owner's role could migrate too, but would create objects that the owner cannot
+    change.
     """
     if facts.owner is None and not facts.may_create:
         raise ForbiddenError(

@@ -10,8 +10,8 @@ from surelane_migrations.errors import LockedError, MigrationError
 from surelane_migrations.files import Script
 from surelane_migrations.steps import SEARCH_PATH
 
-# Executed by PL/pgSQL, a script cannot end the transaction it runs in: the server refuses commit and its kin
-# there. Sent as it is, a stray commit would make half a migration permanent.
+# PL/pgSQL executes the script, because the server refuses `commit` and `rollback` there. In a script sent directly,
+# a stray `commit` would make half a migration permanent.
 _PREPARE = "select set_config('surelane.script', $1, true), set_config('search_path', $2, true)"
 _EXECUTE = "do $$ begin execute current_setting('surelane.script'); end $$"
 
@@ -47,7 +47,7 @@ def _explain(script: Script, error: asyncpg.PostgresError) -> str:
 
 
 def _line(script: Script, error: asyncpg.PostgresError) -> str:
-    """Where, if the server gave a position in the script itself rather than in a function's body."""
+    """Return the line of an error, if the server gave a position in the script and not in a function's body."""
     position = error.internal_position
     if not position or error.internal_query != script.sql:
         return ""
@@ -56,7 +56,7 @@ def _line(script: Script, error: asyncpg.PostgresError) -> str:
 
 @contextmanager
 def show_notices(connection: Connection, report: Callable[[str], None]) -> Iterator[None]:
-    """Report what scripts raise as notice or warning, but not that something is there already."""
+    """Report notices and warnings of scripts, except those about objects that exist already."""
 
     def listen(_connection: object, message: asyncpg.PostgresLogMessage) -> None:
         if not str(message.message).endswith(", skipping"):

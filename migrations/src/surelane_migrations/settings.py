@@ -1,4 +1,4 @@
-"""The command's settings, from the environment alone."""
+"""Read the command's settings from the environment."""
 
 import re
 from datetime import timedelta
@@ -31,14 +31,14 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 
 class LockSettings(BaseSettings):
-    """How patiently a migration waits: for its database, and for its locks."""
+    """How long a migration waits for its database and its locks."""
 
     model_config = SettingsConfigDict(
         env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
     )
 
     attempts: int = Field(default=10, ge=1, validation_alias="SURELANE_MIGRATION_LOCK_ATTEMPTS")
-    """How often to ask for the advisory lock before giving up."""
+    """How many times to try the advisory lock."""
 
     delay: Duration = Field(default=timedelta(seconds=10), validation_alias="SURELANE_MIGRATION_LOCK_DELAY")
     """The pause between two attempts, outside any transaction."""
@@ -46,27 +46,27 @@ class LockSettings(BaseSettings):
     timeout: Duration = Field(
         default=timedelta(seconds=5), validation_alias="SURELANE_MIGRATION_LOCK_TIMEOUT"
     )
-    """How long a statement may wait for a table's lock, in scripts too: while an ``alter table`` waits for a
-    long query, everybody else waits for the ``alter table``."""
+    """The longest time that a statement, also of a script, may wait for a table's lock. While an ``alter table``
+    waits for a long query, all other sessions wait for the ``alter table``."""
 
     connect: Duration = Field(
         default=timedelta(minutes=2), validation_alias="SURELANE_MIGRATION_CONNECT_TIMEOUT"
     )
-    """How long to wait for a database that is not there yet: deployments start it and the migration at once."""
+    """How long to wait for a database that is not there yet, because deployments start both at once."""
 
     @property
     def timeout_ms(self) -> int:
-        """``timeout`` as PostgreSQL's ``lock_timeout`` counts, where 0 would be no limit."""
+        """Return ``timeout`` in milliseconds for ``lock_timeout``, at least 1, because 0 means no limit."""
         return max(1, round(self.timeout.total_seconds() * 1000))
 
 
 class DatabaseSettings(BaseSettings):
-    """Where the database is."""
+    """The database's address."""
 
     model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True)
 
     database_url: SecretStr = Field(validation_alias="DATABASE_URL")
-    """Any libpq URI, the Unix-socket form ``postgresql://user@/name?host=/dir`` included."""
+    """Any libpq URI, including the Unix-socket form ``postgresql://user@/name?host=/dir``."""
 
 
 def load_database_url() -> str:
@@ -88,7 +88,7 @@ def load_lock_settings() -> LockSettings:
     """Read the ``SURELANE_MIGRATION_LOCK_…`` settings.
 
     Raises:
-        SettingsError: naming each that cannot be used, and why.
+        SettingsError: a setting cannot be used; the message names each, with the reason.
     """
     try:
         return LockSettings()

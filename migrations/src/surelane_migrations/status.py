@@ -1,4 +1,4 @@
-"""What a database has and what this release brings, for people and for programs."""
+"""Report a database's schema beside this release's, for people and for programs."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -12,7 +12,7 @@ from surelane_migrations.version import RELEASE, Version
 
 @dataclass(frozen=True)
 class ScriptStatus:
-    """An incremental script; ``state`` is applied, pending, changed or vanished, the rest as recorded."""
+    """An incremental script as recorded. ``state`` is applied, pending, changed or vanished."""
 
     file_name: str
     state: str
@@ -22,7 +22,7 @@ class ScriptStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """``state`` is absent, older, current, newer, or different where scripts and database disagree."""
+    """The report. ``state`` is absent, older, current, newer, or different if scripts and database disagree."""
 
     state: str
     database: str
@@ -38,11 +38,11 @@ class Status:
     idempotent: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Ready for ``json.dumps(…, default=str)``."""
+        """Return it as values for ``json.dumps(…, default=str)``."""
         return asdict(self)
 
     def as_text(self) -> str:
-        """A summary, then a line for every incremental script."""
+        """Return a summary, then one line per incremental script."""
         version = f"{self.version} (services from {self.min_compatible} on)" if self.version else "none yet"
         timescaledb = f"TimescaleDB {self.timescaledb}" if self.timescaledb else "no TimescaleDB"
         lines = [
@@ -57,10 +57,10 @@ class Status:
 
 
 async def read_status(connection: Connection, scripts: Scripts, release: Version = RELEASE) -> Status:
-    """Read without changing or locking anything.
+    """Read the status. Change and lock nothing.
 
     Raises:
-        ForbiddenError: this role may not read what the runner keeps.
+        ForbiddenError: this role may not read the runner's tables.
     """
     facts = await read_facts(connection)
     found = await read_version(connection) if facts.owner else None

@@ -1,4 +1,4 @@
-"""Whether a database is what this release's scripts make: version, checksums, objects, owners, grants."""
+"""Compare a database with this release's scripts: version, checksums, objects, owners, grants."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,25 +13,25 @@ CATALOG = Path(__file__).with_name("catalog.sql").read_text(encoding="utf-8")
 
 @dataclass(frozen=True)
 class Differences:
-    """Lines of the catalogue that should be there and are not, and the reverse."""
+    """Objects that are missing from the database, and objects that should not be there."""
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
 
 
 async def describe_schema(connection: Connection) -> tuple[str, ...]:
-    """Everything in the schema, a line each: columns, constraints, indexes, triggers, functions, grants."""
+    """Return one line per column, constraint, index, trigger, function and grant of the schema."""
     async with connection.transaction(readonly=True):
-        # Definitions are written with the schema's name for what is not on the path.
+        # PostgreSQL writes a schema's name in a definition if that schema is not on the path.
         await connection.execute("set local search_path = pg_catalog")
         return tuple(row["line"] for row in await connection.fetch(CATALOG))
 
 
 def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
-    """What ``schema.txt`` says the scripts make.
+    """Return the lines of ``schema.txt``: the objects that the scripts create.
 
     Raises:
-        ScriptsError: it is not there.
+        ScriptsError: the file cannot be read.
     """
     try:
         text = (directory / "schema.txt").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
 async def verify(
     connection: Connection, scripts: Scripts, expected: tuple[str, ...], release: Version = RELEASE
 ) -> Differences:
-    """Compare; changes nothing.
+    """Compare the database with ``schema.txt``. Change nothing.
 
     Raises:
         DifferentError: the schema is not at ``release``, or its incremental scripts are not this release's.

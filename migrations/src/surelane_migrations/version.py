@@ -1,4 +1,4 @@
-"""Semantic versions, and the two that this release stands for."""
+"""Parse and compare semantic versions; name this release and the oldest compatible one."""
 
 import re
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``1.2.3``, ``1.2.3-rc.1``, or the latter as Python packages spell it, ``1.2.3rc1``.
+        """Parse ``1.2.3``, ``1.2.3-rc.1``, or Python's spelling of the latter, ``1.2.3rc1``.
 
-        Build metadata (``+…``) does not count, as semver.org has it.
+        Ignore build metadata (``+…``), as semver.org demands.
 
         Raises:
-            ValueError: the text is none of these.
+            ValueError: the text has none of these forms.
         """
         packaged = _PACKAGED.fullmatch(text)
         if packaged:
@@ -51,13 +51,13 @@ class Version:
         return self._precedence() < other._precedence()
 
     def _precedence(self) -> tuple[object, ...]:
-        """The order of semver.org: in a pre-release numbers before words; a release after all of its own."""
+        """Return the key of semver.org's order: a pre-release before its release, and numbers before words."""
         identifiers = [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in self.pre_release]
         return self.major, self.minor, self.patch, not self.pre_release, identifiers
 
 
 RELEASE = Version.parse(metadata.version("surelane-migrations"))
-"""What this package brings a database up to."""
+"""The version of the schema that this package creates."""
 
 MIN_COMPATIBLE = Version.parse("0.1.0")
-"""The oldest release whose services still work on this schema; raised with a script that breaks others."""
+"""The oldest release whose services work on this schema. Raise it with a script that breaks older ones."""

@@ -1,4 +1,4 @@
-"""Waits until the schema serves this release: for init containers. Never migrates."""
+"""Wait until the schema serves this release, for init containers. Never migrate."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ _PAUSE = 1.0
 async def wait_for_schema(
     dsn: str, *, timeout: timedelta, release: Version = RELEASE, report: Report = silent
 ) -> None:
-    """Return once the schema is at ``release`` or newer; the database need not be there yet.
+    """Return once the schema is at ``release`` or newer. The database need not be there yet.
 
     Raises:
-        IncompatibleError: the schema no longer serves this release, which waiting does not mend.
+        IncompatibleError: the schema no longer serves this release, and waiting would not help.
         SettingsError: ``dsn`` cannot be read.
-        WaitTimedOutError: the time is up; the message has what was still missing.
+        WaitTimedOutError: the time is up; the message says why services cannot start yet.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     reported = None
@@ -38,7 +38,7 @@ async def wait_for_schema(
 
 
 async def _reason_to_wait(dsn: str, release: Version, deadline: float) -> str | None:
-    """Why services of ``release`` cannot start yet; None where they can."""
+    """Return why services of ``release`` cannot start yet; ``None`` if they can."""
     try:
         async with connected(dsn, answers_within=max(1.0, deadline - time.monotonic())) as connection:
             found = await read_version(connection)

@@ -25,7 +25,7 @@ from surelane_ingest.tracing import RETRY, answered, delivered
 from surelane_ingest.writer import Answer, NotStored, Writer
 from surelane_service.logs import Logger, get_logger
 from surelane_service.telemetry.setup import send_span
-from surelane_service.telemetry.spans import Tracer
+from surelane_service.telemetry.tracer import Tracer
 
 SLACK = ("slack",)
 NO_RETRY = {"x-slack-no-retry": "1"}

@@ -13,7 +13,8 @@ from opentelemetry.trace import Span, SpanKind
 
 from surelane.trace_context import span_context_of
 from surelane_ingest.writer import Answer, NotStored
-from surelane_service.telemetry.spans import Shape, Tracer, failed, running
+from surelane_service.telemetry.spans import Shape, failed, running
+from surelane_service.telemetry.tracer import Tracer
 
 RETRY = "X-Slack-Retry-Num"
 OTHER = "_OTHER"

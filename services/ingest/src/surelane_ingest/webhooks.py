@@ -27,7 +27,7 @@ from surelane_ingest.writer import NotStored
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.setup import send_span
-from surelane_service.telemetry.spans import Tracer
+from surelane_service.telemetry.tracer import Tracer
 from surelane_service.webhooks import ID, answer_id, keys_of, plausible, verified
 
 CONNECTIONS = 2

@@ -29,7 +29,7 @@ from surelane_service.pool import close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
-from surelane_service.telemetry.spans import Tracer
+from surelane_service.telemetry.tracer import Tracer
 from surelane_service.watch import Watch
 
 SERVICE = "surelane-ingest"

@@ -1,1 +1,1 @@
-"""Telemetry: traces are pushed by OTLP, metrics are pulled from the private port."""
+"""Push traces by OTLP; serve metrics on the private port."""

@@ -9,7 +9,7 @@ from surelane_service.telemetry.redaction import RedactingExporter
 
 
 def span_exporter() -> SpanExporter | None:
-    """Return the exporter of spans, or ``None`` where traces are off."""
+    """Return the exporter of spans, or ``None`` if traces are off."""
     exporter: SpanExporter
     match _named("traces"):
         case "otlp" if _protocol("traces") == "grpc":
@@ -29,7 +29,7 @@ def span_exporter() -> SpanExporter | None:
 
 
 def metric_exporter() -> MetricExporter | None:
-    """Return the exporter that pushes metrics, or ``None`` where they are not pushed."""
+    """Return the exporter that pushes metrics, or ``None`` if they are not pushed."""
     if _named("metrics") != "otlp":
         return None
     if _protocol("metrics") == "grpc":
@@ -42,7 +42,7 @@ def metric_exporter() -> MetricExporter | None:
 
 
 def _named(signal: str) -> str:
-    """Name the exporter of a signal: the one set, OTLP where only an endpoint is set, else ``none``."""
+    """Return the name of a signal's exporter: the one that is set, OTLP if only an endpoint is set, else ``none``."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return "none"
     named = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER")

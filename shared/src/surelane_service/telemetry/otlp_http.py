@@ -1,7 +1,8 @@
 """Export spans by OTLP over HTTP.
 
 The SDK's exporter has no parameter for an encoder, and its encoder takes longer for one span than a worker takes for an
-event (ADR 0030). This exporter uses ours and reads the same standard variables; a timeout is in seconds, as in the SDK.
+event (ADR 0030). This exporter uses our encoder and reads the same standard variables. The timeout is in seconds, as in
+the SDK.
 """
 
 import gzip
@@ -25,7 +26,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from surelane_service.telemetry.span_encoder import encode_spans
 
 RETRYABLE = frozenset({429, 502, 503, 504})
-"""The statuses after which OTLP has a client try again."""
+"""The statuses after which OTLP tells a client to try again."""
 FIRST_PAUSE = 1.0
 TIMEOUT = 10.0
 COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
@@ -36,16 +37,16 @@ _log = logging.getLogger("opentelemetry.exporter.surelane")
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a post failed: a status or the type of an exception. Messages could quote a URL with a secret in it."""
+    """A failed post: a status or the type of an exception. Leave its message out, because it may quote a secret URL."""
 
     reason: str
     retryable: bool
     pause: float | None = None
-    """Seconds after which the collector wants the next try."""
+    """Seconds after which the collector asks for the next try."""
 
 
 class OtlpHttpExporter(SpanExporter):
-    """Posts batches of spans to the collector that the ``OTEL_EXPORTER_OTLP_*`` variables name."""
+    """Post batches of spans to the collector that the ``OTEL_EXPORTER_OTLP_*`` variables name."""
 
     def __init__(self) -> None:
         base = (os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318").removesuffix("/")
@@ -65,7 +66,7 @@ class OtlpHttpExporter(SpanExporter):
         self._stopped = Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Post a batch. Try again within the timeout where the collector is busy or cannot be reached."""
+        """Post a batch. Try again within the timeout if the collector is busy or cannot be reached."""
         body = encode_spans(spans).SerializeToString()
         if self._compress is not None:
             body = self._compress(body)
@@ -106,7 +107,7 @@ class OtlpHttpExporter(SpanExporter):
         return _Failure(f"status {answer.status_code}", answer.status_code in RETRYABLE, pause)
 
     def shutdown(self) -> None:
-        """End a pause between tries, and close the connections."""
+        """End the pause between two tries, and close the connections."""
         self._stopped.set()
         self._session.close()
 
@@ -116,7 +117,7 @@ class OtlpHttpExporter(SpanExporter):
 
 
 def _setting(name: str) -> str:
-    """Read a variable: the one for traces, else the one for all signals."""
+    """Read a setting from the variable for traces, else from the variable for all signals."""
     specific = os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}")
     return specific or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
 
@@ -133,13 +134,13 @@ def _seconds(value: str) -> float:
 
 
 def _headers(value: str) -> dict[str, str]:
-    """Parse ``name=value,name=value`` with percent-encoded parts. Never log one: they carry credentials."""
+    """Parse ``name=value,name=value`` with percent-encoded parts. Never log them, because they carry credentials."""
     pairs = [each.partition("=") for each in value.split(",")]
     return {unquote(name).strip().lower(): unquote(text).strip() for name, _, text in pairs if name.strip()}
 
 
 def _pause(retry_after: str) -> float | None:
-    """Parse ``Retry-After``: seconds or a date. ``None`` where it is missing or malformed."""
+    """Parse ``Retry-After``, seconds or a date. Return ``None`` if it is missing or malformed."""
     try:
         if retry_after.isascii() and retry_after.isdigit():
             return float(retry_after)
@@ -149,7 +150,7 @@ def _pause(retry_after: str) -> float | None:
 
 
 def _warn_of_rejected(content: bytes) -> None:
-    """Log how many spans the collector took but rejected. Its own message could quote them."""
+    """Log the number of spans that the collector rejected. Leave out its message, which may quote them."""
     try:
         rejected = ExportTraceServiceResponse.FromString(content).partial_success.rejected_spans
     except Exception:  # noqa: BLE001 - protobuf's own, which has no type hints: the answer says nothing

@@ -1,4 +1,4 @@
-"""Remove private content from spans on their way to the exporter, whichever library or handler made them.
+"""Remove private content from all spans on their way to the exporter, also from those of libraries and handlers.
 
 Exceptions keep their type only. Their messages, and the stack traces that end in them, quote what people wrote and the
 data of a statement. URLs lose their query, which may hold an OAuth ``code``. URLs of Slack's hook hosts lose their path
@@ -21,13 +21,13 @@ MESSAGES = ("exception.message", "exception.stacktrace")
 
 
 class RedactingExporter(SpanExporter):
-    """Passes redacted spans on to an exporter."""
+    """Pass redacted spans on to an exporter."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export the spans redacted. Ours hold nothing private."""
+        """Redact the spans and export them. Our own spans contain nothing private."""
         return self._exporter.export([span if isinstance(span, Span) else redacted(span) for span in spans])
 
     def shutdown(self) -> None:
@@ -40,7 +40,7 @@ class RedactingExporter(SpanExporter):
 
 
 def redacted(span: ReadableSpan) -> ReadableSpan:
-    """Return the span itself where nothing is private, which is the rule; else a copy without the private parts."""
+    """Return the span itself if it has no private part, as most do; else a copy without the private parts."""
     attributes = span.attributes or {}
     has_url = any(name in attributes for name in (*URLS, QUERY))
     if not has_url and not span.events and span.status.description is None:
@@ -75,7 +75,7 @@ def _without_secrets(attributes: Mapping[str, AttributeValue]) -> dict[str, Attr
 
 
 def plain_url(url: str) -> str:
-    """Return a URL without user, query and fragment, and without its path where the path is the secret."""
+    """Return a URL without user, query and fragment, and without its path if the path is a secret."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     path = "" if host.startswith("hooks.") else parts.path

@@ -1,6 +1,6 @@
 """Set up OpenTelemetry: one trace per event, whose id follows from the event's key, and the metrics at ``/metrics``.
 
-The standard ``OTEL_*`` variables alone configure it. Traces are off unless an exporter or an endpoint is set, and then
+The standard ``OTEL_*`` variables alone configure it. Traces are off unless an exporter or an endpoint is set. Off, they
 cost nothing measurable. Names follow OpenTelemetry's semantic conventions for messaging.
 """
 
@@ -23,26 +23,27 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanKind
 
 from surelane_service.telemetry.exporters import metric_exporter, span_exporter
-from surelane_service.telemetry.spans import Shape, Tracer, Value, running
+from surelane_service.telemetry.spans import Shape, Value, running
+from surelane_service.telemetry.tracer import Tracer
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 FLUSH = 5.0
-"""Seconds that a service which stops waits for a collector to take the spans not sent yet."""
+"""Seconds for which a stopping service waits until the collector has taken its last spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The telemetry of a service. Shut it down when the service stops: this sends what is buffered."""
+    """The telemetry of a service. Shut it down when the service stops, to send the buffered spans."""
 
     traces: TracerProvider | None
     tracer: Tracer | None
-    """Makes the service's own spans; ``None`` where traces are off."""
+    """Starts the service's own spans; ``None`` if traces are off."""
     metrics: MeterProvider
     pushes_metrics: bool = False
-    """Whether metrics are also pushed by OTLP, for which the SDK must record them."""
+    """Whether metrics are also pushed by OTLP; the SDK must then record them."""
 
     def shutdown(self, within: float = FLUSH) -> None:
-        """Send what is buffered and stop the exporters. Give up after ``within`` seconds."""
+        """Send the buffered spans and stop the exporters. Give up after ``within`` seconds."""
         # The SDK would wait half a minute for each exporter. A daemon thread does not keep the process alive.
         stopping = threading.Thread(target=self._shutdown, name="telemetry-shutdown", daemon=True)
         stopping.start()
@@ -67,7 +68,7 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
     readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
     if (pushed := metric_exporter()) is not None:
         readers.append(PeriodicExportingMetricReader(pushed))
-    # The HTTP instrumentations count by the Host header: a caller could make any number of time series.
+    # The HTTP instrumentations count by the Host header, so a caller could create any number of time series.
     views = [View(instrument_name="http.*", aggregation=DropAggregation())]
     meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
     metrics.set_meter_provider(meter_provider)
@@ -86,7 +87,7 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
 
 
 def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
-    """Trace statements below a span only: one of a poll or a batch would be a trace of its own."""
+    """Trace statements below a span only. A statement of a poll or a batch would otherwise start a trace of its own."""
     provider = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
     provider.add_span_processor(processor)
     AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
@@ -112,7 +113,7 @@ def send_span(tracer: Tracer | None, key: str, destination: str) -> running:
 
 
 def messaging(operation: str, destination: str) -> dict[str, str]:
-    """Return the attributes that every span and metric about messages has."""
+    """Return the attributes that all spans and metrics about messages have."""
     return {
         "messaging.system": "surelane",
         "messaging.operation.name": operation,
@@ -123,5 +124,5 @@ def messaging(operation: str, destination: str) -> dict[str, str]:
 
 @lru_cache(1024)
 def shape_of(operation: str, destination: str, kind: SpanKind) -> Shape:
-    """Return the content that the spans of one operation on events of one kind share."""
+    """Return the shared content of the spans of one operation on events of one kind."""
     return Shape(f"{operation} {destination}", kind, messaging(operation, destination))

@@ -1,4 +1,4 @@
-"""Encode spans for OTLP: ours by their shapes, others by the SDK's encoder."""
+"""Encode spans for OTLP: our own by their shapes, others by the SDK's encoder."""
 
 import logging
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import SpanFlags, Status
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, SpanKind
 
-from surelane_service.telemetry.spans import Shape, Span, Tracer, put
+from surelane_service.telemetry.spans import Shape, Span, put
+from surelane_service.telemetry.tracer import Tracer
 
 KNOWN = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 REMOTE = KNOWN | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
@@ -21,7 +22,7 @@ _log = logging.getLogger("opentelemetry.exporter.surelane.encoder")
 
 
 def encode_spans(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Return a batch of ended spans, ours and others, as one request."""
+    """Encode a batch of ended spans, ours and others, as one request."""
     request = _encode_others([span for span in spans if not isinstance(span, Span)])
     own = [span for span in spans if isinstance(span, Span)]
     if own:
@@ -33,12 +34,12 @@ def encode_spans(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 
 
 def _encode_others(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Encode spans of the SDK's. One that protobuf cannot hold is left out: it must not cost the batch."""
+    """Encode the SDK's spans. Leave out a span that protobuf cannot hold, so that the others of the batch go out."""
     try:
         return encode_sdk_spans(spans)
     except (TypeError, ValueError) as error:
         if len(spans) == 1:
-            _log.warning("a span was not exported, as it cannot be encoded: %s", type(error).__name__)
+            _log.warning("a span was not exported, because it cannot be encoded: %s", type(error).__name__)
             return ExportTraceServiceRequest()
         request = ExportTraceServiceRequest()
         for span in spans:
@@ -48,7 +49,7 @@ def _encode_others(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 
 @cache
 def _envelope(tracer: Tracer) -> ExportTraceServiceRequest:
-    """Encode what is around a tracer's spans: its resource and its scope."""
+    """Encode the envelope of a tracer's spans: its resource and its scope."""
     request = encode_sdk_spans([Span(tracer, Shape("", SpanKind.INTERNAL, {}), INVALID_SPAN_CONTEXT)])
     del request.resource_spans[0].scope_spans[0].spans[:]
     return request

@@ -60,7 +60,7 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """End the event as failed, whatever attempts remain. ``reason``, a few words, is kept in history."""
+    """End the event as failed, even if attempts remain. ``reason``, a few words, is kept in history."""
 
     name: ClassVar = "discard"
     reason: str

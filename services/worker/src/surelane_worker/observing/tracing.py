@@ -15,7 +15,8 @@ from surelane.events import Event
 from surelane.trace_context import span_context_of
 from surelane_service.engine import Settled
 from surelane_service.telemetry.setup import shape_of
-from surelane_service.telemetry.spans import Tracer, Value
+from surelane_service.telemetry.spans import Value
+from surelane_service.telemetry.tracer import Tracer
 from surelane_worker.observing.metrics import Metrics
 
 MOST_LINKS = 128

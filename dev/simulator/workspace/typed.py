@@ -1,14 +1,14 @@
-"""What a person types, in Slack's own notation, and back."""
+"""Convert typed text to Slack's notation."""
 
 import re
 
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.workspace import Workspace
 
 _NAMED = re.compile(r"(?<![\w@#&;])([@#])([a-z0-9][a-z0-9_-]*)", re.IGNORECASE)
 
 
 def slack_text(workspace: Workspace, typed: str) -> str:
-    """Escape ``&``, ``<`` and ``>``, and make mentions of ``@name`` and ``#name`` where they exist."""
+    """Escape ``&``, ``<`` and ``>``. Turn ``@name`` and ``#name`` of known users and channels into mentions."""
 
     def mention(match: re.Match[str]) -> str:
         sign, name = match.groups()

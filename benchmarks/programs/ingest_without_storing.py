@@ -1,4 +1,4 @@
-"""The ingest service with nothing behind it: verifies, reads and answers, and does not store."""
+"""Run the ingest service without a database: it verifies, reads and answers, and does not store."""
 
 import sys
 
@@ -9,7 +9,7 @@ from surelane_service.lifecycle import run
 
 
 class Forgetful(Writer):
-    """Says of every event that it is stored."""
+    """A writer that reports every event as stored."""
 
     async def store(self, body: str, key: str | None, traceparent: str | None = None) -> Answer:  # noqa: ARG002 - that is the point
         return Inserted(0)

@@ -1,18 +1,18 @@
-"""What Slack posts for slash commands, buttons and modals."""
+"""Make the payloads that Slack posts for slash commands, buttons and modals."""
 
 from secrets import token_hex
 
-from dev.simulator.events import new_id
 from dev.simulator.interactions import Interactions
-from dev.simulator.model import JSON, Channel, Message, User
-from dev.simulator.shapes import message_json
-from dev.simulator.workspace import Workspace
+from dev.simulator.posting.events import new_id
+from dev.simulator.workspace.model import JSON, Channel, Message, User
+from dev.simulator.workspace.shapes import message_json
+from dev.simulator.workspace.workspace import Workspace
 
 
 def command_form(
     workspace: Workspace, interactions: Interactions, *, command: str, text: str, channel: Channel, user: User
 ) -> dict[str, str]:
-    """The form that a slash command is posted as."""
+    """Return the form of a slash command."""
     return {
         "token": "simulated-verification-token",
         "team_id": workspace.team_id,
@@ -33,7 +33,7 @@ def command_form(
 def action_payload(
     workspace: Workspace, interactions: Interactions, *, message: Message, user: User, action: JSON
 ) -> JSON:
-    """The payload of a press of a message's button."""
+    """Return the payload for a pressed button of a message."""
     channel = workspace.channels[message.channel]
     container = {
         "type": "message",
@@ -54,7 +54,7 @@ def action_payload(
 def view_payload(
     workspace: Workspace, interactions: Interactions, *, kind: str, view: JSON, user: User
 ) -> JSON:
-    """The payload of a submitted or closed modal: ``view_submission`` or ``view_closed``."""
+    """Return the payload of a submitted or closed modal: ``view_submission`` or ``view_closed``."""
     payload = _payload(workspace, interactions, kind, user) | {"view": view, "response_urls": []}
     if kind == "view_closed":
         payload |= {"is_cleared": False}
@@ -62,7 +62,7 @@ def view_payload(
 
 
 def opened_view(workspace: Workspace, content: JSON) -> JSON:
-    """A view as Slack answers it to the app that opened it."""
+    """Return a view as Slack sends it to the app that opened it."""
     view_id = new_id("V")
     return {
         "private_metadata": "",

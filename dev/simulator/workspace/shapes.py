@@ -1,13 +1,13 @@
-"""Slack's JSON for the things of a workspace, as its Web API and its events write them."""
+"""Write the objects of a workspace as JSON, as Slack's Web API and events do."""
 
 from typing import Any
 
-from dev.simulator.model import JSON, Channel, Message, User
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import JSON, Channel, Message, User
+from dev.simulator.workspace.workspace import Workspace
 
 
 def message_json(workspace: Workspace, message: Message, *, metadata: bool = False) -> JSON:
-    """A message; its metadata only where asked for, as Slack does."""
+    """Return a message as JSON, with its metadata only if asked for."""
     parent = workspace.message(message.channel, message.thread_ts or "")
     fields: JSON = {
         "type": "message",
@@ -32,12 +32,12 @@ def message_json(workspace: Workspace, message: Message, *, metadata: bool = Fal
 
 
 def present(fields: JSON) -> JSON:
-    """The fields that have something to say: Slack leaves the others out."""
+    """Return the fields with a value. Slack leaves the others out."""
     return {name: value for name, value in fields.items() if value is not None and value != []}
 
 
 def reactions_json(message: Message) -> list[JSON]:
-    """The reactions to a message."""
+    """Return the reactions to a message as JSON."""
     return [{"name": name, "users": users, "count": len(users)} for name, users in message.reactions.items()]
 
 
@@ -71,7 +71,7 @@ def _thread_fields(workspace: Workspace, message: Message) -> JSON:
 
 
 def channel_json(workspace: Workspace, channel: Channel) -> JSON:
-    """A channel, or direct messages."""
+    """Return a channel or direct messages as JSON."""
     shared: JSON = {"id": channel.id, "created": 1700000000, "is_archived": False, "is_im": channel.is_im}
     shared |= {"is_org_shared": False, "context_team_id": workspace.team_id, "updated": 1700000000000}
     if channel.is_im:
@@ -98,7 +98,7 @@ def channel_json(workspace: Workspace, channel: Channel) -> JSON:
 
 
 def user_json(workspace: Workspace, user: User) -> JSON:
-    """A user, with a profile."""
+    """Return a user with a profile as JSON."""
     profile: dict[str, Any] = {
         "real_name": user.real_name,
         "display_name": user.name,

@@ -1,4 +1,4 @@
-"""Delivers as Slack does: three seconds to answer, three retries that say their reason, faults on demand."""
+"""Deliver events as Slack does: three seconds to answer, three retries with their reasons, faults on demand."""
 
 import asyncio
 import time
@@ -6,16 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 
-from dev.simulator.delivery import Attempt, Delivery, State
 from dev.simulator.faults import Faults
-from dev.simulator.post import Post
+from dev.simulator.posting.delivery import Attempt, Delivery, State
+from dev.simulator.posting.post import Post
 
 KEPT = 2000
 HELD_AT_MOST = timedelta(seconds=5)
 
 
 class Sender:
-    """Every delivery, and the tasks that make them. ``changed`` is called at each step."""
+    """Keep the deliveries and the tasks that make them. Call ``changed`` at each step."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: list[asyncio.Future[None]] = []
         self.deliveries: OrderedDict[str, Delivery] = OrderedDict()
-        """By id, oldest first; the latest 2,000."""
+        """The latest 2,000 deliveries by id, oldest first."""
 
     def send(self, delivery: Delivery) -> None:
-        """Start the delivery of an event; faults may duplicate it or hold it back."""
+        """Start the delivery of an event. Faults may duplicate or delay it."""
         self._keep(delivery)
         fault = self._faults.take(Faults.DELIVERY)
         self._start(self._deliver(delivery, fault.kind if fault else None))
@@ -44,13 +44,13 @@ class Sender:
         self._start(self._repeat(delivery))
 
     async def send_once(self, delivery: Delivery) -> Attempt:
-        """Deliver a slash command or an interaction: Slack tries these once, while the user waits."""
+        """Deliver a slash command or an interaction. Slack tries it once, while the user waits."""
         self._keep(delivery)
         await self._attempt(delivery, 0, last=True)
         return delivery.attempts[-1]
 
     async def close(self) -> None:
-        """Give up all deliveries under way; may be called again."""
+        """Give up all unfinished deliveries; may be called again."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -93,7 +93,7 @@ class Sender:
     async def _attempt(
         self, delivery: Delivery, number: int, reason: str | None = None, *, last: bool
     ) -> bool:
-        """Post once; return whether that settled it."""
+        """Post once; return whether the delivery is finished."""
         self._move(delivery, "sending")
         attempt = await self._post(delivery, number, reason)
         delivery.attempts.append(attempt)

@@ -15,18 +15,18 @@ from surelane.calls import Connection
 SMALL, LARGE = 1_000, 1_000_000
 CLIENTS = 4
 SLICE = 200
-"""Claims from one queue before it is the other's turn; the claimed are then replaced."""
+"""Claims from one queue in its turn. Afterwards the claimed events are replaced."""
 
 
 class Queue:
-    """A queue of some backlog, and clients that claim from it."""
+    """A queue with a backlog, and clients that claim from it."""
 
     def __init__(self, admin: Connection, clients: list[Connection]) -> None:
         self._admin = admin
         self._clients = clients
 
     async def slice(self) -> list[float]:
-        """Claim one at a time with every client; return the seconds each claim took."""
+        """Claim single events with every client; return the seconds of each claim."""
         times = await asyncio.gather(*(self._claim(client) for client in self._clients))
         return [seconds for client in times for seconds in client]
 
@@ -40,7 +40,7 @@ class Queue:
         return times
 
     async def replace(self) -> None:
-        """Bring the backlog back to what it was."""
+        """Restore the backlog."""
         await self._admin.execute(
             "select agent.complete_events(array_agg(id), array_agg(cardinality(claimed))) "
             "from agent.event where claimed_by is not null"

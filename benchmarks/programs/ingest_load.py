@@ -1,7 +1,7 @@
-"""Slack's side of the ingest benchmark: signed requests with distinct event ids, as fast as they are answered or paced.
+"""Send signed requests with distinct event ids to ingest, as Slack does, paced or as fast as they are answered.
 
-A process of its own, and a thin one: requests are made before the clock starts, and answers are only counted, so
-that it takes as little as it can of the cores it shares with what is measured.
+This process shares the cores with the measured service, so it does little: it makes all requests before the clock
+starts, and only counts answers.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ TEXT = "<@U0BOT> could you please summarise what was said in this channel since 
 
 
 def request(number: int, run: str) -> bytes:
-    """One request as Slack sends it: an app_mention in a thread of its own, 1.3 kB."""
+    """Return a request as Slack sends it: an app_mention in a thread of its own, 1.3 kB."""
     now = time.time()
     section = {"type": "rich_text_section", "elements": [{"type": "text", "text": TEXT}]}
     event = {
@@ -78,7 +78,7 @@ def request(number: int, run: str) -> bytes:
 
 @dataclass
 class Tally:
-    """What all connections of a load share: the requests that are left, and what came of those before."""
+    """The shared state of a load's connections: the remaining requests, and the results so far."""
 
     requests: Iterator[bytes]
     latencies: list[float] = field(default_factory=list)
@@ -86,10 +86,10 @@ class Tally:
 
 
 class Sender(asyncio.Protocol):
-    """A connection on which each request waits for the answer to the one before, and for its time.
+    """A connection that sends each request after the answer to the one before, and at its time.
 
-    ``interval`` is the seconds from one to the next, the first being due after ``delay``; 0: at once. One that is
-    kept waiting by the answer before counts from when it was due, else a service that stalls would look better for it.
+    ``interval`` is the seconds between two requests; 0 sends at once. The first is due after ``delay``. If an answer
+    is late, the next request's latency counts from its due time. Otherwise a stalling service would look better.
     """
 
     def __init__(self, tally: Tally, interval: float, delay: float) -> None:
@@ -102,7 +102,7 @@ class Sender(asyncio.Protocol):
         self.done = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the same methods
         self._wait()
 
     def data_received(self, data: bytes) -> None:

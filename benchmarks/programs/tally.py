@@ -1,7 +1,7 @@
-"""Report handled events to the benchmark: lines of JSON on standard output.
+"""Report handled events to the benchmark, as lines of JSON on standard output.
 
-Printed once every thousand events, so that the telling does not weigh on what is measured. The clock is
-CLOCK_MONOTONIC, which is one for all processes of a machine.
+A line per thousand events keeps the cost of reporting low. All processes of a machine share the clock,
+CLOCK_MONOTONIC.
 """
 
 import json
@@ -12,14 +12,14 @@ MARK = '{"bench"'
 
 
 class Tally:
-    """Counts events in the process that handles them."""
+    """A counter of events in the process that handles them."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Events handled."""
+        """The number of handled events."""
 
     def add(self) -> None:
-        """Count one event; report the first and every thousandth."""
+        """Count one event. Report the first and every thousandth."""
         if self.count == 0:
             self._tell()
         self.count += 1

@@ -1,4 +1,4 @@
-"""The nouns of a Slack workspace, and the changes that happen to them."""
+"""Define the objects of a Slack workspace, and the changes to them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class User:
 
 @dataclass(slots=True)
 class Message:
-    """A message of a channel or a thread; ``(channel, ts)`` names it."""
+    """A message of a channel or a thread. ``(channel, ts)`` identifies it."""
 
     channel: str
     ts: str
@@ -35,21 +35,21 @@ class Message:
     username: str | None = None
     edited_ts: str | None = None
     visible_to: str | None = None
-    """The only user who sees it, where it is ephemeral."""
+    """The only user who sees an ephemeral message; ``None`` for any other."""
     streaming: bool = False
     tasks: list[JSON] = field(default_factory=list)
-    """The task cards of a streamed message, in the order in which they came."""
+    """The task cards of a streamed message, in the order of their arrival."""
     reactions: dict[str, list[str]] = field(default_factory=dict)
-    """Who reacted, by the emoji's name."""
+    """The users who reacted, by the emoji's name."""
 
     @property
     def is_reply(self) -> bool:
-        """Whether it stands in a thread without being its first message."""
+        """Whether it is in a thread and is not its first message."""
         return self.thread_ts is not None and self.thread_ts != self.ts
 
     @property
     def in_channel(self) -> bool:
-        """Whether the channel itself shows it, as against its thread alone."""
+        """Whether the channel shows it, and not its thread alone."""
         return not self.is_reply or self.subtype == "thread_broadcast"
 
 
@@ -62,7 +62,7 @@ class Channel:
     members: set[str]
     topic: str = ""
     peer: str | None = None
-    """The other side of direct messages with the bot; ``None`` for a channel."""
+    """The user of direct messages with the bot; ``None`` for a channel."""
     messages: dict[str, Message] = field(default_factory=dict)
 
     @property
@@ -71,17 +71,17 @@ class Channel:
         return self.peer is not None
 
     def thread(self, ts: str) -> list[Message]:
-        """The message ``ts`` and the replies to it, oldest first."""
+        """Return the message ``ts`` and the replies to it, oldest first."""
         return [m for m in self.messages.values() if m.ts == ts or (m.is_reply and m.thread_ts == ts)]
 
     def replies(self, ts: str) -> list[Message]:
-        """The replies to the message ``ts`` that everybody sees, oldest first."""
+        """Return the replies to the message ``ts`` that are not ephemeral, oldest first."""
         return [m for m in self.thread(ts) if m.ts != ts and m.visible_to is None]
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A message was posted; one that is streamed is posted when it starts."""
+    """A message was posted, or a streamed message started."""
 
     message: Message
 
@@ -103,7 +103,7 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A message was taken away; its place is kept by a tombstone where it had replies."""
+    """A message was deleted. If it had replies, a tombstone keeps its place."""
 
     message: Message
     tombstone: Message | None
@@ -111,7 +111,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Reacted:
-    """A reaction was added to a message or taken from it."""
+    """A reaction was added to a message or removed from it."""
 
     message: Message
     user: str
@@ -121,7 +121,7 @@ class Reacted:
 
 @dataclass(frozen=True, slots=True)
 class StatusSet:
-    """The assistant said what it is doing in a thread, or (empty) that it stopped."""
+    """The assistant set its status in a thread, or cleared it (an empty text)."""
 
     channel: str
     thread_ts: str
@@ -140,5 +140,5 @@ Change = Posted | Edited | Streamed | Deleted | Reacted | StatusSet | Joined
 
 
 def by_id(items: Iterable[User]) -> dict[str, User]:
-    """Users by their ids, in the order given."""
+    """Return users by their ids, in the given order."""
     return {item.id: item for item in items}

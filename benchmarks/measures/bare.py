@@ -2,22 +2,25 @@
 
 from functools import partial
 
-from benchmarks import bare_driver, consumer, figures, ours
+from benchmarks import consumer, figures, ours
 from benchmarks.bench import Bench
 from benchmarks.fill import fill
 from benchmarks.ours import CONCURRENCY, Drain, drain
+from benchmarks.programs import bare_driver
 from benchmarks.result import Bars, Result, Verdict
 
 WORKER, BARE = "surelane worker", "its SQL driven bare"
 CPU_LIMIT = 25e-6
-"""CPU seconds of the worker an event."""
+"""CPU seconds of the worker per event."""
 
 
 async def measure(bench: Bench) -> Result:
     """Drain the same queue by the worker and by bare SQL, in turn."""
     count = bench.size(100_000, 20_000)
     starts = {
-        BARE: lambda database: consumer.running(BARE, "benchmarks.bare_driver", database.worker, ends=True),
+        BARE: lambda database: consumer.running(
+            BARE, "benchmarks.programs.bare_driver", database.worker, ends=True
+        ),
         WORKER: lambda database: consumer.worker(database.worker),
     }
     rounds: dict[str, list[Drain]] = {name: [] for name in starts}
@@ -50,7 +53,7 @@ def _result(count: int, rounds: dict[str, list[Drain]]) -> Result:
                 share >= 0.5,
             ),
             Verdict(
-                "the worker takes at most 25 µs of CPU an event",
+                "the worker takes at most 25 µs of CPU per event",
                 figures.microseconds(cpu[WORKER]),
                 cpu[WORKER] <= CPU_LIMIT,
             ),

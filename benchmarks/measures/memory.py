@@ -1,17 +1,17 @@
-"""Memory: whether what a worker holds depends on what waits."""
+"""Measure whether a worker's memory depends on the backlog."""
 
 import asyncio
 
 from benchmarks import consumer, figures
 from benchmarks.bench import Bench, at_rest
 from benchmarks.fill import fill
-from benchmarks.handlers import NAP
 from benchmarks.ours import CONCURRENCY
+from benchmarks.programs.handlers import NAP
 from benchmarks.result import Bars, Result, Table, Verdict
 
 IDLE_LIMIT = 80 * 2**20
 TOLERANCE = 0.05
-"""Two runs of the same worker differ by less."""
+"""The most by which two runs of the same worker differ."""
 
 
 async def measure(bench: Bench) -> Result:

@@ -13,12 +13,12 @@ from benchmarks.peers.registry import Peer, Tuning, at_hand
 from benchmarks.result import Bars, Result, Verdict
 
 TRIAL = 20_000
-"""Events of a trial; a slow peer's share of them."""
+"""Events of a trial. A slow peer gets its share of them."""
 OURS, KEYED = "surelane", "surelane, events with a natural key"
 
 
 async def measure(bench: Bench) -> Result:
-    """Find each peer's fastest tuning, then drain each queue once a round, in turn."""
+    """Find each peer's fastest tuning, then drain each queue once per round, in turn."""
     peers, missing = await at_hand()
     tunings = {peer: tuning for peer in peers if (tuning := await _fastest(bench, peer)) is not None}
     missing |= {peer.name: "it did not finish a trial" for peer in peers if peer not in tunings}
@@ -55,7 +55,7 @@ async def _fastest(bench: Bench, peer: Peer) -> Tuning | None:
 
 
 async def _finished(bench: Bench, peer: Peer, tuning: Tuning, count: int) -> Drain | None:
-    """Run a peer's drain; print a line and return ``None`` if it did not complete all its jobs."""
+    """Run a peer's drain. If it did not complete all its jobs, print a line and return ``None``."""
     try:
         return await _peer(bench, peer, tuning, count)
     except RuntimeError as error:
@@ -104,7 +104,7 @@ def _result(
         how=_how(bench, tunings, missing),
         table=ours.table("queue", rounds),
         verdicts=[
-            _twice(rates, "peer that keeps what ended, as we do", keeping),
+            _twice(rates, "peer that keeps ended jobs, as we do", keeping),
             _twice(rates, "peer of all", fastest),
         ],
         plots=[Bars("Drain of a full queue, one worker process", "events/s", rates)],
@@ -126,7 +126,7 @@ def _how(bench: Bench, tunings: dict[Peer, Tuning], missing: dict[str, str]) -> 
     left_out = "".join(f" {name} is left out: {reason}." for name, reason in missing.items())
     return f"""
         One worker process empties a queue of {count:,} events of 400 bytes; its handler does nothing.
-        Our events all end in history; a peer keeps or deletes its finished jobs as is its default.
+        Our ended events all stay in history. A peer keeps or deletes its finished jobs, as by default.
         The figures are medians of {bench.rounds} rounds, the queues in turn, each in a fresh database
         after a checkpoint. The rate counts from the first claim to the last completion by the
         database's clock. Surelane is the service as shipped, SURELANE_CONCURRENCY={CONCURRENCY}. Each

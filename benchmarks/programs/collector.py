@@ -1,6 +1,6 @@
 """Collect OTLP over HTTP as cheaply as possible: read requests, count their bytes and discard them.
 
-It is a process of its own and prints the count at its end. Its CPU time is missing from the measured rate.
+It is a process of its own and prints the count when it ends. The measured rate is lower by its CPU time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 
 class Sink(asyncio.Protocol):
-    """A connection of an exporter, which sends one request after the other."""
+    """A connection from an exporter, which sends one request after another."""
 
     received = 0
 
@@ -26,7 +26,7 @@ class Sink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the same methods
 
     def data_received(self, data: bytes) -> None:
         if not self._left:

@@ -1,4 +1,4 @@
-"""The SQL driven bare: connections that claim and complete, with nothing in between."""
+"""Drive the SQL alone: connections claim and complete, with nothing in between."""
 
 import asyncio
 import sys
@@ -6,8 +6,8 @@ import sys
 import asyncpg
 import uvloop
 
-from benchmarks import tally
 from benchmarks.fill import KIND
+from benchmarks.programs import tally
 from surelane.calls import Connection
 
 CONNECTIONS = 2
@@ -22,7 +22,7 @@ async def _drive(connection: Connection, count: tally.Tally) -> None:
 
 
 async def _complete(connection: Connection, ids: list[int], claims: list[int]) -> None:
-    """Complete until none is busy: another transaction had it locked for a moment."""
+    """Complete the events. Send busy ones again, because another transaction had locked them for a moment."""
     while ids:
         answers = await connection.fetch(
             "select answer from agent.complete_events($1, $2) order by ordinal", ids, claims

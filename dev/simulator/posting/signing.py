@@ -1,10 +1,10 @@
-"""Slack's request signature, made the way Slack makes it."""
+"""Sign requests as Slack does."""
 
 from slack_sdk.signature import SignatureVerifier
 
 
 def signed_headers(secret: str, body: bytes, timestamp: int) -> dict[str, str]:
-    """The two headers that prove a request comes from Slack.
+    """Return the two headers that prove that a request comes from Slack.
 
     Args:
         secret: the app's signing secret.

@@ -1,7 +1,6 @@
-"""One signed request to the app, and Slack's word for what went wrong with it.
+"""Send one signed request to the app, and name a failure in Slack's words.
 
-It is signed with the public demonstration secret. The simulator is never given a real one, so what reaches it
-cannot speak to a real app in Slack's name.
+The simulator signs with the public demo secret. It never has a real one, so it cannot act as Slack for a real app.
 """
 
 import ssl
@@ -10,8 +9,8 @@ from datetime import timedelta
 
 import aiohttp
 
-from dev.simulator.delivery import Attempt, Delivery
-from dev.simulator.signing import signed_headers
+from dev.simulator.posting.delivery import Attempt, Delivery
+from dev.simulator.posting.signing import signed_headers
 from surelane_service.settings import DEMO_SIGNING_SECRET
 
 USER_AGENT = "Slackbot 1.0 (+https://api.slack.com/robots)"
@@ -19,7 +18,7 @@ MOST_REDIRECTS = 2
 
 
 class Post:
-    """Posts to the app; never raises for what the app or the network does."""
+    """Post to the app. Return errors of the app or the network instead of raising them."""
 
     def __init__(self, ingest_url: str, timeout: timedelta, *, posting: bool = True) -> None:
         self._ingest_url = ingest_url
@@ -36,9 +35,9 @@ class Post:
         """Make one attempt.
 
         Args:
-            delivery: what is posted.
+            delivery: the request.
             retry_num: 0 for the first attempt, then Slack's number of the retry.
-            retry_reason: why there is a retry, in Slack's words.
+            retry_reason: the reason of the retry, in Slack's words.
         """
         if not self._posting:
             return Attempt(time.time(), 0, retry_num, retry_reason, None, "posting_is_off")

@@ -1,4 +1,4 @@
-"""The workspace that a simulator keeps in memory. No network, no clock but the one given."""
+"""Keep a workspace in memory. It uses no network, and only the clock that it gets."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from dev.simulator.model import (
+from dev.simulator.workspace.model import (
     JSON,
     Change,
     Channel,
@@ -28,14 +28,14 @@ TOMBSTONE = "This message was deleted."
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the assistant says it is doing in a thread, until it lapses."""
+    """The assistant's status in a thread, until it lapses."""
 
     text: str
     until: float
 
 
 class Workspace:
-    """Users, channels, messages and statuses; the listeners get every change, in order."""
+    """Users, channels, messages and statuses. Listeners get every change, in order."""
 
     def __init__(
         self,
@@ -62,33 +62,33 @@ class Workspace:
         self._last_ts = 0
 
     def next_ts(self) -> str:
-        """The time now as Slack writes it; never the same twice, always increasing."""
+        """Return the time as Slack writes it. It increases with each call."""
         self._last_ts = max(int(self.now() * 1_000_000), self._last_ts + 1)
         return f"{self._last_ts // 1_000_000}.{self._last_ts % 1_000_000:06d}"
 
     def channel(self, name_or_id: str) -> Channel | None:
-        """A channel by its id, or by its name with or without the ``#``."""
+        """Return a channel by its id, or by its name with or without the ``#``."""
         name = name_or_id.removeprefix("#")
         return self.channels.get(name_or_id) or next(
             (c for c in self.channels.values() if c.name == name and not c.is_im), None
         )
 
     def user(self, name_or_id: str) -> User | None:
-        """A user by id, or by name with or without the ``@``."""
+        """Return a user by id, or by name with or without the ``@``."""
         name = name_or_id.removeprefix("@").lower()
         return self.users.get(name_or_id) or next((u for u in self.users.values() if u.name == name), None)
 
     def direct_messages(self, user: str) -> Channel:
-        """The direct messages of a user with the bot."""
+        """Return the direct messages of a user with the bot."""
         return next(c for c in self.channels.values() if c.peer == user)
 
     def message(self, channel: str, ts: str) -> Message | None:
-        """The message that ``(channel, ts)`` names, if there is one."""
+        """Return the message that ``(channel, ts)`` identifies, if there is one."""
         found = self.channels.get(channel)
         return found.messages.get(ts) if found else None
 
     def post(self, channel: Channel, user: str, text: str, **fields: Any) -> Message:  # noqa: ANN401 - Message's own
-        """Post a message; a reply ends the assistant's status in its thread."""
+        """Post a message. A reply ends the assistant's status in its thread."""
         message = Message(channel.id, self.next_ts(), user, text, **fields)
         if not message.by_app:
             message.client_msg_id = str(uuid4())
@@ -100,7 +100,7 @@ class Workspace:
         return message
 
     def edit(self, message: Message, **fields: Any) -> None:  # noqa: ANN401 - Message's own
-        """Replace what is given of a message."""
+        """Replace the given parts of a message."""
         previous = message.text
         for name, value in fields.items():
             setattr(message, name, value)
@@ -114,7 +114,7 @@ class Workspace:
         self._tell(Streamed(message))
 
     def delete(self, message: Message) -> None:
-        """Take a message away; one with replies leaves a tombstone, so that its thread stays together."""
+        """Delete a message. If it has replies, a tombstone keeps its thread together."""
         channel = self.channels[message.channel]
         tombstone = None
         if channel.replies(message.ts):
@@ -135,7 +135,7 @@ class Workspace:
         return True
 
     def unreact(self, message: Message, user: str, name: str) -> bool:
-        """Take a reaction away; return whether it was there."""
+        """Remove a reaction; return whether it was there."""
         users = message.reactions.get(name, [])
         if user not in users:
             return False
@@ -146,7 +146,7 @@ class Workspace:
         return True
 
     def set_status(self, channel: str, thread_ts: str, text: str) -> None:
-        """Say what the assistant is doing in a thread; an empty text ends it."""
+        """Set the assistant's status in a thread; an empty text ends it."""
         had = self._statuses.pop((channel, thread_ts), None)
         if text:
             self._statuses[channel, thread_ts] = Status(text, self.now() + STATUS_LASTS.total_seconds())
@@ -154,7 +154,7 @@ class Workspace:
             self._tell(StatusSet(channel, thread_ts, text))
 
     def statuses(self) -> list[JSON]:
-        """The statuses that have not lapsed."""
+        """Return the statuses that have not lapsed."""
         return [
             {"channel": channel, "thread_ts": ts, "text": status.text, "until": status.until}
             for (channel, ts), status in self._statuses.items()

@@ -1,4 +1,4 @@
-"""Statements: how often an idle worker bothers the database."""
+"""Count the statements that an idle worker sends."""
 
 import asyncio
 import re
@@ -12,12 +12,12 @@ from benchmarks.wiretap import tapped
 from surelane_service.engine import Engine
 
 SETTLING = 3.0
-"""Seconds in which a worker looks at what it looks at once."""
+"""Seconds in which a worker sends the statements of its start."""
 YEARLY = "0 0 1 1 *"
 
 
 async def measure(bench: Bench) -> Result:
-    """Count what an idle worker sends, function by function."""
+    """Count the statements of an idle worker by function."""
     interval, intervals = bench.size(5, 1), bench.size(36, 8)
     async with bench.database() as database:
         async with connected(database.admin) as connection:
@@ -40,10 +40,12 @@ async def measure(bench: Bench) -> Result:
             include the duties that run once a minute. One named schedule exists and is not due.
         """,
         table=Table(
-            ("statement", "sent", "a poll interval"),
+            ("statement", "sent", "per poll interval"),
             [*rows, ("all", str(total), figures.ratio(total / intervals))],
         ),
-        verdicts=[Verdict("at most 1 a poll interval", figures.ratio(total / intervals), total <= intervals)],
+        verdicts=[
+            Verdict("at most 1 per poll interval", figures.ratio(total / intervals), total <= intervals)
+        ],
     )
 
 

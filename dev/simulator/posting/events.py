@@ -1,4 +1,4 @@
-"""The Events API: which changes of the workspace an app hears of, and in which words."""
+"""Make the events of Slack's Events API from changes of the workspace."""
 
 import base64
 import json
@@ -7,23 +7,23 @@ from collections.abc import Collection, Iterator
 from html import unescape
 from secrets import choice
 
-from dev.simulator.model import JSON, Change, Channel, Deleted, Edited, Message, Posted, Reacted
-from dev.simulator.shapes import message_json, present
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import JSON, Change, Channel, Deleted, Edited, Message, Posted, Reacted
+from dev.simulator.workspace.shapes import message_json, present
+from dev.simulator.workspace.workspace import Workspace
 
 _MENTION = re.compile(r"<@([A-Z0-9]+)>")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 def new_id(prefix: str) -> str:
-    """An id in Slack's alphabet, as ``Ev0A1B2C3D4``."""
+    """Return a new id in Slack's alphabet, such as ``Ev0A1B2C3D4``."""
     return prefix + "0" + "".join(choice(_LETTERS) for _ in range(9))
 
 
 def events_of(workspace: Workspace, change: Change, subscriptions: Collection[str]) -> Iterator[JSON]:
-    """The inner events that Slack sends for a change, to an app with these subscriptions.
+    """Return the inner events that Slack sends for a change to an app with these subscriptions.
 
-    Nothing is heard of channels the bot is not in. One message may make two events: ``app_mention`` and
+    A channel without the bot makes no events. One message may make two events: ``app_mention`` and
     ``message.channels``.
     """
     match change:
@@ -40,7 +40,7 @@ def events_of(workspace: Workspace, change: Change, subscriptions: Collection[st
 
 
 def envelope(workspace: Workspace, inner: JSON) -> JSON:
-    """The outer event that Slack wraps around an inner one."""
+    """Return the outer event that Slack wraps around an inner one."""
     authorization = {
         "enterprise_id": None,
         "team_id": workspace.team_id,
@@ -65,7 +65,7 @@ def envelope(workspace: Workspace, inner: JSON) -> JSON:
 
 
 def rich_text(text: str) -> list[JSON]:
-    """The block that Slack makes of what a person types."""
+    """Return the block that Slack makes of a person's text."""
     parts = _MENTION.split(text)
     elements = [
         {"type": "user", "user_id": part} if at % 2 else {"type": "text", "text": unescape(part)}
@@ -77,7 +77,7 @@ def rich_text(text: str) -> list[JSON]:
 
 
 def mentions(text: str) -> list[str]:
-    """The ids of the users that a text mentions."""
+    """Return the ids of the users that a text mentions."""
     return _MENTION.findall(text)
 
 

@@ -1,16 +1,16 @@
-"""Handlers of the measured worker: they only report that they were called."""
+"""Handle the events of the measured worker: only report each call."""
 
 import asyncio
 
-from benchmarks import tally
+from benchmarks.programs import tally
 from surelane_worker import Context, Event, Handlers
 
 TIMED = "timed:"
-"""The item key of an event whose start is timed begins with this; its number follows."""
+"""The prefix of the item key of an event whose start is timed. Its number follows."""
 NAP = 0.1
-"""Seconds the waiting handler takes."""
+"""Seconds that the waiting handler takes."""
 SHORT_NAP = 0.01
-"""Seconds the napping handler takes: less than any call of Slack's."""
+"""Seconds that the napping handler takes: less than any call of Slack's API."""
 
 counting = Handlers()
 waiting = Handlers()
@@ -29,12 +29,12 @@ async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler
 
 @waiting.on("bench")
 async def wait(event: Event, ctx: Context) -> None:  # noqa: ARG001
-    """Take a while, as a handler that calls Slack does."""
+    """Wait, as a handler that calls Slack does."""
     await asyncio.sleep(NAP)
 
 
 @napping.on("bench")
 async def nap(event: Event, ctx: Context) -> None:  # noqa: ARG001
-    """Take a moment, then count the event."""
+    """Wait for a short time, then count the event."""
     await asyncio.sleep(SHORT_NAP)
     _tally.add()

@@ -1,4 +1,4 @@
-"""Latency: how soon an idle system starts to handle an event, beside its peers."""
+"""Measure how soon an idle system starts to handle an event, beside its peers."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from surelane.calls import Connection
 
 OURS = "surelane"
 PAUSE = 0.05
-"""Seconds between events, on average: everything is idle again by then."""
+"""Seconds between events on average, after which the system is idle again."""
 WARM_UP = 10
 P50_LIMIT, P99_LIMIT = 0.003, 0.015
 
@@ -31,7 +31,7 @@ class Queue:
     from_commit: list[float] = field(default_factory=list)
 
     async def time(self, number: int) -> None:
-        """Insert one event and note how long its handler took to start."""
+        """Insert one event, and record the time until its handler starts."""
         sent, committed = await self.insert(number)
         started = await load.until_started(self.consumer, number)
         if number >= WARM_UP:

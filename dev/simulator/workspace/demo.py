@@ -1,10 +1,10 @@
-"""The workspace a simulator starts with."""
+"""Make the workspace that a simulator starts with."""
 
 import time
 from collections.abc import Callable
 
-from dev.simulator.model import Channel, User, by_id
-from dev.simulator.workspace import Workspace
+from dev.simulator.workspace.model import Channel, User, by_id
+from dev.simulator.workspace.workspace import Workspace
 
 PEOPLE = (
     User("U0ADA00001", "ada", "Ada Byron"),
@@ -15,7 +15,7 @@ BOT = User("U0SURELANE", "surelane", "Surelane", is_bot=True)
 
 
 def demo_workspace(now: Callable[[], float] = time.time) -> Workspace:
-    """Three people, the bot, its direct messages with each, and channels; the bot is not in all of them."""
+    """Return a workspace with three people, the bot, its direct messages, and channels, one of them without the bot."""
     people = {person.id for person in PEOPLE}
     rooms = [
         Channel("C0GENERAL1", "general", {*people, BOT.id}, "Talk to @Surelane here"),

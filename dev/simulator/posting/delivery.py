@@ -1,4 +1,4 @@
-"""What is on its way to the app, and what became of each attempt."""
+"""Record the requests to the app, and the result of each attempt."""
 
 import asyncio
 import hashlib
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlencode
 
-from dev.simulator.model import JSON
+from dev.simulator.workspace.model import JSON
 
 State = Literal["held", "sending", "retrying", "delivered", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request and what became of it."""
+    """One request and its result."""
 
     at: float
     seconds: float
@@ -23,17 +23,17 @@ class Attempt:
     retry_reason: str | None
     status: int | None
     problem: str | None
-    """Why it failed, in the words of ``x-slack-retry-reason``; ``None``: acknowledged."""
+    """The reason of a failure, in the words of ``x-slack-retry-reason``; ``None`` if it was acknowledged."""
     no_retry: bool = False
     answer: bytes = field(default=b"", repr=False)
 
 
 @dataclass(slots=True)
 class Delivery:
-    """A request to the app, with every attempt at it."""
+    """A request to the app, with all its attempts."""
 
     id: str
-    """The natural key of what it carries: Slack's event id, or one that follows from the trigger id."""
+    """The natural key of its event: Slack's event id, or a key that follows from the trigger id."""
     kind: str
     path: str
     content_type: str
@@ -41,19 +41,19 @@ class Delivery:
     channel: str | None = None
     ts: str | None = None
     own_message: bool = False
-    """Whether it reports a message of the app's own, which the app should ignore."""
+    """Whether its event is about the app's own message, which the app should ignore."""
     state: State = "sending"
     next_at: float | None = None
-    """When the next retry is due."""
+    """The time of the next retry."""
     attempts: list[Attempt] = field(default_factory=list)
     job: JSON | None = None
-    """What the queue says of it, where a database is given."""
+    """The event's status in the queue, if there is a database."""
     answered: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
-    """Set by the first answer of any kind, and when the delivery is given up."""
+    """Set at the first answer of any kind, and when the delivery is given up."""
 
 
 def event_delivery(envelope: JSON) -> Delivery:
-    """The delivery of an event."""
+    """Return the delivery of an event."""
     inner = envelope["event"]
     item = inner.get("item") or inner.get("message") or inner
     return Delivery(
@@ -69,7 +69,7 @@ def event_delivery(envelope: JSON) -> Delivery:
 
 
 def form_delivery(path: str, kind: str, trigger_id: str, form: Mapping[str, str]) -> Delivery:
-    """The delivery of a slash command or an interaction; these have no event id, but a trigger id of their own."""
+    """Return the delivery of a slash command or an interaction. It has no event id, but a trigger id of its own."""
     return Delivery(
         id="trigger:" + hashlib.sha256(trigger_id.encode()).hexdigest(),
         kind=kind,
@@ -80,7 +80,7 @@ def form_delivery(path: str, kind: str, trigger_id: str, form: Mapping[str, str]
 
 
 def delivery_json(delivery: Delivery) -> JSON:
-    """A delivery as the control API shows it."""
+    """Return a delivery as JSON for the control API."""
     return {
         "id": delivery.id,
         "kind": delivery.kind,
@@ -95,7 +95,7 @@ def delivery_json(delivery: Delivery) -> JSON:
 
 
 def attempt_json(attempt: Attempt) -> JSON:
-    """An attempt as the control API shows it."""
+    """Return an attempt as JSON for the control API."""
     return {
         "at": attempt.at,
         "ms": round(attempt.seconds * 1000, 1),

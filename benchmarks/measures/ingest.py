@@ -1,4 +1,4 @@
-"""Ingest: what it costs that an answer of 200 means stored."""
+"""Measure what ingest pays for storing an event before it answers 200."""
 
 import asyncio
 import json
@@ -16,23 +16,23 @@ from dev.processes import Child
 
 from benchmarks import consumer, figures
 from benchmarks.bench import Bench, at_rest
-from benchmarks.ingest_load import SECRET
+from benchmarks.programs.ingest_load import SECRET
 from benchmarks.result import Bars, Result, Table, Verdict
 
 STORING, FORGETTING = "surelane ingest, 200 after the commit", "the same service, verifying without storing"
-MODULES = {FORGETTING: "benchmarks.ingest_without_storing", STORING: "surelane_ingest"}
+MODULES = {FORGETTING: "benchmarks.programs.ingest_without_storing", STORING: "surelane_ingest"}
 CONNECTIONS = 64
 WARMING = CONNECTIONS * 10
-"""Requests before those that count: connections made, code and caches warm."""
+"""Requests before the measured ones, which make connections and warm code and caches."""
 PACE = 2_000
-"""Requests a second of the paced load: far fewer than either can take."""
+"""Requests per second of the paced load, far below the limit of both services."""
 READY_WITHIN = 20.0
 _BATCHES = re.compile(r"^messaging_client_operation_duration_seconds_count\b.* ([0-9.e+]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Round:
-    """One service under load; times in seconds."""
+    """The figures of one service under load; times in seconds."""
 
     rate: float
     p50: float
@@ -40,10 +40,10 @@ class Round:
     paced_p50: float
     paced_p99: float
     cpu: float
-    """CPU seconds of the service a request."""
+    """CPU seconds of the service per request."""
 
     batch: float
-    """Events a commit."""
+    """Events per commit."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ async def measure(bench: Bench) -> Result:
 
 
 async def load_once(bench: Bench, name: str, count: int, settings: Mapping[str, str] | None = None) -> Round:
-    """Send a service that is warm ``count`` requests."""
+    """Send ``count`` requests to a warm service."""
     async with (
         bench.database() as database,
         at_rest(database) as connection,
@@ -97,7 +97,7 @@ async def load_once(bench: Bench, name: str, count: int, settings: Mapping[str, 
 
 
 def sent(count: int) -> int:
-    """How many requests a round of ``count`` sends in all: with those that warm up, and the paced ones."""
+    """Return the number of all requests of a round with ``count`` measured ones."""
     return WARMING + count + count // 3
 
 
@@ -120,7 +120,7 @@ async def _service(name: str, uri: str, settings: Mapping[str, str]) -> AsyncIte
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
+    """Find a port of 127.0.0.1 that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -140,17 +140,17 @@ async def _until_ready(service: Service) -> None:
 
 
 async def _load(port: int, count: int, pace: int = 0) -> dict[str, Any]:
-    """Send ``count`` requests from a process of its own, at a pace or as fast as they are answered.
+    """Send ``count`` requests from a process of its own, paced or as fast as they are answered.
 
     Returns:
-        What it measured.
+        The figures of the load process.
 
     Raises:
-        RuntimeError: not all of them were answered 200.
+        RuntimeError: some were not answered 200.
     """
     lines: list[str] = []
     arguments = (str(number) for number in (port, count, CONNECTIONS, pace))
-    command = (sys.executable, "-m", "benchmarks.ingest_load", *arguments)
+    command = (sys.executable, "-m", "benchmarks.programs.ingest_load", *arguments)
     child = await Child.start("load", *command, on_line=lines.append)
     try:
         if await child.wait() != 0:
@@ -182,7 +182,15 @@ def _result(count: int, rounds: dict[str, list[Round]]) -> Result:
         """,
         table=Table(
             (
-                *("service", "requests/s", "of the rounds", "p50", "p99", "CPU a request", "events a commit"),
+                *(
+                    "service",
+                    "requests/s",
+                    "of the rounds",
+                    "p50",
+                    "p99",
+                    "CPU per request",
+                    "events per commit",
+                ),
                 *(f"p50 at {PACE:,}/s", f"p99 at {PACE:,}/s"),
             ),
             [_row(name, all_) for name, all_ in rounds.items()],

@@ -1,4 +1,4 @@
-"""Measure what it costs the worker and ingest to export a trace of every event, or of one in a hundred."""
+"""Measure the cost of tracing every event, or one in a hundred, for the worker and ingest."""
 
 import asyncio
 import signal
@@ -10,9 +10,10 @@ from functools import partial
 
 from dev.processes import Child
 
-from benchmarks import consumer, figures, ingest, ours
+from benchmarks import consumer, figures, ours
 from benchmarks.bench import Bench
 from benchmarks.fill import fill
+from benchmarks.measures import ingest
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
 
@@ -25,7 +26,7 @@ SLOTS = 100
 TARGET = 0.9
 STOP_WITHIN = 10.0
 
-# As ingest stores them; one in $1 is sampled.
+# Events as ingest stores them; one in $1 is sampled.
 _TRACEPARENTS = """
     update agent.event set traceparent = '00-' || md5(id::text) || '-' || substr(md5('span' || id), 1, 16)
     || case when id % $1 = 0 then '-01' else '-00' end
@@ -34,13 +35,13 @@ _TRACEPARENTS = """
 
 @dataclass(frozen=True)
 class Run:
-    """One load."""
+    """The figures of one load."""
 
     count: int
     rate: float
     cpu: float
     exported: int = 0
-    """Bytes sent to the collector."""
+    """The number of bytes sent to the collector."""
 
     @property
     def bytes_per_event(self) -> float:
@@ -59,7 +60,7 @@ class Collector:
 
     @property
     def received(self) -> int:
-        """Bytes it has received, known once it has ended."""
+        """The number of received bytes, known once it has ended."""
         return int(self.lines[-1])
 
 
@@ -81,7 +82,7 @@ async def measure(bench: Bench) -> Result:
 
 
 async def _exporting(load: Load, bench: Bench, settings: Mapping[str, str] | None) -> Run:
-    """Run a load, with a collector beside it where the mode exports."""
+    """Run a load, with a collector beside it if the mode exports traces."""
     if settings is None:
         return await load(bench, {})
     async with _collector() as collector:
@@ -99,7 +100,7 @@ async def _collector() -> AsyncIterator[Collector]:
         collector.lines.append(line)
         ready.set()
 
-    command = (sys.executable, "-m", "benchmarks.collector", str(collector.port))
+    command = (sys.executable, "-m", "benchmarks.programs.collector", str(collector.port))
     child = await Child.start("collector", *command, on_line=read)
     try:
         await asyncio.wait_for(ready.wait(), STOP_WITHIN)

@@ -1,6 +1,7 @@
-"""Held vacuum: what one long-running transaction elsewhere does to the queue.
+"""Measure the effect of a long-running transaction elsewhere on the queue.
 
-Dead rows pile up at the head of the queue, where claims would have to walk over them; cursors step over them.
+Vacuum then removes no dead rows, so they collect at the head of the queue. Without cursors, claims would walk over
+them.
 """
 
 import asyncio
@@ -26,13 +27,13 @@ P99_LIMIT = 0.020
 
 @dataclass(frozen=True)
 class Load:
-    """A sustained load, and the trickle after it."""
+    """The figures of a sustained load, and of the trickle after it."""
 
     rates: Sequence[tuple[float, float]]
     """Events/s over time."""
 
     late: float
-    """Events/s in the last third, where most dead rows lie about."""
+    """Events/s in the last third, when there are most dead rows."""
 
     dead: int
     latencies: Sequence[float]
@@ -68,7 +69,7 @@ async def _load(bench: Bench, database: Database, seconds: float, *, hold: bool)
 
 @asynccontextmanager
 async def _vacuuming(database: Database) -> AsyncIterator[None]:
-    """Vacuum the queue regularly, as autovacuum does, but at the same moments in every run."""
+    """Vacuum the queue regularly, like autovacuum, but at the same times in every run."""
 
     async def vacuum() -> None:
         async with connected(database.admin) as connection:

@@ -1,0 +1,1 @@
+"""Post to the app as Slack does: what an app hears of, signed requests, retries."""
