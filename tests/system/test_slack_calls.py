@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from dev.simulator.model import JSON
-from dev.simulator.payloads import command_form
+from dev.simulator.posting.payloads import command_form
 from dev.simulator.webapi import dispatch
 from dev.simulator.webapi.call import Call, Method
 from dev.simulator.webapi.call import Slack as Workspace
+from dev.simulator.workspace.model import JSON
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models.blocks import ContextActionsBlock, FeedbackButtonsElement
 from slack_sdk.models.blocks.basic_components import FeedbackButtonObject

@@ -23,9 +23,10 @@ MESSAGES = tuple(f"slack.message{channel}" for channel in (".im", ".mpim", ".cha
 
 EVENT_TYPES = frozenset(
     """
-    app_deleted app_home_opened app_installed app_mention app_requested app_uninstalled app_uninstalled_team
-    assistant_thread_context_changed assistant_thread_started call_rejected channel_archive channel_created
-    channel_deleted channel_history_changed channel_id_changed channel_left channel_rename channel_shared
+    app_context_changed app_deleted app_home_opened app_installed app_mention app_requested app_uninstalled
+    app_uninstalled_team assistant_thread_context_changed assistant_thread_started call_rejected channel_archive
+    channel_created channel_deleted channel_history_changed channel_id_changed channel_left channel_rename
+    channel_shared
     channel_unarchive channel_unshared dnd_updated dnd_updated_user email_domain_changed emoji_changed
     entity_details_requested file_change file_comment_added file_comment_deleted file_comment_edited file_created
     file_deleted file_public file_shared file_unshared function_executed grid_migration_finished
@@ -117,14 +118,21 @@ class Sort:
 
     def takes(self, wanted: Collection[Wanted]) -> Takes:
         """Return a function that says whether an event is wanted. A route that names nothing wants every event."""
-        if not wanted:
-            return every
-        return lambda event: any(
-            self.matches(each, found)
-            for found in self.found(event)
-            if isinstance(found, str)
-            for each in wanted
-        )
+        return Wants(self, tuple(wanted)) if wanted else every
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Takes the events of a sort in which one of ``wanted`` is found."""
+
+    sort: Sort
+    wanted: tuple[Wanted, ...]
+
+    def __call__(self, event: Event) -> bool:
+        """Return whether an event is wanted."""
+        matches = self.sort.matches
+        strings = [found for found in self.sort.found(event) if isinstance(found, str)]
+        return any(matches(each, found) for each in self.wanted for found in strings)
 
 
 MESSAGE = Sort(MESSAGES, texts, contained)
