@@ -58,6 +58,7 @@ class Pools:
 
     leases: Pool
     settles: Pool
+    """For settles and notes: both give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
     sweeps: Pool
@@ -212,7 +213,7 @@ def assemble(
     settler = Settler(Engine(pools.settles), leases, observer)
     services = Services(
         Queue(pools.handlers, metrics.sent),
-        Engine(pools.handlers),
+        Engine(pools.settles),
         leases.hold,
         settings,
         slack,
