@@ -18,6 +18,7 @@ NAMES = (
     "bare",
     "backlog",
     "held_vacuum",
+    "history",
     "latency",
     "groups",
     "ingest",

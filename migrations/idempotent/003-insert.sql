@@ -210,9 +210,7 @@ begin
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
     -- In a new statement, after the insert: it sees a duplicate that was moving to history
     -- meanwhile. First whether there may be any.
-    _known_keys := array(
-        select item_key from agent.event_hist where item_key = any(_stored_keys)
-        and event_ts between _first - interval '3 days' and _last + interval '1 hour');
+    _known_keys := agent.keys_in_history(_stored_keys, _first - interval '3 days', _last + interval '1 hour');
     if _known_keys <> '{}' then
         with known as (
             delete from agent.event where id = any(_stored) and item_key = any(_known_keys)

@@ -1,19 +1,36 @@
--- The id of an event in history by its item key. An exact event_ts prunes the search to one chunk.
+-- The id of an event in history by its item key. An exact event_ts narrows the search to one chunk.
 -- Where it had to be replaced, now or perhaps at the first delivery, the last 25 hours are
--- searched: Slack retries for 24; those who send webhooks may for longer.
+-- searched: Slack retries for 24; those who send webhooks may for longer. Planned at each call,
+-- with its values: one plan for all values would lock and open every chunk of history (0036).
 create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz, _exact boolean) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+as $$
+declare
+    _now timestamptz := case when _exact then agent.clock() else _event_ts end;
+    _first timestamptz := _event_ts;
+    _last timestamptz := _event_ts;
+begin
+    -- A timestamp more than a day ahead is replaced, and the same one is not a little later: as it
+    -- then lies ahead still, or only just behind, older ones need not be searched for.
+    if _event_ts > _now - interval '1 hour' then
+        _first := _now - case when _item_key like 'webhook:%' then interval '3 days' else interval '25 hours' end;
+        _last := greatest(_event_ts, _now + interval '1 hour');
+    end if;
+    return (select id from agent.event_hist where item_key = _item_key and event_ts between _first and _last limit 1);
+end
+$$;
+
+-- Those of _item_keys that history has in a range of time, perhaps in another case than
+-- find_in_history looks for: that one decides. Planned at each call, as it is.
+create or replace function agent.keys_in_history(_item_keys text[], _first timestamptz, _last timestamptz) returns text[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 begin
-    if _exact then
-        -- A timestamp more than a day ahead is replaced, and the same one is not a little later: as
-        -- it then lies ahead still, or only just behind, older ones need not be searched for.
-        return coalesce((select id from agent.event_hist where item_key = _item_key and event_ts = _event_ts limit 1)
-            , case when _event_ts > agent.clock() - interval '1 hour' then agent.find_in_history(_item_key, agent.clock(), false) end);
-    end if;
-    return (select id from agent.event_hist where item_key = _item_key
-            and event_ts between _event_ts - case when _item_key like 'webhook:%' then interval '3 days' else interval '25 hours' end and _event_ts + interval '1 hour' limit 1);
+    return array(select item_key from agent.event_hist where item_key = any(_item_keys) and event_ts between _first and _last);
 end
 $$;
 
@@ -127,6 +144,48 @@ begin
 end
 $$;
 
+-- Notes a day on which an event ended, and the week of its event_ts, where these lie far apart.
+create or replace function agent.note_outlier() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _day timestamptz := date_bin('1 day', new.finished_at, 'epoch');
+    _week timestamptz := date_bin('7 days', new.event_ts, 'epoch');
+begin
+    if not exists (select from agent.event_hist_outlier where finished_on = _day and event_week = _week) then
+        insert into agent.event_hist_outlier (finished_on, event_week) values (_day, _week);
+    end if;
+    return new;
+end
+$$;
+
+-- Created once, with the outliers and the kinds that history has by then. Events that end meanwhile
+-- wait until the migration commits. A trigger also sees what running calls of the previous
+-- release's functions end after that.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_outlier') then
+        create trigger event_hist_outlier before insert on agent.event_hist
+        for each row when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days') execute function agent.note_outlier();
+        -- JIT would compile a scan of each chunk, which takes longer than the scan.
+        perform set_config('jit', 'off', true);
+        insert into agent.event_hist_outlier (finished_on, event_week)
+        select distinct date_bin('1 day', finished_at, 'epoch'), date_bin('7 days', event_ts, 'epoch')
+        from agent.event_hist where finished_at - event_ts not between interval '-7 days' and interval '7 days';
+        -- Lists look up their kinds in agent.kind. It can lack one of history: its first insert
+        -- left it to another transaction, which rolled back.
+        perform agent.register_kinds(array(
+            with recursive ended (kind) as (
+                (select kind from agent.event_hist order by kind limit 1)
+                union all
+                select (select h.kind from agent.event_hist as h where h.kind > ended.kind order by h.kind limit 1) from ended where ended.kind is not null
+            )
+            select kind from ended where kind is not null));
+    end if;
+end
+$$;
+
 -- Makes history a hypertable once TimescaleDB can be had, with the rows it has by then. Without it
 -- history stays a plain table with the same indexes.
 do $$
@@ -152,21 +211,27 @@ begin
 end
 $$;
 
--- Every event, live or in history, under one status: pending, scheduled, running, or its outcome.
--- run_at is when it is due or, of one that runs or ended in an attempt, when that attempt began.
-create or replace view agent.job with (security_barrier) as
+-- The two halves of agent.job, for functions that know in which one they look: where history is a
+-- hypertable, a look at agent.job opens its chunks.
+create or replace view agent.live_job as
 select id, kind, case when vt <= now() then 'pending' when claimed_by is null then 'scheduled' else 'running' end as status
 , event as payload, attempts, max_attempts, claimed_by as locked_by, case when claimed_by is not null and vt > now() then claimed[array_upper(claimed, 1)] else vt end as run_at, errors -> -1 ->> 'message' as error, errors
 , null::jsonb as result, null::text as reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at
 , deadline, null::timestamptz as finished_at, null::text as finished_by, traceparent, changes, continuation_id, waits_for
 , case when claimed_by is not null and vt > now() then vt end as lease_until
-from agent.event
-union all
-select id, kind, outcome, event, attempts, max_attempts, claimed_by
-, case when claimed_by is null then vt else claimed[array_upper(claimed, 1)] end, errors -> -1 ->> 'message', errors, result, reason, dedupe_key
-, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline, finished_at, finished_by, traceparent, changes, continuation_id, waits_for
-, null::timestamptz
+from agent.event;
+
+create or replace view agent.ended_job as
+select id, kind, outcome as status, event as payload, attempts, max_attempts, claimed_by as locked_by
+, case when claimed_by is null then vt else claimed[array_upper(claimed, 1)] end as run_at, errors -> -1 ->> 'message' as error, errors, result
+, reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline, finished_at, finished_by
+, traceparent, changes, continuation_id, waits_for, null::timestamptz as lease_until
 from agent.event_hist;
+
+-- Every event, live or in history, under one status: pending, scheduled, running, or its outcome.
+-- run_at is when it is due or, of one that runs or ended in an attempt, when that attempt began.
+create or replace view agent.job with (security_barrier) as
+select * from agent.live_job union all select * from agent.ended_job;
 
 -- The schedule under the names of a classic schedule queue: what is in the queue and what has left
 -- it.

@@ -240,63 +240,77 @@ begin
 end
 $$;
 
--- The newest ended events that a filter wants, by id and when they ended. Each filter has an index
--- that is sorted by when events ended: a page costs the same however long history is. The planner
--- expects few rows here, so it would rather sort all rows of several chunks than merge their
--- indexes: it must not sort.
+-- The newest ended events that a filter wants. Reads the last day, then 30 days, then all that is
+-- left, until the page is full. The first two steps open the chunks of history in which their
+-- events can be: those around their days, and those of outliers. They are planned with their
+-- values, as one plan for all values would open every chunk (0036). The last step opens every
+-- chunk, so it keeps its plan. Each filter has an index that is sorted by when events ended. The
+-- planner expects few rows here, so it would rather sort all rows of several chunks than merge
+-- their indexes: it must not sort.
 create or replace function agent.list_ended
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _limit int4
-) returns table (id int8, finished_at timestamptz)
+) returns setof agent.ended_job
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
 set jit = off
 as $$
-#variable_conflict use_column
 declare
     _outcomes text[] := array(
         select known from unnest(array['completed', 'failed', 'expired', 'cancelled']) as known where _statuses is null or known = any(_statuses));
-    _first timestamptz := coalesce(_since, '-infinity');
-    _end timestamptz := coalesce(_until, 'infinity');
-    _last timestamptz := coalesce(_after, 'infinity');
+    _wanted text[] := array(select kind from agent.kind where _kinds is null union select unnest(_kinds));
+    _now timestamptz := agent.clock();
+    _left int4 := _limit;
+    _found int4;
+    _days int4;
+    -- The step's events ended from _from to before _to; their event_ts lie from _first to _last.
+    _from timestamptz;
+    _to timestamptz := least(_until, _after + interval '1 microsecond', 'infinity');
+    _first timestamptz;
+    _last timestamptz;
 begin
-    if _key is not null then
-        return query
-        select h.id, h.finished_at
-        from (
-            (select * from agent.event_hist where item_key = _key)
-            union all
-            (select * from agent.event_hist where group_key = _key and item_key is distinct from _key
-             and finished_at >= _first and finished_at < _end and finished_at <= _last)
-            union all
-            (select * from agent.event_hist where dedupe_key = _key and item_key is distinct from _key and group_key is distinct from _key
-             and finished_at >= _first and finished_at < _end and finished_at <= _last)
-        ) as h
-        where h.outcome = any(_outcomes) and (_kinds is null or h.kind = any(_kinds))
-        and h.finished_at >= _first and h.finished_at < _end and (_after is null or (h.finished_at, h.id) < (_after, _after_id))
-        order by h.finished_at desc, h.id desc limit _limit;
-    else
-        if _kinds is null then
-            with recursive ended (kind) as (
-                (select kind from agent.event_hist order by kind limit 1)
-                union all
-                select (select h.kind from agent.event_hist as h where h.kind > ended.kind order by h.kind limit 1) from ended where ended.kind is not null
-            )
-            select array_agg(kind) into _kinds from ended where kind is not null;
+    foreach _days in array array[1, 30, null] loop
+        if _days is null then
+            -- Until this function returns.
+            perform set_config('plan_cache_mode', 'force_generic_plan', true);
         end if;
-        return query
-        select h.id, h.finished_at from (select distinct given from unnest(_kinds) as given) as wanted (kind) cross join unnest(_outcomes) as ending (outcome)
-        cross join lateral (
-            select e.id, e.finished_at from agent.event_hist as e where e.kind = wanted.kind and e.outcome = ending.outcome
-            and e.finished_at >= _first and e.finished_at < _end and e.finished_at <= _last
-            and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
-            order by e.finished_at desc, e.id desc limit _limit
-        ) as h
-        order by h.finished_at desc, h.id desc limit _limit;
-    end if;
+        _from := greatest(_since, coalesce(least(_to, _now) - make_interval(days => _days), '-infinity'));
+        select least(_from - interval '168 hours', min(event_week)), greatest(_to, max(event_week)) + interval '168 hours'
+        into _first, _last from agent.event_hist_outlier where finished_on > _from - interval '24 hours' and finished_on < _to;
+        if _key is null then
+            return query
+            select h.* from unnest(_wanted) as wanted (kind) cross join unnest(_outcomes) as ending (outcome)
+            cross join lateral (
+                select e.* from agent.ended_job as e where e.kind = wanted.kind and e.status = ending.outcome
+                and e.finished_at >= _from and e.finished_at < _to and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
+                and e.event_ts between _first and _last
+                order by e.finished_at desc, e.id desc limit _left
+            ) as h
+            order by h.finished_at desc, h.id desc limit _left;
+        else
+            return query
+            select h.*
+            from (
+                (select * from agent.ended_job where item_key = _key and event_ts between _first and _last)
+                union all
+                (select * from agent.ended_job where group_key = _key and item_key is distinct from _key
+                 and finished_at >= _from and finished_at < _to and event_ts between _first and _last)
+                union all
+                (select * from agent.ended_job where dedupe_key = _key and item_key is distinct from _key and group_key is distinct from _key
+                 and finished_at >= _from and finished_at < _to and event_ts between _first and _last)
+            ) as h
+            where h.status = any(_outcomes) and (_kinds is null or h.kind = any(_kinds))
+            and h.finished_at >= _from and h.finished_at < _to and (_after is null or (h.finished_at, h.id) < (_after, _after_id))
+            order by h.finished_at desc, h.id desc limit _left;
+        end if;
+        get diagnostics _found = row_count;
+        _left := _left - _found;
+        exit when _left = 0 or _from <= _since;
+        _to := _from;
+    end loop;
 end
 $$;
 
@@ -327,14 +341,12 @@ begin
             and (_after_id is null or e.id < _after_id)
             order by e.id desc limit _left
         loop
-            return query select j.* from agent.job as j where j.id = _row.id and j.finished_at is null;
+            return query select j.* from agent.live_job as j where j.id = _row.id;
             _left := _left - 1;
         end loop;
     end if;
     if _left > 0 then
-        for _row in select * from agent.list_ended(_statuses, _kinds, _key, _since, _until, _after, _after_id, _left) loop
-            return query select j.* from agent.job as j where j.id = _row.id and j.finished_at = _row.finished_at limit 1;
-        end loop;
+        return query select * from agent.list_ended(_statuses, _kinds, _key, _since, _until, _after, _after_id, _left);
     end if;
 end
 $$;

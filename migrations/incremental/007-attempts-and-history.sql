@@ -11,3 +11,12 @@ create index event_hist_kind on agent.event_hist (kind, outcome, finished_at);
 create index event_hist_group_key on agent.event_hist (group_key, finished_at) where group_key is not null;
 create index event_hist_dedupe_key on agent.event_hist (dedupe_key, finished_at) where dedupe_key is not null;
 drop index agent.event_hist_outcome;
+
+-- Events that ended more than a week away from their event_ts: on which days, and of which weeks
+-- they are. A page of what ended reads history around its days, and in these weeks. Not unique: a
+-- transaction that adds a row keeps no other waiting.
+create table agent.event_hist_outlier
+( finished_on timestamptz not null  -- the start of the day, UTC
+, event_week timestamptz not null   -- the start of the week, UTC
+);
+create index event_hist_outlier_finished_on on agent.event_hist_outlier (finished_on, event_week);

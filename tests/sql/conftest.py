@@ -9,7 +9,8 @@ import pytest
 from surelane.calls import Connection
 from tests.databases import Server, as_role
 
-EMPTY = "".join(f"delete from agent.{table};" for table in ("event", "event_hist", "kind", "worker", "cron"))
+TABLES = ("event", "event_hist", "event_hist_outlier", "kind", "worker", "cron")
+EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """
 create table agent.test_clock (shift interval not null);
 insert into agent.test_clock values ('0');

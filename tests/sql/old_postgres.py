@@ -1,6 +1,7 @@
 """Run PostgreSQL 16, the oldest supported version. The embedded package contains it beside the current one."""
 
 import asyncio
+import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -31,8 +32,7 @@ async def oldest_postgres(directory: Path) -> AsyncIterator[str]:
     try:
         yield await _answering(f"postgresql://postgres@/postgres?host={data}")
     finally:
-        child.kill()
-        await child.wait()
+        await child.stop(signal.SIGINT, within=60)  # a killed server would leave its shared memory behind
 
 
 async def _answering(uri: str) -> str:

@@ -435,8 +435,35 @@ async def test_a_page_costs_the_same_however_long_history_is(queue: Connection) 
     await transaction.rollback()
 
 
+async def test_pages_go_back_through_history_wherever_an_events_own_time_lies(queue: Connection) -> None:
+    """An event may be years older than its end, or be cancelled long before its time."""
+    await queue.execute(
+        "insert into agent.kind (kind) values ('job');"
+        "insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, group_key, head, lane"
+        ", enqueued_at, enqueued_by, retrying, errors, outcome, finished_at)"
+        " select row_number() over (), moment + own, 0, moment, '{}', '{}', 'job', 'g', true, 0"
+        ", moment, 'test', false, '[]', 'failed', moment"
+        " from unnest(array[0, 0.5, 2, 20, 29, 31, 40, 400]) as days"
+        ", lateral (select now() - days * interval '1 day' as moment) as ended"
+        ", unnest(array[interval '0', '-3 days', '3 days', '-8 days', '8 days', '-3 years', '3 years']) as own"
+    )
+    expected = await queue.fetch("select id from agent.event_hist order by finished_at desc, id desc")
+    for key in (None, "g"):
+        pages: list[int] = []
+        after: tuple[Any, Any] = (None, None)
+        while rows := await queue.fetch(
+            "select id, finished_at from agent.list_jobs(_key => $1, _after => $2, _after_id => $3, _limit => 5)",
+            key,
+            *after,
+        ):
+            pages += [row["id"] for row in rows]
+            after = rows[-1]["finished_at"], rows[-1]["id"]
+        assert pages == [row["id"] for row in expected]
+
+
 HISTORY = """
 delete from agent.event_hist;
+insert into agent.kind (kind) select 'kind' || n from generate_series(0, 2) as n;
 insert into agent.event_hist
 ( attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors, head, lane, id, event_ts, event
 , kind, item_key, group_key, dedupe_key, outcome, finished_at)

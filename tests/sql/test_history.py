@@ -1,11 +1,13 @@
 """History is a hypertable with TimescaleDB, else a plain table, and can be dropped by age."""
 
+import asyncio
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, insert, live, pair
 
 
@@ -88,6 +90,21 @@ async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
     text = "\n".join(line for (line,) in plan)
     assert text.count("_chunk") <= 2
     assert "Index Scan" in text or "Seq Scan on _hyper" in text
+
+
+async def test_old_events_that_end_on_the_same_day_do_not_wait_for_each_other(
+    queue: Connection, connect: Connect
+) -> None:
+    """The first of them is noted for lists, by a transaction that stays open here."""
+    first, second = [await insert(queue, envelope(f"Ev{n}", event_ts="1700000000.000100")) for n in range(2)]
+    other = await connect()
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("select agent.delete_event($1)", first)
+    await asyncio.wait_for(queue.execute("select agent.delete_event($1)", second), 60)
+    await transaction.commit()
+    listed = await queue.fetch("select id from agent.list_jobs()")
+    assert {row["id"] for row in listed} == {first, second}
 
 
 async def test_time_passing_never_brings_an_event_back(queue: Connection) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import time
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from surelane_migrations.errors import LockedError
 from surelane_migrations.locks import ADVISORY_KEY
+from tests.databases import Server
 from tests.sql.migrations import (
     BLOCKED,
     FIRST,
@@ -181,3 +183,32 @@ async def test_a_script_that_waits_too_long_for_a_table_gives_up_whole(
         ):
             await migration(tmp_path, SECOND).apply(empty_database)
     assert await state(empty_database) == before
+
+
+async def test_a_deadlock_with_a_service_begins_the_migration_anew(
+    server: Server, empty_database: str, tmp_path: Path
+) -> None:
+    write_scripts(
+        tmp_path,
+        incremental={
+            "000-once.sql": "select 1",
+            "001-two.sql": "lock table public.a; lock table public.b",
+        },
+    )
+    async with connected(empty_database) as observer:
+        await observer.execute("create table public.a (); create table public.b ()")
+        name = await observer.fetchval("select current_database()")
+        service = await asyncpg.connect(server.admin, database=name)  # only a superuser may set the timeout
+        # With it, the server looks for deadlocks in the migration's name alone: the service is not the one it ends.
+        await service.execute("set deadlock_timeout = '1h'")
+        transaction = service.transaction()
+        await transaction.start()
+        await service.execute("lock table public.b in access share mode")
+        runner = await start(empty_database, "apply", "--scripts", tmp_path)
+        await becomes(observer, BLOCKED)
+        await service.execute("lock table public.a in access share mode")
+        await transaction.rollback()
+        await service.close()
+        finished = await finish(runner)
+    assert finished.code == 0, finished.progress
+    assert "waited for each other's locks" in finished.progress

@@ -24,13 +24,15 @@ from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 from tests.databases import as_role
 from tests.processes import clean_environment
 from tests.sql.migrations import connected
-from tests.sql.queue_steps import Pair, claim, complete, ended, ending, enqueue, fail, live, pair
+from tests.sql.queue_steps import Pair, claim, complete, ended, ending, enqueue, envelope, fail, live, pair
 from tests.sql.released import COMMITS
 
 ROOT = Path(__file__).parents[2]
 
 KEPT = "kept"
 """The kind of the stored data. It is paused during the migration, because the old client claims every other kind."""
+
+OLD = envelope("Ev1", type="old")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Stored:
     child: Pair
     continuation: int
     ended: dict[int, str]
+    old: int
+    """An event that ended years after its ``event_ts``; of a kind of its own."""
 
     @property
     def live(self) -> list[int]:
@@ -152,7 +156,10 @@ async def store(queue: Connection) -> Stored:
             cancelled: "cancelled",
             first["id"]: "completed",
         },
+        old=await queue.fetchval("select agent.insert_event($1)", OLD),
     )
+    await queue.execute("select agent.delete_event($1)", stored.old)
+    await queue.execute("delete from agent.kind where kind = 'slack.old'")
     await queue.execute("select agent.pause_kind($1)", KEPT)
     return stored
 
@@ -196,6 +203,10 @@ async def finish(queue: Connection, stored: Stored) -> None:
     last = await ended(queue, failed)
     assert last
     assert last["outcome"] == "completed"
+
+    assert await queue.fetchval("select exists (select from agent.kind where kind = 'slack.old')")
+    assert await queue.fetchval("select agent.insert_event($1)", OLD) == stored.old
+    assert await queue.fetchval("select id from agent.list_jobs(_kinds => '{slack.old}')") == stored.old
 
 
 async def test_the_previous_releases_data_and_client_survive_the_migration(

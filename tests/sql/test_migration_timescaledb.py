@@ -1,7 +1,9 @@
 """History becomes a hypertable if TimescaleDB is there, also later, and stays a table if it is not loaded."""
 
+import json
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -9,9 +11,11 @@ import pytest
 from dev.accounts import OWNER, create_roles, uri_of
 from testcontainers.community.postgres import PostgresContainer
 
+from surelane.calls import Connection
 from tests.databases import IMAGE, Server, engine_answers, running_server
 from tests.needs import lacking
 from tests.sql.migrations import command, connected
+from tests.sql.queue_steps import envelope
 
 pytestmark = pytest.mark.container
 
@@ -76,6 +80,61 @@ async def test_a_plain_history_is_converted_with_its_rows_when_the_extension_com
         assert await connection.fetchval("select count(*) from agent.event_hist") == 30
         assert await connection.fetchval("select count(*) > 1 from timescaledb_information.chunks")
     assert "history stays as it is (hypertable)" in (await command(fresh, "plan", "--again")).output
+
+
+WEEKS = """
+insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, group_key, head, lane
+, enqueued_at, enqueued_by, retrying, errors, outcome, finished_at)
+select n, moment, 1, moment, '{}', '{}', 'job', 'old' || n, 'group', true, 0
+, moment, 'test', false, '[]', 'failed', moment
+from generate_series(40 * $1::int, 40 * $2::int - 1) as n
+, lateral (select now() - n / 40 * interval '7 days' as moment) as ended
+"""
+FAILED = "select id from agent.list_jobs('{failed}')"
+
+
+def event(number: int) -> str:
+    """An event that has just happened, as an SQL literal."""
+    return f"jsonb '{envelope(f'Ev{number}', event_ts=f'{time.time():.6f}')}'"
+
+
+async def cost(connection: Connection, statement: str) -> tuple[int, int]:
+    """How many chunks a statement opens and how many pages it reads, once its plans are made; undone afterwards."""
+    for _ in range(2):
+        transaction = connection.transaction()
+        await transaction.start()
+        plan = await connection.fetchval(f"explain (analyze, buffers, timing off, format json) {statement}")
+        opened = await connection.fetchval(
+            "select count(distinct relation) from pg_locks join pg_inherits on inhrelid = relation"
+            " where pid = pg_backend_pid() and inhparent = 'agent.event_hist'::regclass"
+        )
+        await transaction.rollback()
+    top = json.loads(plan)[0]["Plan"]
+    return opened, top["Shared Hit Blocks"] + top["Shared Read Blocks"]
+
+
+async def test_inserts_and_pages_cost_the_same_however_many_chunks_history_has(fresh: str) -> None:
+    await command(fresh, "apply")
+    statements = {
+        "insert": f"select agent.insert_event({event(1)})",
+        "batch": f"select * from agent.insert_events(array[{event(2)}, {event(3)}])",
+        "page": FAILED,
+        "page of a group": "select id from agent.list_jobs(_key => 'group')",
+    }
+    async with connected(fresh) as connection:
+        await connection.execute("insert into agent.kind (kind) values ('job')")
+        await connection.execute(WEEKS, 0, 1)
+        short = {name: await cost(connection, statement) for name, statement in statements.items()}
+        await connection.execute(WEEKS, 1, 30)
+        await connection.execute("analyze agent.event_hist")
+        long = {name: await cost(connection, statement) for name, statement in statements.items()}
+        chunks = await connection.fetchval("select count(*) from timescaledb_information.chunks")
+        found = [row["id"] for row in await connection.fetch(f"{FAILED} limit 3")]
+    assert chunks >= 30
+    assert found == [39, 38, 37]
+    for name, (opened, pages) in long.items():
+        assert opened <= 4, (name, opened)
+        assert pages <= 1.3 * short[name][1] + 50, (name, short[name], pages)
 
 
 @pytest.mark.parametrize("hypertable", [True, False])

@@ -52,6 +52,10 @@ class LockedError(MigrationError):
     exit_code = Exit.LOCKED
 
 
+class DeadlockError(LockedError):
+    """The migration and a running service waited for each other's locks, and the server ended the migration."""
+
+
 class ForbiddenError(MigrationError):
     """This role may not do that: it does not own the schema, or lacks a privilege."""
 

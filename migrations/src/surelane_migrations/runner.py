@@ -22,6 +22,7 @@ from surelane_migrations.database import (
     wait_until_there,
 )
 from surelane_migrations.errors import (
+    DeadlockError,
     DifferentError,
     ForbiddenError,
     IncompatibleError,
@@ -88,7 +89,13 @@ class Migration:
         for attempt in range(1, self.locks.attempts + 1):
             # Connect anew each time: a session whose `create extension` was rolled back cannot run it again.
             async with connected(dsn) as connection:
-                outcome = await self._attempt(connection)
+                try:
+                    outcome = await self._attempt(connection)
+                except DeadlockError as error:
+                    if attempt == self.locks.attempts:
+                        raise
+                    self.report(f"{error} Attempt {attempt} of {self.locks.attempts}; it begins anew.")
+                    continue
                 if outcome:
                     return outcome
                 holder = await advisory_holder(connection)

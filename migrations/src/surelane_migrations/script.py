@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import asyncpg
 
 from surelane_migrations.database import UNREACHABLE, Connection
-from surelane_migrations.errors import LockedError, MigrationError
+from surelane_migrations.errors import DeadlockError, LockedError, MigrationError
 from surelane_migrations.files import Script
 from surelane_migrations.steps import SEARCH_PATH
 
@@ -20,6 +20,7 @@ async def run_script(connection: Connection, script: Script) -> None:
     """Execute all statements of a script.
 
     Raises:
+        DeadlockError: a statement and another session waited for each other.
         LockedError: a statement waited for a table longer than ``lock_timeout``.
         MigrationError: a statement failed; the message has the script, the reason and, where known, the line.
     """
@@ -33,6 +34,11 @@ async def run_script(connection: Connection, script: Script) -> None:
             f"{script.label} waited too long for a lock ({error}). Nothing was applied. Find the long "
             "transaction in pg_stat_activity, run this again at a quieter hour, or raise "
             "SURELANE_MIGRATION_LOCK_TIMEOUT."
+        ) from None
+    except asyncpg.DeadlockDetectedError:
+        raise DeadlockError(
+            f"{script.label} and a running service waited for each other's locks. Nothing was applied; run this "
+            "again."
         ) from None
     except asyncpg.PostgresError as error:
         raise MigrationError(f"{script.label} failed{_explain(script, error)}") from error
