@@ -98,7 +98,6 @@ INTERACTIONS: list[tuple[Payload, str, str | None, str | None]] = [
     ({**CLICK, "channel": DIRECT, "message": STARTED}, "slack.block_actions", TRIGGERED, "T1:D1"),
     ({**CLICK, "channel": DIRECT, "message": REPLY}, "slack.block_actions", TRIGGERED, "T1:D1:1.1"),
     ({**CLICK, "container": EPHEMERAL}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
-    ({"type": "block_suggestion", "action_id": "city", "team": ACME}, "slack.block_suggestion", None, None),
     ({"type": "shortcut", "team": ACME, **TRIGGER}, "slack.shortcut", TRIGGERED, None),
     ({"type": "view_submission", "view": {"id": "V1"}, **TRIGGER}, "slack.view_submission", TRIGGERED, None),
     ({"type": "view_closed", "team": ACME, "view": {"id": "V1"}}, "slack.view_closed", None, None),

@@ -348,6 +348,7 @@ async def test_file_is_uploaded_once(attempts: Attempts, more_methods: list[JSON
         event, slack = await attempts.next()
     stored, completed = more_methods
     assert stored == {"bytes": b"all well"}
+    assert json.loads(completed["files"])[0]["title"] == "report.txt"
     assert completed["initial_comment"] == "the report"
     assert completed["thread_ts"] == event.slack["ts"]
     await slack.upload(event, b"bytes", filename="first")  # noted

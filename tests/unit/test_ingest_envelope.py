@@ -193,6 +193,9 @@ def test_menus_that_ask_for_their_options_are_taken() -> None:
     taken = read_form(form(payload='{"type": "block_suggestion", "action_id": "city"}'))
     assert isinstance(taken, Take)
     assert taken.kind == "slack.block_suggestion"
+    again = read_form(form(payload='{"type": "block_suggestion", "action_id": "city"}'))
+    assert isinstance(again, Take)
+    assert again.key != taken.key, "the same letters typed again are another request"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
+from uuid import uuid4
 
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 
@@ -205,8 +206,14 @@ def _interaction(payload: str) -> Envelope:
     parsed = _object(payload)
     if isinstance(parsed, Malformed):
         return parsed
-    name = parsed.value.get("type")
-    return _take(parsed) if isinstance(name, str) and name else Malformed("no type")
+    match parsed.value.get("type"):
+        case "block_suggestion":
+            # It has no trigger_id, and people type the same letters again: each request is an event of its own.
+            return _take(parsed, f"suggestion:{uuid4().hex}")
+        case str(name) if name:
+            return _take(parsed)
+        case _:
+            return Malformed("no type")
 
 
 def _take(parsed: Json, key: str | None = None) -> Take:

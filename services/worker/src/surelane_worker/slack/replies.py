@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -439,6 +440,9 @@ class Replies:
         if uploaded := notebook.call(name):
             self._log.info("file was already uploaded")
             return uploaded
+        if not isinstance(file, bytes):
+            arguments.setdefault("filename", Path(file).name)
+            file = await asyncio.to_thread(Path(file).read_bytes)
         await self._check_claim()
         answer = await self._once.files_upload_v2(
             file=file, channel=channel, thread_ts=thread_ts, initial_comment=comment, **arguments
