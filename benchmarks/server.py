@@ -28,6 +28,7 @@ SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
+    "max_connections": "500",
 }
 """Settings that prevent checkpoints during a round. Each round begins with a checkpoint of its own."""
 

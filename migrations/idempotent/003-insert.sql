@@ -369,11 +369,11 @@ return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_
 end;
 
 -- The changes of an event whose claim is replaced: one that lapsed, as its worker died or was cut
--- off, is recorded.
+-- off, is recorded, unless its rescue was.
 create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
 language sql stable parallel safe
 set search_path = pg_catalog, pg_temp
-return case when _claimed_by is null then _changes
+return case when _claimed_by is null or _changes -> -1 ->> 'action' = 'rescued' and (_changes -> -1 ->> 'at')::timestamptz = _vt then _changes
     else agent.add_change(_changes, jsonb_build_object('action', 'lapsed', 'at', _vt, 'by', _claimed_by)) end;
 
 -- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps

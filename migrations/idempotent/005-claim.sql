@@ -315,3 +315,85 @@ begin
     took := agent.clock() - now_at;
 end
 $$;
+
+-- The advisory lock of a position: the workers that handle the same kinds share four of them, 0 to
+-- 3 (docs/adr/0034-positions.md).
+create or replace function agent.position_lock(_kinds text[], _position int4) returns int8
+language sql immutable
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select hashtextextended('agent.position ' || _position || ' ' || (select jsonb_agg(kind order by kind) from unnest(_kinds) as kind), 0);
+end;
+
+-- Takes the first free position before _held, the one that this session has (null: none), for which
+-- the session gives up its own. Returns the one that it has then. PostgreSQL frees it when the
+-- session ends, however it ends. Tells those who listen that a worker has come.
+create or replace function agent.take_position(_kinds text[], _held int4) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    for _position in 0..coalesce(_held, 4) - 1 loop
+        if pg_try_advisory_lock(agent.position_lock(_kinds, _position)) then
+            if _held is not null then
+                perform pg_advisory_unlock(agent.position_lock(_kinds, _held));
+            else
+                perform pg_notify('agent_event', 'taken');
+            end if;
+            return _position;
+        end if;
+    end loop;
+    return _held;
+end
+$$;
+
+-- Whether a position before _below is free. For a moment it holds a lock that no other question
+-- excludes: a session that tries to take the position just then tries again at its next poll.
+create or replace function agent.position_free(_kinds text[], _below int4) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    for _position in 0.._below - 1 loop
+        if pg_try_advisory_xact_lock_shared(agent.position_lock(_kinds, _position)) then
+            return true;
+        end if;
+    end loop;
+    return false;
+end
+$$;
+
+-- Gives up a position, and tells the workers that listen: one of them takes it at once.
+create or replace function agent.leave_position(_kinds text[], _held int4) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_advisory_unlock(agent.position_lock(_kinds, _held));
+    perform pg_notify('agent_event', 'free');
+end
+$$;
+
+-- Tells the workers that listen that the one that answers notifications has no free slot: another
+-- one answers for a moment.
+create or replace function agent.pass_on() returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_notify('agent_event', 'full');
+end
+$$;
+
+-- Records that an announced worker is still alive, and its clock less ours. Returns whether it is
+-- announced. Waits for no one who has its row locked.
+create or replace function agent.touch_worker(_name text, _clock_offset interval) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update agent.worker set seen_at = agent.clock(), clock_offset = coalesce(_clock_offset, clock_offset)
+    where name = (select name from agent.worker where name = _name for update skip locked);
+    return found or exists (select from agent.worker where name = _name);
+end
+$$;

@@ -327,12 +327,10 @@ begin
 end
 $$;
 
--- Ends the leases of claims that have sent no heartbeat for _dead_for: their worker has crashed. A
--- worker takes a claim for lost as long after its last heartbeat (surelane.events.DEAD_FOR, the
--- same five minutes), so that none works on what is freed here. Their attempts count, and they are
--- claimed again as lapsed leases are. Claims that send no heartbeats are left to their vt. Returns
--- how many.
-create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
+-- Ends claims whose worker has died: their events are visible at once. Their attempts count, and
+-- they are claimed again as lapsed leases are. _rescue says who found it out, and how; the events
+-- remember that with the worker and the claim. Steps over locked rows. Returns how many.
+create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -343,12 +341,63 @@ declare
     _rescued int4;
 begin
     update agent.event set vt = _now
-    where id in (select id from agent.event where attempts > 0 and vt > _now and claimed_by is not null and heartbeat_at < _now - _dead_for
-                 order by id for update skip locked);
+    , changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at', _now, 'worker', claimed_by, 'claim', array_upper(claimed, 1)) || _rescue)
+    where id in (select id from agent.event where id = any(_ids) and claimed_by is not null and vt > _now order by id for update skip locked);
     get diagnostics _rescued = row_count;
     if _rescued > 0 then
         perform pg_notify('agent_event', '');
     end if;
     return _rescued;
+end
+$$;
+
+-- Ends the claims that have sent no heartbeat for _dead_for: their worker hangs, or has lost the
+-- network. A worker takes a claim for lost as long after its last heartbeat
+-- (surelane.events.DEAD_FOR, the same five minutes), so that none works on what is freed here.
+-- Claims that send no heartbeats are left to their vt. Returns how many.
+create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    return agent.end_claims(
+        array(select id from agent.event where attempts > 0 and vt > _now and claimed_by is not null and heartbeat_at < _now - _dead_for)
+        , jsonb_build_object('silent_for', extract(epoch from _dead_for)));
+end
+$$;
+
+-- Takes a worker for dead whose session has been gone for _lost_for, and ends its claims, at the
+-- word of worker _by. Does nothing where that session is open, or the worker has opened another.
+-- Returns how many claims it ended and how many are left, as another transaction has them locked:
+-- call it again. Where no worker was left to see the death, it counts as of the time at which the
+-- silence would have shown it.
+create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text, out rescued int4, out remaining int4)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _died_at timestamptz;
+    _ids int8[];
+begin
+    rescued := 0;
+    remaining := 0;
+    select coalesce(died_at, least(_now - _lost_for, seen_at + agent.alive_for())) into _died_at
+    from agent.worker where name = _name and session = _session;
+    if not found or _session = any(agent.open_sessions()) then
+        return;
+    end if;
+    -- Its row may be locked by another transaction. Its events need not wait for that.
+    update agent.worker set died_at = _died_at
+    where name in (select name from agent.worker where name = _name and session = _session and died_at is null for update skip locked);
+    _ids := array(select id from agent.event where attempts > 0 and vt > _now and claimed_by = _name);
+    rescued := agent.end_claims(_ids, jsonb_build_object('died_at', _died_at, 'by', _by));
+    remaining := cardinality(_ids) - rescued;
 end
 $$;

@@ -353,7 +353,7 @@ $$;
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- waits_for_children, awaits_answer, future, retrying, group_busy, group_waits, exhausted,
--- no_worker, due; null: no such event.
+-- no_worker, due; null: no such event. Where its last claim was rescued, also from which worker.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -365,6 +365,9 @@ declare
     _e agent.event;
     _head agent.event;
     _most int4;
+    _change jsonb;
+    _rescued text;
+    _lost text;
 begin
     select * into _e from agent.event where id = _id;
     if not found then
@@ -374,19 +377,26 @@ begin
     end if;
     _most := coalesce(_e.max_attempts, (agent.attempts_of(array[_e.kind], _max_attempts))[1]);
     select * into _head from agent.event where group_key = _e.group_key and head and id <> _id;
+    _change := _e.changes -> -1;
+    if _change ->> 'action' = 'rescued' then
+        _rescued := format('worker %s died at %s', _change ->> 'worker', coalesce(_change ->> 'died_at', _change ->> 'at'));
+    end if;
+    select '; this worker''s session is gone: it counts as dead unless it comes back within seconds' into _lost
+    from agent.list_workers() as w where w.name = _e.claimed_by and w.state in ('lost', 'died');
     select c.reason, c.detail into reason, detail from (values
-        (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])),
+        (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])
+            || coalesce(_lost, '; retried because ' || case when (_change ->> 'claim')::int4 < array_upper(_e.claimed, 1) then _rescued end, '')),
         (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
         (_e.vt > _now and _e.retrying, 'retrying', format('attempt %s begins at %s', _e.attempts + 1, _e.vt)),
         (_e.vt > _now, 'future', format('scheduled for %s', _e.vt)),
-        (_e.attempts >= _most, 'exhausted', format('%s of %s attempts; the next sweep expires it', _e.attempts, _most)),
+        (_e.attempts >= _most, 'exhausted', format('%s of %s attempts; the next sweep expires it', _e.attempts, _most) || coalesce('; ' || _rescued, '')),
         (_head.claimed_by is not null and _head.vt > _now, 'group_busy', format('event %s of its group is held by %s', _head.id, _head.claimed_by)),
         (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
-        (not exists (select from agent.worker where _e.kind = any(kinds) and agent.worker_alive(seen_at)), 'no_worker'
-            , format('no running worker handles kind %s', _e.kind)),
-        (true, 'due', 'visible; a worker claims it next')
+        (not exists (select from agent.list_workers() as w where _e.kind = any(w.kinds) and w.state = 'alive'), 'no_worker'
+            , format('no running worker handles kind %s', _e.kind) || coalesce('; ' || _rescued, '')),
+        (true, 'due', 'visible; a worker claims it next' || coalesce('; ' || _rescued, ''))
     ) as c (holds, reason, detail) where c.holds limit 1;
 end
 $$;
@@ -397,10 +407,112 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 return _seen_at > agent.clock() - agent.alive_for();
 
--- Records that a worker is alive and which kinds it handles. Groups that waited behind a kind
--- without a worker, or behind one that it handles, get their heads accordingly. _max_attempts: what
--- its events without a maximum of their own may have. One that has been silent for a day is
--- forgotten. _clock_offset: its clock less ours.
+-- The first key of the advisory locks that are workers' sessions (pg_locks.classid).
+create or replace function agent.session_class() returns int4
+language sql immutable parallel safe
+return 1937077859;
+
+-- The sessions of workers that are open on this database. Every role may read pg_locks.
+create or replace function agent.open_sessions() returns int4[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    return array(
+        select l.objid::int8::int4 from pg_locks as l
+        where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
+        and l.database = (select d.oid from pg_database as d where d.datname = current_database()));
+end
+$$;
+
+-- Opens a worker's session on this connection, where it has none: a lock that PostgreSQL drops as
+-- the connection ends, under a key of its own. Others see by it that the worker lives. A worker
+-- that opens one again after its connection broke keeps its claims, unless it has been taken for
+-- dead meanwhile. _starts: this process has had none before. A process of the same name whose
+-- session is gone was its predecessor, and its claims end. Returns whether the session is recorded:
+-- not where another transaction has the worker's row locked. Then call it again.
+create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+    _session int4 := nullif(current_setting('surelane.session', true), '');
+begin
+    if _session is null then
+        _session := nextval('agent.worker_session');
+        perform pg_advisory_lock(agent.session_class(), _session);
+        perform set_config('surelane.session', _session::text, false);
+    end if;
+    begin
+        if _starts then
+            perform agent.rescue_worker(_name, (select session from agent.worker where name = _name), interval '0', _name);
+            insert into agent.worker (name, kinds, version) values (_name, '{}', _version) on conflict (name) do nothing;
+        end if;
+        -- Of one that was forgotten, nothing: it announces itself again, with its session.
+        update agent.worker set session = _session, died_at = null, seen_at = agent.clock() where name = _name;
+        return true;
+    exception when lock_not_available then
+        return false;
+    end;
+end
+$$;
+
+-- The workers, and in which state each is: alive; lost, as its session is gone and it may come
+-- back; died, as it did not; silent, as it has announced nothing for too long. A worker behind a
+-- transaction pooler has no session: alive or silent.
+create or replace function agent.list_workers()
+returns table
+( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz, seen_at timestamptz, died_at timestamptz
+, clock_offset interval, max_attempts int4
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _open int4[] := agent.open_sessions();
+begin
+    return query
+    select w.name, w.kinds, w.version, s.state, s.state = 'alive', w.started_at, w.seen_at, w.died_at, w.clock_offset, w.max_attempts
+    from agent.worker as w cross join lateral (
+        select case when w.died_at is not null then 'died' when w.session is not null and w.session <> all(_open) then 'lost'
+            when agent.worker_alive(w.seen_at) then 'alive' else 'silent' end as state
+    ) as s
+    order by w.name;
+end
+$$;
+
+-- One look at all sessions, by worker _name: which workers have lost theirs and have not been taken
+-- for dead (by name, with the key), and how many workers have one or had.
+-- server_since changes as the server starts: sessions that were lost before say nothing.
+create or replace function agent.watch_sessions
+( _name text, out names text[], out sessions int4[], out known int4, out server_since timestamptz
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    _open int4[];
+begin
+    -- A session's lock is older than its row: so the rows are read first.
+    select array_agg(w.name), array_agg(w.session) into names, sessions from agent.worker as w where w.session is not null and w.died_at is null;
+    _open := agent.open_sessions();
+    known := coalesce(cardinality(names), 0);
+    select coalesce(array_agg(given.name), '{}'), coalesce(array_agg(given.session), '{}') into names, sessions
+    from unnest(names, sessions) as given (name, session) where given.session <> all(_open);
+    server_since := pg_postmaster_start_time();
+end
+$$;
+
+-- Records that a worker is alive and which kinds it handles, and its session, where it has opened
+-- one on this connection. Groups that waited behind a kind without a worker, or behind one that it
+-- handles, get their heads accordingly. _max_attempts: what its events without a maximum of their
+-- own may have. One that has been silent for a day is forgotten. _clock_offset: its clock less
+-- ours.
 create or replace function agent.announce_worker
 ( _name text, _kinds text[], _version text, _clock_offset interval, _max_attempts int4
 ) returns void
@@ -409,11 +521,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     _known boolean := exists (select from agent.worker where name = _name and kinds = _kinds);
+    _session int4 := nullif(current_setting('surelane.session', true), '');
 begin
-    insert into agent.worker as w (name, kinds, version, clock_offset, max_attempts, started_at, seen_at)
-    values (_name, _kinds, _version, _clock_offset, _max_attempts, agent.clock(), agent.clock())
+    insert into agent.worker as w (name, kinds, version, clock_offset, max_attempts, started_at, seen_at, session)
+    values (_name, _kinds, _version, _clock_offset, _max_attempts, agent.clock(), agent.clock(), _session)
     on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, clock_offset = excluded.clock_offset
-    , max_attempts = excluded.max_attempts, seen_at = agent.clock();
+    , max_attempts = excluded.max_attempts, seen_at = agent.clock(), session = excluded.session
+    , died_at = case when w.session is not distinct from excluded.session then w.died_at end;
     delete from agent.worker where seen_at < agent.clock() - interval '1 day';
     perform agent.register_kinds(_kinds);
     -- Of several settings for a kind, that of the worker which started last holds: so a change of

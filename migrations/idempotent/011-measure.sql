@@ -83,7 +83,7 @@ begin
             , 'oldest_pending_age', coalesce(extract(epoch from _now - c.oldest), 0)) order by k.kind), '[]')
         from agent.kind as k cross join lateral agent.count_heads(k.kind, _now) as c left join running as r on r.kind = k.kind)
     , 'group_waiting', (select count(*) from (select from agent.event where not head and claimed_by is null limit 100000) as waiting)
-    , 'workers', (select count(*) from agent.worker where agent.worker_alive(seen_at))
+    , 'workers', (select count(*) from agent.list_workers() as w where w.alive)
     , 'dead_rows', pg_stat_get_dead_tuples('agent.event'::regclass)
     , 'holder', _holder);
 end

@@ -20,3 +20,11 @@ create table agent.event_hist_outlier
 , event_week timestamptz not null   -- the start of the week, UTC
 );
 create index event_hist_outlier_finished_on on agent.event_hist_outlier (finished_on, event_week);
+
+-- A worker proves that it lives by its session: an advisory lock on its connection, which
+-- PostgreSQL drops as the process dies. Each session takes a new key, so a lock that is gone never
+-- comes back.
+create sequence agent.worker_session as int4 cycle;
+alter table agent.worker
+  add column session int4  -- the key of its lock; null: it has none, and its announcements and heartbeats count alone
+, add column died_at timestamptz;  -- when it was taken for dead, and its claims were ended

@@ -2,32 +2,52 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from dev.simulator.client import SimulatorClient
 
-from tests.chaos.report import record
+from tests.chaos.report import Row, record
 from tests.chaos.stage import Stage
 from tests.chaos.witness import watch
 from tests.deploy.compose import project
 from tests.deploy.conftest import images
 
-__all__ = ["images", "stage"]
+__all__ = ["images", "rows", "stage", "unhurried"]
 
 FILES = ("-f", "compose.yaml", "-f", "compose.override.yaml", "-f", "tests/chaos/chaos.yaml")
-SETTINGS = {"SURELANE_LEASE": "5s", "SURELANE_SWEEP_INTERVAL": "5s", "SURELANE_BACKOFF_BASE": "1s"}
+HURRIED = {"SURELANE_LEASE": "5s", "SURELANE_SWEEP_INTERVAL": "5s", "SURELANE_BACKOFF_BASE": "1s"}
 
 
 @pytest.fixture(scope="session")
-async def stage(images: dict[str, str]) -> AsyncIterator[Stage]:  # noqa: ARG001 - built before
-    """Run the demonstration with three workers and short leases. Write the report at the end."""
+def rows() -> Iterator[list[Row]]:
+    """What the scenarios came to; the report is written at the end."""
+    made: list[Row] = []
+    yield made
+    record(made)
+
+
+@pytest.fixture(scope="module")
+async def stage(images: dict[str, str], rows: list[Row]) -> AsyncIterator[Stage]:  # noqa: ARG001 - built before
+    """The demonstration with three workers and short leases."""
+    async with _staged(HURRIED, rows) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+async def unhurried(images: dict[str, str], rows: list[Row]) -> AsyncIterator[Stage]:  # noqa: ARG001 - built before
+    """The same with the leases and graces that workers have by default."""
+    async with _staged({}, rows) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _staged(settings: dict[str, str], rows: list[Row]) -> AsyncIterator[Stage]:
     subnet = f"10.{random.randrange(100, 200)}.{random.randrange(255)}.0/24"
-    with project(*FILES, env={**SETTINGS, "CHAOS_SUBNET": subnet}) as running:
+    with project(*FILES, env={**settings, "CHAOS_SUBNET": subnet}) as running:
         up = ("up", "--detach", "--wait", "--wait-timeout=180", "--scale=worker=3")
         await asyncio.to_thread(running.compose, *up)
         await watch(running)
         async with SimulatorClient(running.system.slack.removesuffix("/api/")) as simulator:
-            made = Stage(running, simulator)
-            yield made
-        record(made.rows)
+            yield Stage(running, simulator, rows)

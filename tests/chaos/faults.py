@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 from tests.chaos.witness import stale_settles
@@ -20,6 +21,10 @@ FROZEN = 35
 """Seconds for which the database is frozen. A worker gives up a statement after 30 s."""
 AWAY = 10
 """Seconds for which a worker is cut off or frozen: twice its lease."""
+SHORTLY = 5
+"""Seconds for which a worker with default settings is cut off."""
+LONG = 20
+"""Seconds for which a worker with default settings is frozen: four times its session's grace."""
 LATE = 20
 """Seconds within which the settles of a cut-off worker arrive."""
 CUTS = 3
@@ -50,6 +55,13 @@ limit 1
 async def worker_killed(project: Project) -> float:
     """Send SIGKILL to a worker's process. Docker starts it again."""
     return await _kill(await _busy_worker(project))
+
+
+async def container_killed(project: Project) -> float:
+    """The container of a worker is killed, and stays dead, as a pod does that is deleted by force."""
+    container = await _busy_worker(project)
+    await _docker("kill", container)
+    return await _ended_at(container)
 
 
 async def ingest_killed(project: Project) -> float:
@@ -90,12 +102,17 @@ async def worker_cut_off(project: Project) -> float:
     return over
 
 
-async def _cut_off(project: Project) -> float:
+async def worker_cut_off_briefly(project: Project) -> float:
+    """The same for less than a session's grace."""
+    return await _cut_off(project, SHORTLY)
+
+
+async def _cut_off(project: Project, seconds: float = AWAY) -> float:
     container, network = await _busy_worker(project), f"{project.name}_database"
     template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
     address = (await _docker("inspect", "--format", template, container)).strip()
     await _docker("network", "disconnect", network, container)
-    await asyncio.sleep(AWAY)
+    await asyncio.sleep(seconds)
     await _docker("network", "connect", "--ip", address, network, container)
     return time.time()
 
@@ -111,9 +128,18 @@ async def _says_something_late(project: Project, over: float) -> bool:
 
 async def worker_frozen(project: Project) -> float:
     """Freeze a worker's process for longer than its lease, as a machine without memory does."""
+    return await _freeze(project, AWAY)
+
+
+async def worker_frozen_for_long(project: Project) -> float:
+    """The same for much longer than a session's grace."""
+    return await _freeze(project, LONG)
+
+
+async def _freeze(project: Project, seconds: float) -> float:
     container = await _busy_worker(project)
     await _docker("pause", container)
-    await asyncio.sleep(AWAY)
+    await asyncio.sleep(seconds)
     await _docker("unpause", container)
     return time.time()
 
@@ -150,11 +176,16 @@ async def _kill(container: str) -> float:
     kill = f"import os; os.kill({killed}, 9)"
     alone = ("--pid=host", "--network=none", "--user=0", "--entrypoint=python")
     await _docker("run", "--rm", *alone, HELPER, "-c", kill)
-    over = time.time()
     async with asyncio.timeout(60):
         while await _pid(container) in (killed, "0"):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.1)
-    return over
+    return await _ended_at(container)
+
+
+async def _ended_at(container: str) -> float:
+    """When the container's process last ended."""
+    ended = (await _docker("inspect", "--format={{.State.FinishedAt}}", container)).strip()
+    return datetime.fromisoformat(ended).timestamp()
 
 
 async def _pid(container: str) -> str:

@@ -18,6 +18,7 @@ class Row:
     sent: int
     answered_200: int
     retried: int
+    rescued_after: float | str
     well_after: float
     lost: int
     double_handled: int
@@ -31,6 +32,7 @@ HEADINGS = {
     "sent": "events sent",
     "answered_200": "answered 200",
     "retried": "retried by Slack",
+    "rescued_after": "rescued events run again after, s",
     "well_after": "well again after, s",
     "lost": "lost",
     "double_handled": "double handled",

@@ -5,14 +5,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dev.simulator.client import SimulatorClient
 
 from tests.chaos.faults import Fault
 from tests.chaos.report import Row
 from tests.chaos.traffic import Story, Traffic
-from tests.chaos.witness import double_handled, logged, stale_settles
+from tests.chaos.witness import double_handled, logged, rescued_within, stale_settles
 from tests.deploy.compose import Project
 
 WELL_WITHIN = 30.0
@@ -27,7 +27,7 @@ class Stage:
 
     project: Project
     simulator: SimulatorClient
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row]
 
     async def play(self, scenario: str, fault: Fault) -> Row:
         """Cause a fault under traffic, and check every promise."""
@@ -39,6 +39,7 @@ class Stage:
         stories = await traffic.settled(PATIENCE)
         said = await traffic.replies(stories)
         row = await self._row(scenario, stories, said, began, over)
+        print(row)  # noqa: T201 - pytest shows it
         check(row, stories, said, over)
         self.rows.append(row)
         return row
@@ -46,11 +47,13 @@ class Stage:
     async def _row(
         self, scenario: str, stories: list[Story], said: Counter[str], began: float, over: float
     ) -> Row:
+        again = await rescued_within(self.project, over)
         return Row(
             scenario,
             sent=len(stories),
             answered_200=sum(story.acknowledged_at is not None for story in stories),
             retried=sum(len(story.attempts) > 1 for story in stories),
+            rescued_after=round(again, 1) if again > 0 else "",
             well_after=round(max([0.0, *troubles(stories, over)]), 1),
             lost=len(lost(stories)),
             double_handled=await double_handled(self.project),

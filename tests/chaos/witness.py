@@ -30,6 +30,13 @@ select (select count(*) from chaos.double_claim)
 """
 
 
+RERUN = """
+select coalesce(extract(epoch from max(claimed[array_upper(claimed, 1)])), 0) from agent.event_hist
+where changes @> '[{"action": "rescued"}]' and finished_at > to_timestamp(%s)
+"""
+REPEATED = "select count(*) from agent.event_hist where array_length(claimed, 1) > 1 and finished_at > to_timestamp(%s)"
+
+
 async def watch(project: Project) -> None:
     """Start to watch."""
     await asyncio.to_thread(project.query, WATCH)
@@ -38,6 +45,16 @@ async def watch(project: Project) -> None:
 async def double_handled(project: Project) -> int:
     """Count the events that had two valid claims at once, or ended twice."""
     return int(await asyncio.to_thread(project.query, DOUBLE))
+
+
+async def rescued_within(project: Project, since: float) -> float:
+    """Seconds until the last event was claimed again of those that were taken from a dead worker; below 0: none was."""
+    return float(await asyncio.to_thread(project.query, RERUN % since)) - since
+
+
+async def repeated(project: Project, since: float) -> int:
+    """Events that ended after ``since`` with more than one claim."""
+    return int(await asyncio.to_thread(project.query, REPEATED % since))
 
 
 async def stale_settles(project: Project, since: float) -> int:

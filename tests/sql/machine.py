@@ -297,12 +297,15 @@ class Machine(RuleBasedStateMachine):
             case _:
                 self.pause_or_resume()
 
-    @rule(rescued=st.booleans())
-    def maintain(self, rescued: bool) -> None:
-        if rescued:
-            self.rescue()
-        else:
-            self.sweep()
+    @rule(how=st.sampled_from(["sweep", "sweep", "rescue", "death"]))
+    def maintain(self, how: str) -> None:
+        match how:
+            case "sweep":
+                self.sweep()
+            case "rescue":
+                self.rescue()
+            case _:
+                self.let_the_worker_die()
 
     def delete_an_event(self, number: int) -> None:
         event = self.some(number)
@@ -362,6 +365,24 @@ class Machine(RuleBasedStateMachine):
         for event in dead:
             event.vt = self.model.now
         assert self.value("select agent.rescue_events()") == len(dead)
+
+    def let_the_worker_die(self) -> None:
+        """Its session, which no lock has, is gone; the claims of the single claim are not its own."""
+        dead = [
+            event
+            for event in self.model.live.values()
+            if event.held and event.worker == "w1" and event.vt > self.model.now
+        ]
+        for event in dead:
+            event.vt = self.model.now
+        self.run(
+            self.queue.execute(
+                "insert into agent.worker (name, kinds, version, session) values ('w1', '{}', '', 0)"
+            )
+        )
+        rescued = self.value("select rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')")
+        self.run(self.queue.execute("delete from agent.worker"))
+        assert rescued == len(dead)
 
     def pause_or_resume(self) -> None:
         self.run(

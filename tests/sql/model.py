@@ -24,6 +24,8 @@ class Event:
     attempts: int = 0
     claims: int = 0
     held: bool = False
+    worker: str | None = None
+    """The worker whose claim stands; none for the documented single claim."""
     heartbeat: int | None = None
     retrying: bool = False
     cancelled: bool = False
@@ -170,7 +172,7 @@ class Model:
             event.attempts += 1
             event.claims += 1
             event.vt, event.held, event.retrying = self.now + LEASE, True, False
-            event.heartbeat = self.now if beats else None
+            event.worker, event.heartbeat = ("w1", self.now) if beats else (None, None)
         return batch
 
     def may_join(self, event: Event) -> bool:

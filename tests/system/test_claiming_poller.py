@@ -10,6 +10,8 @@ from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
+from surelane_worker.claiming.position import Position
+from surelane_worker.observing.heartbeats import Heartbeats
 from tests.databases import as_role
 
 
@@ -22,6 +24,8 @@ async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
         ["echo"],
         Cursors(),
         wakeup,
+        Position(wakeup.wake, lambda: False, 600, notifications=True),
+        Heartbeats("polling"),
         interval=timedelta(seconds=0.1),
         max_attempts=3,
         on_cron=lambda _: None,

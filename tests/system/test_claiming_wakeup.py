@@ -5,15 +5,13 @@ import signal
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
-import aiohttp
 import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from surelane_worker.claiming.cursors import MARGIN
 from tests.databases import as_role
-from tests.processes import Service
-from tests.system.worker import ended, enqueue, worker
+from tests.system.worker import claims, ended, enqueue, worker
 
 RARELY = "1h"
 TOO_SOON = 0.05
@@ -119,7 +117,7 @@ async def test_burst_is_not_answered_one_notification_at_a_time(
             await enqueue(connection, "nothing")
         running.process.send_signal(signal.SIGCONT)
         await _empty(connection)
-        assert await _claims(running) < 200
+        assert await claims(running) < 200
 
 
 async def test_idle_worker_sends_at_most_one_statement_a_poll_interval(
@@ -241,11 +239,3 @@ async def _empty(connection: Connection) -> None:
     async with asyncio.timeout(30):
         while await connection.fetchval("select exists (select from agent.event)"):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.02)
-
-
-async def _claims(running: Service) -> float:
-    """Return the number of claims that the worker has sent, from its metrics."""
-    async with aiohttp.ClientSession() as session, session.get(f"{running.private_url}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    name = 'messaging_client_operation_duration_seconds_count{messaging_operation_name="receive"}'
-    return float(next(line for line in lines if line.startswith(name)).split()[-1])

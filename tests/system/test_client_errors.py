@@ -256,8 +256,14 @@ def _listener(uri: str, *, notifications: bool = True) -> Listener:
     return Listener(
         uri,
         service="listens",
-        on_wake=lambda: None,
+        on_notice=lambda _: None,
+        on_lost=lambda: None,
         on_open=lambda: None,
+        introduce=_stranger,
         notifications=notifications,
         within=timedelta(seconds=5),
     )
+
+
+async def _stranger(_: Connection) -> None:
+    """Opens no session."""

@@ -204,6 +204,18 @@ async def test_events_without_a_worker_are_a_problem(connection: Connection, fin
     assert unhandled.found == "no worker handles these pending kinds: mail"
 
 
+async def test_workers_that_died_or_lost_their_session_are_not_counted(
+    connection: Connection, findings: Examine
+) -> None:
+    for name in ("w1", "w2", "w3"):
+        await Engine(connection).announce_worker(name, ["note"], "0.1.0")
+    await connection.execute("update agent.worker set session = 0 where name <> 'w1'")  # no lock has this key
+    await connection.execute("update agent.worker set died_at = now() - interval '9 s' where name = 'w2'")
+    (counted,) = await findings("workers")
+    assert counted.found.startswith("1 alive, of version 0.1.0; died: w2 (9 s ago); lost: w3 (")
+    assert (counted.level, (counted.advice or "").count(";")) == (Level.WARNING, 3)
+
+
 async def test_a_backlog_that_gets_old_is_found_and_a_paused_one_too(
     connection: Connection, findings: Examine
 ) -> None:

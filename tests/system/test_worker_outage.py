@@ -79,6 +79,22 @@ async def test_restarts_under_load_lose_nothing(server: Restartable, how: signal
         assert still_runs(running)
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+async def test_a_restart_costs_no_running_event_its_attempt(server: Restartable, how: signal.Signals) -> None:
+    """All sessions are lost at once, and no worker is dead."""
+    async with worker(server.uri()), worker(server.uri()):
+        async with server.connected() as connection:
+            running = [await enqueue(connection, "sleep", {"seconds": 2}) for _ in range(8)]
+            for identity in running:
+                await claimed(connection, identity)
+        await server.restart(how)
+        async with server.connected() as connection:
+            rows = [await ended(connection, identity) for identity in running]
+            dead = await connection.fetchval("select count(*) from agent.worker where died_at is not null")
+    assert [(row["outcome"], row["attempts"]) for row in rows] == [("completed", 1)] * 8
+    assert dead == 0
+
+
 async def test_killed_connections_under_load_lose_nothing(server: Restartable) -> None:
     async with worker(server.uri(), SURELANE_LEASE="5s") as running:
         stop, stored = asyncio.Event(), list[int]()

@@ -5,6 +5,7 @@ import json
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
+import aiohttp
 import asyncpg
 
 from surelane.calls import Connection
@@ -82,3 +83,11 @@ async def live(connection: Connection, identity: int) -> asyncpg.Record:
     row = await connection.fetchrow("select * from agent.event where id = $1", identity)
     assert row is not None, f"event {identity} is no longer in the queue"
     return row
+
+
+async def claims(running: Service) -> float:
+    """How many claims the worker has sent, by its metrics."""
+    async with aiohttp.ClientSession() as session, session.get(f"{running.private_url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    name = 'messaging_client_operation_duration_seconds_count{messaging_operation_name="receive"}'
+    return float(next(line for line in lines if line.startswith(name)).split()[-1])

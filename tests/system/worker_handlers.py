@@ -28,6 +28,15 @@ from surelane_worker import (
 )
 
 handlers = Handlers()
+alone = Handlers()
+"""Handlers that share all slots: each of ``handlers`` with a limit of its own leaves a worker something to claim."""
+elsewhere = Handlers()
+"""Those of another team's workers."""
+
+
+@elsewhere.on("elsewhere")
+async def handled_elsewhere(event: Event, ctx: Context) -> None:
+    """Does nothing."""
 
 
 @handlers.on("echo")
@@ -158,6 +167,15 @@ async def bad_outcome(event: Event, ctx: Context) -> object:
 async def sleep(event: Event, ctx: Context) -> None:
     """Sleep for the payload's seconds."""
     await asyncio.sleep(event.payload.get("seconds", 60))
+
+
+@alone.on("hang-once")
+@handlers.on("hang-once")
+async def hang_once(event: Event, ctx: Context) -> str:
+    """Does not end the first time."""
+    if ctx.attempt == 1:
+        await asyncio.sleep(3600)
+    return "the second time"
 
 
 @handlers.on("sleep-in-a-thread")

@@ -27,6 +27,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert (settings.concurrency, settings.max_attempts, settings.notifications) == (10, 3, True)
     assert settings.poll_interval == timedelta(seconds=5)
     assert settings.lease == timedelta(minutes=10)
+    assert settings.session_grace == timedelta(seconds=5)
     assert settings.max_vt_age == timedelta(hours=1)
     assert settings.backoff_base == timedelta(seconds=10)
     assert settings.drain_timeout == timedelta(seconds=30)
@@ -40,6 +41,7 @@ def test_each_process_has_its_own_name() -> None:
     ("name", "value", "complaint"),
     [
         ("SURELANE_LEASE", "100ms", "SURELANE_LEASE must be at least 1.0s"),
+        ("SURELANE_SESSION_GRACE", "0s", "SURELANE_SESSION_GRACE must be at least 0.1s"),
         ("SURELANE_LEASE", "soon", "is not a duration"),
         ("SURELANE_CONCURRENCY", "0", "greater than or equal to 1"),
     ],

@@ -152,11 +152,12 @@ class Operations(Measured):
         return [dict(row) for row in await self._database.fetch("select * from agent.queue_stats()")]
 
     async def workers(self) -> list[dict[str, Any]]:
-        """List the workers. ``alive`` means that the worker announced itself recently."""
-        rows = await self._database.fetch(
-            "select *, agent.worker_alive(seen_at) as alive from agent.worker order by name"
-        )
-        return [dict(row) for row in rows]
+        """List the workers with their state: ``alive``, ``lost``, ``died`` or ``silent``.
+
+        A worker without a session is lost, and may come back. One that did not died. One that announces itself no
+        longer is silent.
+        """
+        return [dict(row) for row in await self._database.fetch("select * from agent.list_workers()")]
 
     async def clock(self) -> datetime:
         """Return the database's time."""

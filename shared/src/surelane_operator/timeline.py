@@ -8,6 +8,7 @@ from typing import Any
 from surelane_service.telemetry.spans import trace_id_of
 
 _LAPSED = "its lease ran out without an outcome: the worker died or lost the database"
+_DIED = "this worker's session ended, and it opened no other"
 _EXHAUSTED = ("expired", "attempts_exhausted")
 
 
@@ -48,13 +49,22 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
         if moment := _moment(error.get("at")):
             yield Step(moment, "failed", error.get("worker"), f"{error.get('type')}: {error.get('message')}")
     for change in job["changes"]:
+        if died := _moment(change.get("died_at")):
+            yield Step(died, "died", change.get("worker"), _DIED)
         if moment := _moment(change.get("at")):
             yield Step(moment, change["action"], change.get("by"), _detail(change))
-    if job["locked_by"] and (job["status"] == "pending" or (job["status"], job["reason"]) == _EXHAUSTED):
+    unsettled = job["status"] == "pending" or (job["status"], job["reason"]) == _EXHAUSTED
+    if job["locked_by"] and unsettled and not _rescued(job):
         # The next claim records a lapse among the changes. No claim has followed this one.
         yield Step(job["finished_at"] or job["run_at"], "lapsed", job["locked_by"], _LAPSED)
     if job["finished_at"]:
         yield Step(job["finished_at"], job["status"], job["finished_by"], job["reason"])
+
+
+def _rescued(job: Mapping[str, Any]) -> bool:
+    """Return whether a rescue has ended the event's last claim."""
+    last = job["changes"][-1] if job["changes"] else {}
+    return last.get("action") == "rescued" and last.get("claim") == job["claims"]
 
 
 def _moment(text: object) -> datetime | None:
@@ -68,10 +78,18 @@ def _detail(change: Mapping[str, Any]) -> str:
     match change["action"]:
         case "lapsed":
             return _LAPSED
+        case "rescued":
+            return _rescue(change)
         case "dropped":
             return f"{change.get('count')} changes up to here are not kept"
         case _:
             return _difference(change)
+
+
+def _rescue(change: Mapping[str, Any]) -> str:
+    ended = f"claim {change.get('claim')} of {change.get('worker')} was ended"
+    silent = change.get("silent_for")
+    return ended if silent is None else f"{ended}: no heartbeat came for {silent:g} s"
 
 
 def _difference(change: Mapping[str, Any]) -> str:

@@ -22,6 +22,8 @@ LANES = 16
 """Parts of the queue; the database's number, too (``agent.lane``)."""
 MOST_MEMBERS = 100
 """Members of a group that a claim brings along with its head, at most; the database's number, too."""
+POSITIONS = 4
+"""Positions of the workers that handle the same kinds; the database's number, too (``agent.take_position``)."""
 DEAD_FOR = timedelta(minutes=5)
 """Longest time that a claim stands after its last heartbeat; then it is rescued, even within its lease.
 
@@ -63,6 +65,8 @@ class Peek:
         took: the duration of the peek in the database.
         cron_in: seconds until the next named schedule is due; ``None`` where there is none.
         figures: the queue's, if the call asked for them.
+        position_free: whether a position was free before the one that the call named.
+        announced: whether the worker that the call named is announced; ``None`` if it named none.
     """
 
     now: datetime
@@ -71,6 +75,23 @@ class Peek:
     took: timedelta
     cron_in: float | None
     figures: Figures | None = None
+    position_free: bool = False
+    announced: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """One look at the sessions of all workers.
+
+    Attributes:
+        lost: the workers whose session is gone and that have not been taken for dead, with the session's key.
+        known: the number of workers with a session, lost ones included.
+        server_since: when the server started.
+    """
+
+    lost: Sequence[tuple[str, int]]
+    known: int
+    server_since: datetime
 
 
 class Engine(Schedules, Measured):
@@ -136,6 +157,9 @@ class Engine(Schedules, Measured):
         max_attempts: int | None = None,
         cursors: Sequence[datetime | None] | None = None,
         measure: bool = False,
+        positions_before: int = 0,
+        worker: str | None = None,
+        clock_offset: timedelta | None = None,
     ) -> Peek:
         """Read which events are visible now or will be ``within`` that time, and when a schedule is due.
 
@@ -144,11 +168,15 @@ class Engine(Schedules, Measured):
         Args:
             cursors: as in :meth:`claim_events`; without them the whole queue is read.
             measure: also return the queue's figures, where there are any.
+            positions_before: also return whether a position before this one is free.
+            worker: record that this worker is alive, and ``clock_offset``.
         """
         sent = time.time()
         (row,) = await self._database.fetch(
             "with peek as (select * from agent.peek_events($1, $2, $3, $4)) select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
+            ", case when $7::text is not null then agent.touch_worker($7, $8) end as announced"
+            ", case when $6::int4 > 0 then agent.position_free($1, $6) end as position_free"
             ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
             " from peek",
             kinds,
@@ -156,10 +184,35 @@ class Engine(Schedules, Measured):
             max_attempts,
             cursors,
             measure,
+            positions_before,
+            worker,
+            clock_offset,
         )
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
-        return Peek(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures)
+        return Peek(
+            now,
+            row["vts"],
+            frozenset(row["paused"]),
+            row["took"],
+            row["cron_in"],
+            figures,
+            bool(row["position_free"]),
+            row["announced"],
+        )
+
+    async def take_position(self, kinds: Sequence[str], held: int | None) -> int | None:
+        """Take the first free position before ``held``, on this connection. Return the one that it holds then."""
+        taken: int | None = await self._database.fetchval("select agent.take_position($1, $2)", kinds, held)
+        return taken
+
+    async def leave_position(self, kinds: Sequence[str], held: int) -> None:
+        """Give up a position of this connection. Another worker that listens takes it at once."""
+        await self._database.execute("select agent.leave_position($1, $2)", kinds, held)
+
+    async def pass_on(self) -> None:
+        """Tell the workers that listen that the first of them has no free slot."""
+        await self._database.execute("select agent.pass_on()")
 
     async def settle(self, items: Sequence[Item]) -> list[Settled]:
         """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
@@ -249,6 +302,39 @@ class Engine(Schedules, Measured):
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
+
+    async def open_session(self, name: str, version: str, *, starts: bool = True) -> bool:
+        """Open a worker's session on this connection, by which others see that it lives until the connection ends.
+
+        Args:
+            starts: the process has had no session before. Claims of a dead process of the same name end.
+
+        Returns:
+            Whether the worker's row says so. Call it again where another transaction has that locked.
+        """
+        recorded: bool = await self._database.fetchval(
+            "select agent.open_session($1, $2, $3)", name, version, starts
+        )
+        return recorded
+
+    async def watch_sessions(self, name: str) -> Sessions:
+        """Look which workers have lost their sessions, as worker ``name``."""
+        (row,) = await self._database.fetch("select * from agent.watch_sessions($1)", name)
+        lost = list(zip(row["names"], row["sessions"], strict=True))
+        return Sessions(lost, row["known"], row["server_since"])
+
+    async def rescue_worker(
+        self, worker: str, session: int, *, lost_for: timedelta, by: str
+    ) -> tuple[int, int]:
+        """Take a worker for dead whose session has been gone for ``lost_for``, and end its claims.
+
+        Returns:
+            How many claims ended, and how many remain because another transaction has them locked: call it again.
+        """
+        (row,) = await self._database.fetch(
+            "select * from agent.rescue_worker($1, $2, $3, $4)", worker, session, lost_for, by
+        )
+        return row["rescued"], row["remaining"]
 
     async def announce_worker(
         self,

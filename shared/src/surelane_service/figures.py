@@ -55,7 +55,7 @@ class Figures:
 
     Attributes:
         group_waiting: events behind the head of their group, up to 100,000.
-        workers: the workers that announced themselves recently.
+        workers: the live workers.
         dead_rows: of the live queue, waiting to be vacuumed.
         age: seconds since they were measured.
         fresh: whether this call measured them.

@@ -1,7 +1,7 @@
-"""The connection that claims and listens to notifications. It is opened again when it breaks."""
+"""The connection that claims, and listens to notifications while it should. It is opened again when it breaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,15 +15,20 @@ CHANNEL = "agent_event"
 
 
 class Listener:
-    """Listen on the connection that claims: every claim also proves that notifications still arrive."""
+    """Listen on the connection that claims: every claim also proves that notifications still arrive.
+
+    The session's advisory locks show the database that the worker lives, and what its position is.
+    """
 
     def __init__(
         self,
         dsn: str,
         *,
         service: str,
-        on_wake: Callable[[], None],
+        on_notice: Callable[[str], None],
+        on_lost: Callable[[], None],
         on_open: Callable[[], None],
+        introduce: Callable[[Connection], Awaitable[None]],
         notifications: bool = True,
         within: timedelta,
     ) -> None:
@@ -32,19 +37,24 @@ class Listener:
         Args:
             dsn: any libpq URI.
             service: the ``application_name`` that an administrator sees.
-            on_wake: called for each notification, and when the connection breaks: both are reasons to look at the
-                queue. It runs in the event loop and must not block.
+            on_notice: called with the payload of each notification, in the event loop; it must not block.
+            on_lost: called when the connection breaks, in the event loop: the worker's session is gone until it is
+                opened again, and notifications are missed.
             on_open: called when the connection was opened: state learned over an earlier one may be out of date.
+            introduce: opens the worker's session on a new connection. It is not called behind a pooler.
             notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
             within: the longest time that connecting, and each statement, may take.
         """
         self._dsn = dsn
         self._service = service
-        self._on_wake = on_wake
+        self._on_notice = on_notice
+        self._on_lost = on_lost
         self._on_open = on_open
+        self._introduce = introduce
         self._notifications = notifications
         self._within = within.total_seconds()
         self._connection: Connection | None = None
+        self._listens = False
         self._turn = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -92,6 +102,22 @@ class Listener:
             with translating():
                 await transaction.commit()
 
+    async def listen(self, *, wanted: bool) -> bool:
+        """Begin or stop to listen. Return whether the connection began: notifications before that are missed.
+
+        Raises:
+            DatabaseUnavailable, DatabaseRefused: the connection cannot be opened, or it broke.
+        """
+        async with self.connection() as connection:
+            began = wanted and not self._listens
+            with translating():
+                if began:
+                    await connection.add_listener(CHANNEL, self._notice)
+                elif self._listens and not wanted:
+                    await connection.remove_listener(CHANNEL, self._notice)
+            self._listens = wanted
+            return began
+
     async def _open(self) -> Connection:
         settings = {"application_name": self._service, **bounds_of(self._within, LOCK_TIMEOUT)}
         opened: Connection = await asyncpg.connect(
@@ -101,21 +127,28 @@ class Listener:
             statement_cache_size=100 if self._notifications else 0,
             server_settings=settings if self._notifications else None,
         )
-        opened.add_termination_listener(self._wake)
+        opened.add_termination_listener(self._lost)
+        self._listens = False
         if self._notifications:
             try:
-                await opened.add_listener(CHANNEL, self._wake)
+                await self._introduce(opened)
             except BaseException:
                 opened.terminate()
                 raise
         return opened
 
-    def _wake(self, *_: Any) -> None:  # noqa: ANN401 - asyncpg passes the connection, or the notification's parts
-        self._on_wake()
+    def _notice(self, *notice: Any) -> None:  # noqa: ANN401 - the connection, the sender, the channel, the payload
+        self._on_notice(notice[3])
+
+    def _lost(self, _: Any) -> None:  # noqa: ANN401 - the connection
+        self._on_lost()
 
     def _cut(self) -> None:
-        """Cancel the running statement and end the connection. That wakes the claimer, which opens another one."""
+        """Cancel the running statement and end the connection. Its user is told, and opens another one."""
         if self._connection is not None:
+            # It may end after the next one was opened: then it must not be taken for that.
+            self._connection.remove_termination_listener(self._lost)
+            self._on_lost()
             ending = asyncio.create_task(_end(self._connection))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
@@ -124,7 +157,7 @@ class Listener:
     async def close(self) -> None:
         """End the connection in an orderly way; cut it where that fails."""
         if self._connection is not None:
-            self._connection.remove_termination_listener(self._wake)
+            self._connection.remove_termination_listener(self._lost)
             await _end(self._connection)
         self._connection = None
         if self._ending:

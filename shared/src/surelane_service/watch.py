@@ -20,7 +20,7 @@ from surelane_service.logs import get_logger
 from surelane_service.telemetry.setup import SCHEMA_URL
 
 EVERY = 15.0
-STALE_AFTER = 60.0
+STALE_AFTER = 120.0
 """Age in seconds at which figures are no longer published."""
 NAMED_AFTER = 60.0
 """Age in seconds at which a holder of vacuum is published by name.
@@ -59,7 +59,7 @@ class Watch:
 
     @property
     def figures(self) -> Figures | None:
-        """The figures; ``None`` when they could not be read for a minute."""
+        """The figures; ``None`` when they could not be read for two minutes."""
         return self._figures if time.monotonic() - self._read_at < STALE_AFTER else None
 
     async def clock_offset(self) -> timedelta | None:
@@ -119,7 +119,7 @@ class Watch:
             ("queue.oldest_pending.age", "s", "For how long the oldest waits.", self._each_kind(_oldest)),
             ("queue.paused", "", "Whether a kind is paused.", self._each_kind(_paused)),
             ("queue.group_waiting", "{event}", "Behind their group's head.", self._all(_group_waiting)),
-            ("queue.workers", "{worker}", "Workers that announced themselves.", self._all(_workers)),
+            ("queue.workers", "{worker}", "Workers that are alive.", self._all(_workers)),
             ("queue.measurement.age", "s", "Since all these were measured.", self._all(self._age)),
             ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", self._all(_dead_rows)),
             ("vacuum.held", "s", "Age of what holds back vacuum the longest.", self._all(_held)),

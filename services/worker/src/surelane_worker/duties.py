@@ -14,6 +14,7 @@ from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 from surelane_service.schedules import DueCron
 from surelane_worker.handling.registry import Schedule
+from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.settings import WorkerSettings
@@ -22,8 +23,12 @@ RETRY = timedelta(seconds=1)
 """The pause after a failure."""
 BATCH = 1000
 """Events per statement of a sweep, at most."""
-EVERY = timedelta(seconds=20)
-"""The pause between announcements. A worker without one for 90 seconds counts as dead (``agent.worker_alive``)."""
+AGAIN = timedelta(minutes=5)
+"""The pause between announcements. One that another transaction's lock kept from storing a maximum is made up for."""
+RESCUE_FALLBACK = 3
+"""Rescues of the responder and the deputy for each one of another worker."""
+FALLBACK = 20
+"""Sweeps of the responder for each one of another worker, which is needed only if the responder hangs."""
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to take it off the list."""
 
@@ -36,8 +41,7 @@ log = get_logger("surelane_worker.duties")
 class Announcer:
     """Keeps a worker on the list of live workers, and takes it off at its end.
 
-    Announcements go over the listening connection. So they also show that this connection
-    works while the worker is idle.
+    Polls bring its heartbeats after that. It announces itself again if they did not, or if it was taken off the list.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Announcer:
         settings: WorkerSettings,
         kinds: Sequence[str],
         clock_offset: ClockOffset,
+        heartbeats: Heartbeats,
     ) -> None:
         """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``."""
         self._listener = listener
@@ -55,17 +60,21 @@ class Announcer:
         self._max_attempts = settings.max_attempts
         self._kinds = kinds
         self._clock_offset = clock_offset
+        self._heartbeats = heartbeats
         self._announced = False
-        self._announcement: asyncio.Task[timedelta] | None = None
+        self._announcement: asyncio.Task[bool] | None = None
 
     async def run(self) -> None:
-        """Announce at once and then every 20 seconds, until cancelled.
+        """Announce at once, whenever heartbeats are missing, and every five minutes, until cancelled.
 
         A cancellation does not stop an announcement that has begun: :meth:`retire` waits for it.
         """
         while True:
             self._announcement = asyncio.create_task(self._announce())
-            await asyncio.sleep(jittered(await asyncio.shield(self._announcement)))
+            if await asyncio.shield(self._announcement):
+                await self._heartbeats.missing(jittered(AGAIN))
+            else:
+                await asyncio.sleep(jittered(RETRY))
 
     async def retire(self) -> None:
         """Take the worker off the list. Wait for an announcement on its way, which would list the worker again."""
@@ -80,8 +89,8 @@ class Announcer:
             if self._announcement is not None:
                 self._announcement.cancel()
 
-    async def _announce(self) -> timedelta:
-        """Announce once. Return the pause before the next announcement."""
+    async def _announce(self) -> bool:
+        """Announce once. Return whether the database took it, or whether trying again at once is of no use."""
         try:
             offset = await self._clock_offset()
             async with self._listener.connection() as connection:
@@ -92,22 +101,29 @@ class Announcer:
                     await Engine(connection).free_groups()
                 self._announced = True
         except (DatabaseUnavailable, TransientConflict):
-            return RETRY  # the claimer logs the outage
+            return False  # the claimer logs the outage
         except DatabaseRefused as error:
             log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-        return EVERY
+        self._heartbeats.sent(announced=True)
+        return True
 
 
 class Rescuer:
     """Ends the claims of workers that sent no heartbeat for five minutes (:data:`DEAD_FOR`)."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, stands_by: Callable[[], bool]) -> None:
+        """``stands_by`` returns whether this worker does what one or two may do for all."""
         self._engine = engine
+        self._stands_by = stands_by
 
     async def run(self) -> None:
-        """Rescue at once and then every five minutes, until cancelled."""
+        """Rescue at once and then every five minutes, until cancelled; other workers every fifteen."""
+        left_out = RESCUE_FALLBACK
         while True:
-            pause = await self._rescue()
+            left_out += 1
+            pause = DEAD_FOR
+            if left_out >= RESCUE_FALLBACK or self._stands_by():
+                pause, left_out = await self._rescue(), 0
             await asyncio.sleep(jittered(pause))
 
     async def _rescue(self) -> timedelta:
@@ -240,20 +256,33 @@ class Sweeper:
         kinds: Sequence[str],
         metrics: Metrics,
         claiming_for: Callable[[], float],
+        leads: Callable[[], bool],
     ) -> None:
-        """``claiming_for`` returns for how many seconds this worker has been claiming without interruption."""
+        """Keep the arguments.
+
+        Args:
+            engine, settings, kinds, metrics: what to sweep with.
+            claiming_for: returns for how many seconds this worker has been claiming without interruption.
+            leads: returns whether this worker does what one worker may do for all.
+        """
         self._engine = engine
         self._kinds = [kind for kind in kinds if kind.startswith("slack.")]
         self._metrics = metrics
         self._max_vt_age = settings.max_vt_age
         self._interval = settings.sweep_interval
         self._claiming_for = claiming_for
+        self._leads = leads
         self._outage = Outage(log, "sweep")
 
     async def run(self) -> None:
         """Sweep until cancelled, at intervals with jitter so that replicas do not sweep at the same time."""
+        left_out = 0
         while True:
             await asyncio.sleep(jittered(self._interval))
+            left_out += 1
+            if left_out < FALLBACK and not self._leads():
+                continue
+            left_out = 0
             try:
                 await self._sweep()
                 self._outage.is_over()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from math import isqrt
 from typing import Protocol, TypeVar
@@ -130,6 +131,7 @@ class Leases:
         self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
         self._limit = min(limit, self._pause)
         self._outage = Outage(log, "heartbeats")
+        self._soon = asyncio.Event()
         self.capacity = capacity
         self.bytes = 0
         """Characters that the claims keep in memory: their events' bodies, and arguments of outcomes."""
@@ -165,8 +167,15 @@ class Leases:
     async def _renew(self) -> None:
         pause = self._pause
         while True:
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._soon.wait()
+            self._soon.clear()
             pause = self._pause if await self._extend_all() else min(self._pause, 1.0)
+
+    def renew_soon(self) -> None:
+        """Renew all leases now. While this worker had no session, others may have ended its claims."""
+        self._soon.set()
 
     async def _watch(self) -> None:
         while True:

@@ -42,6 +42,9 @@ class WorkerSettings(DispatchSettings):
     lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
     """How long a claim stands without a heartbeat. Heartbeats renew it while its handler runs."""
 
+    session_grace: Duration = Field("5s", validation_alias="SURELANE_SESSION_GRACE", validate_default=True)
+    """How long a worker whose listening connection broke may take to open another, before its events go to others."""
+
     claim_bytes: Annotated[int, Field(ge=1)] = Field(32 * 2**20, validation_alias="SURELANE_CLAIM_BYTES")
     """Bytes of events and unsettled outcomes, as text, above which a worker claims no more.
 
@@ -79,7 +82,12 @@ class WorkerSettings(DispatchSettings):
 
     @model_validator(mode="after")
     def _positive(self) -> Self:
-        for name, shortest in (("poll_interval", 0.01), ("lease", 1.0), ("sweep_interval", 0.1)):
+        for name, shortest in (
+            ("poll_interval", 0.01),
+            ("lease", 1.0),
+            ("session_grace", 0.1),
+            ("sweep_interval", 0.1),
+        ):
             if getattr(self, name).total_seconds() < shortest:
                 raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
         self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)

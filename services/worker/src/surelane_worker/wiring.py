@@ -24,15 +24,18 @@ from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
+from surelane_worker.claiming.position import Position, PositionKeeper
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.handler import Handler, Services
 from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
 from surelane_worker.leasing import Capacity, Leases
+from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
+from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
@@ -152,6 +155,7 @@ async def _serve(
         try:
             async with beside(*worker.duties()):
                 await worker.claimer.run(stop)
+                await worker.positions.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
         finally:
             await worker.announcer.retire()
@@ -168,10 +172,13 @@ class Worker:
     settler: Settler
     leases: Leases
     listener: Listener
+    positions: PositionKeeper
     poller: Poller
     sweeper: Sweeper
     scheduler: Scheduler
     rescuer: Rescuer
+    session_duties: "list[Duty]"
+    """None behind a pooler, where no worker has a session."""
     watch: Watch
     announcer: Announcer
     kinds: list[str]
@@ -183,10 +190,12 @@ class Worker:
             self.leases.keep,
             self.watch.run,  # before the first poll, which fetches its figures
             self.poller.run,
+            self.positions.run,
             self.sweeper.run,
             self.scheduler.run,
             self.rescuer.run,
             self.announcer.run,
+            *self.session_duties,
         ]
 
     async def drain(self, within: float) -> None:
@@ -221,50 +230,82 @@ def assemble(
         asyncio.get_running_loop(),
     )
     slots = Slots(settings, handlers, Runner(services, handlers, settler, observer), leases)
+    session = Session(settings.name)
+    position = Position(
+        wakeup.wake, slots.full, settings.lease.total_seconds(), notifications=settings.notifications
+    )
     listener = Listener(
         settings.database_url.get_secret_value(),
         service=SERVICE,
-        on_wake=wakeup.wake,
-        on_open=partial(_begin_anew, cursors, wakeup),
+        on_notice=position.heard,
+        on_lost=partial(_lost, session, position, wakeup),
+        on_open=partial(_begin_anew, cursors, wakeup, position, leases),
+        introduce=session.open,
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
-    claimer = Claimer(settings, listener, cursors, wakeup, slots, observer)
+    claimer = Claimer(settings, listener, cursors, wakeup, position, slots, observer)
+    kinds = sorted(handlers)
+    heartbeats = Heartbeats(settings.name)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
-    sweeper = Sweeper(sweeps, settings, list(handlers), metrics, claimer.claiming_for)
+    sweeper = Sweeper(sweeps, settings, kinds, metrics, claimer.claiming_for, position.leads)
     scheduler = Scheduler(looks, registered.schedules(), metrics)
     poller = Poller(
         looks,
-        list(handlers),
+        kinds,
         cursors,
         wakeup,
+        position,
+        heartbeats,
         interval=settings.poll_interval,
         max_attempts=settings.max_attempts,
         on_cron=scheduler.due_in,
     )
     watch = Watch(poller)
-    kinds = sorted(handlers)
-    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset)
+    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset, heartbeats)
     return Worker(
         claimer=claimer,
         slots=slots,
         settler=settler,
         leases=leases,
         listener=listener,
+        positions=PositionKeeper(position, listener, wakeup.wake, kinds),
         poller=poller,
         sweeper=sweeper,
         scheduler=scheduler,
-        rescuer=Rescuer(sweeps),
+        rescuer=Rescuer(sweeps, position.stands_by),
+        session_duties=[
+            SessionKeeper(session, listener).run,
+            SessionWatcher(
+                looks,
+                settings.name,
+                settings.session_grace,
+                wakeup.wake,
+                watches=position.stands_by,
+                news=position.news,
+            ).run,
+        ]
+        if settings.notifications
+        else [],
         watch=watch,
         announcer=announcer,
         kinds=kinds,
     )
 
 
-def _begin_anew(cursors: Cursors, wakeup: Wakeup) -> None:
-    """Forget the cursors when a connection is opened: on another server they may skip events."""
+def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Leases) -> None:
+    """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
     cursors.forget()
+    position.lost()
     wakeup.look_ahead()
+    leases.renew_soon()
+
+
+def _lost(session: Session, position: Position, wakeup: Wakeup) -> None:
+    """Open another connection when it broke, and claim: notifications were missed."""
+    session.lost()
+    position.lost()
+    wakeup.wake()
 
 
 Duty = Callable[[], Coroutine[Any, Any, None]]

@@ -264,14 +264,21 @@ class KindState(BaseModel):
 
 
 class WorkerState(BaseModel):
-    """A worker as it last announced itself."""
+    """A worker as it last announced itself, and whether it lives.
+
+    Its session is a lock that PostgreSQL drops as its connection ends. ``lost``: the session is gone, and the worker
+    has some seconds to open another. ``died``: it opened none, and its claims were ended. ``silent``: it has announced
+    nothing for 90 seconds.
+    """
 
     name: str
     kinds: list[str]
     version: str
     alive: bool
+    state: Literal["alive", "lost", "died", "silent"]
     started_at: datetime
     seen_at: datetime
+    died_at: datetime | None
 
 
 class Stats(BaseModel):

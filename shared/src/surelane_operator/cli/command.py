@@ -208,7 +208,7 @@ def stats(
         show_table(columns, by_kind, empty="no event was ever stored")
         typer.echo()
         show_table(
-            ("name", "alive", "version", "started_at", "seen_at", "kinds"),
+            ("name", "state", "version", "started_at", "seen_at", "died_at", "kinds"),
             workers,
             empty="no worker is running",
         )

@@ -9,8 +9,14 @@ from surelane_operator.doctor.server import clock_finding
 from surelane_operator.operations import Operations
 from surelane_service.figures import Holder
 
-LATE = timedelta(seconds=40)
-"""A worker that has been silent for longer has missed an announcement: they come every 20 to 26 seconds."""
+LATE = timedelta(seconds=75)
+"""A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
+_GONE = {
+    "died": "these workers crashed; other workers have their events",
+    "lost": "these workers lost their sessions; without new ones they count as dead within seconds",
+    "silent": "these workers hang or lost the database; their events are freed five minutes after the last heartbeat",
+}
+"""The states of workers that are not alive, and what each means."""
 _END = {
     "session": "if it is not needed: select pg_terminate_backend({pid});"
     " idle_in_transaction_session_timeout ends idle sessions automatically",
@@ -53,19 +59,22 @@ async def workers(operations: Operations) -> Sequence[Finding]:
 
 
 def _counted(alive: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], now: datetime) -> Finding:
-    silent = [_last_seen(worker, now) for worker in known if not worker["alive"]]
     found = f"{len(alive)} alive, of version {', '.join(sorted({worker['version'] for worker in alive}))}"
     late = [_last_seen(worker, now) for worker in alive if now - worker["seen_at"] > LATE]
     if late:
         found += f"; late: {', '.join(late)}"
-    if not silent:
-        return ok("workers", found)
-    advice = "these workers crashed or lost the database; their events are freed five minutes after the last heartbeat"
-    return Finding("workers", Level.WARNING, f"{found}; silent: {', '.join(silent)}", advice)
+    advice = []
+    for state, meaning in _GONE.items():
+        gone = [_last_seen(worker, now) for worker in known if worker["state"] == state]
+        if gone:
+            found += f"; {state}: {', '.join(gone)}"
+            advice.append(meaning)
+    return Finding("workers", Level.WARNING, found, "; ".join(advice)) if advice else ok("workers", found)
 
 
 def _last_seen(worker: dict[str, Any], now: datetime) -> str:
-    return f"{worker['name']} ({span((now - worker['seen_at']).total_seconds())} ago)"
+    last = worker["died_at"] or worker["seen_at"]
+    return f"{worker['name']} ({span((now - last).total_seconds())} ago)"
 
 
 def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[Finding]:

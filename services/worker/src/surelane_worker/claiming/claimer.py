@@ -10,6 +10,7 @@ from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Wakeup
+from surelane_worker.claiming.position import Position
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.slots import Slots
@@ -30,6 +31,7 @@ class Claimer:
         listener: Listener,
         cursors: Cursors,
         wakeup: Wakeup,
+        position: Position,
         slots: Slots,
         observer: Observer,
     ) -> None:
@@ -37,6 +39,7 @@ class Claimer:
         self._listener = listener
         self._cursors = cursors
         self._wakeup = wakeup
+        self._position = position
         self._slots = slots
         self._metrics = observer.metrics
         self._tracing = observer.tracing
@@ -127,6 +130,7 @@ class Claimer:
         if self._tracing is not None:
             self._tracing.received(events, began_at)
         self._slots.accept(events, began)
+        self._position.claimed(events, limit)
         return True
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:

@@ -1,5 +1,8 @@
 """The poller: looks at the whole queue at every poll interval, and ahead of the cursors after activity.
 
+A worker in reserve (:mod:`surelane_worker.claiming.position`) looks more rarely. A look also brings the worker's
+heartbeat, and tells whether a position is free.
+
 What it finds wakes the claimer, as a notification does. It claims nothing, and it has a connection of its own. While
 vacuum is held back, a look at everything reads every dead row; neither a claim nor a notification may wait for that.
 """
@@ -10,10 +13,12 @@ from datetime import timedelta
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
-from surelane_service.engine import Engine, Peek
+from surelane_service.engine import POSITIONS, Engine, Peek
 from surelane_service.figures import Figures
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
+from surelane_worker.claiming.position import Position
+from surelane_worker.observing.heartbeats import Heartbeats
 
 
 class Wakeup:
@@ -69,15 +74,17 @@ class Wakeup:
         """Say that a peek begins: it answers everything asked until now."""
         self._curious.clear()
 
-    def peeked(self, peek: Peek) -> None:
-        """Wake at once if the peek found an event to claim, and again when the next one is due."""
+    def peeked(self, peek: Peek, on_due: Callable[[], None] | None) -> None:
+        """Wake at once if the peek found an event to claim. Call ``on_due`` when the next one is due."""
         vts = [vt for vt in peek.vts if vt is not None]
         if any(vt <= peek.now for vt in vts):
             self._reason.set()
         if self._timer is not None:
             self._timer.cancel()
         due_in = min(((vt - peek.now).total_seconds() for vt in vts if vt > peek.now), default=None)
-        self._timer = None if due_in is None else asyncio.get_running_loop().call_later(due_in, self.wake)
+        self._timer = None
+        if on_due is not None and due_in is not None:
+            self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
 
 
 JITTER = 0.5
@@ -89,7 +96,13 @@ SHARE = 0.05
 LONGEST = timedelta(minutes=1)
 """The longest pause between two slow polls, where the poll interval is shorter."""
 
-PATIENCE = 10.0
+RESERVE = 6
+"""Workers in reserve that poll at every poll interval. More of them take turns: all together poll as often as these."""
+MOST_INTERVALS = 8
+"""The longest pause of a worker in reserve, in poll intervals; from :data:`LONGEST_RESERVE` on it waits no longer."""
+LONGEST_RESERVE = timedelta(seconds=40)
+
+PATIENCE = 60.0
 """Seconds that a call for figures waits for the next poll."""
 
 log = get_logger("surelane_worker.claiming.poller")
@@ -104,6 +117,8 @@ class Poller:
         kinds: Sequence[str],
         cursors: Cursors,
         wakeup: Wakeup,
+        position: Position,
+        heartbeats: Heartbeats,
         *,
         interval: timedelta,
         max_attempts: int,
@@ -115,25 +130,42 @@ class Poller:
         self._kinds = list(kinds)
         self._cursors = cursors
         self._wakeup = wakeup
+        self._position = position
+        self._heartbeats = heartbeats
         self._interval = interval
         self._max_attempts = max_attempts
         self._on_cron = on_cron
         self._patience = patience
-        self._period = interval
+        self._workers = 1
+        """Workers that are alive, as last measured."""
+        self._slow = timedelta()
+        """The shortest pause after the last poll, by how long it took."""
         self._wanted: asyncio.Future[Figures] | None = None
 
     async def run(self) -> None:
         """Poll until cancelled."""
         clock = asyncio.get_running_loop().time
-        due, asked = 0.0, False
+        polled, share, asked = clock(), 0.0, False
         while True:
+            # Anew each time: a worker that took a position meanwhile polls sooner.
+            due = polled + share * self._period.total_seconds()
             full = not asked or clock() >= due  # a timer may come a little early
             took = await self._peek(full=full)
             if full:
-                self._period = max(self._interval, min(took / SHARE, LONGEST))
-                due = clock() + jittered(self._period, JITTER)
+                self._slow = min(took / SHARE, LONGEST)
+                polled, share = clock(), jittered(timedelta(seconds=1), JITTER)
+                due = polled + share * self._period.total_seconds()
             await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took.total_seconds()))
             asked = await self._wakeup.asked(within=max(due - clock(), 0.0))
+
+    @property
+    def _period(self) -> timedelta:
+        """The pause between two polls, without jitter."""
+        interval = self._interval
+        if not self._position.watches():
+            turns = min(max((self._workers - POSITIONS) / RESERVE, 1.0), MOST_INTERVALS)
+            interval = max(interval, min(interval * turns, LONGEST_RESERVE))
+        return max(interval, self._slow)
 
     async def figures(self) -> Figures:
         """Return the queue's figures, from the next poll or, if that takes too long, from a call of their own.
@@ -169,10 +201,22 @@ class Poller:
             max_attempts=self._max_attempts,
             cursors=None if full else before,
             measure=self._wanted is not None,
+            positions_before=self._position.wanted if full else 0,
+            worker=self._heartbeats.due() if full else None,
+            clock_offset=self._heartbeats.clock_offset,
         )
         self._cursors.correct(self._kinds, before, peek)
-        self._wakeup.peeked(peek)
-        self._on_cron(peek.cron_in)
+        answers = self._position.answers()
+        self._wakeup.peeked(peek, self._position.due if answers else None)
+        # Others fire a schedule only if its time has come and no worker did.
+        self._on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
+        if peek.position_free:
+            self._position.seek()
+        if peek.announced is not None:
+            self._heartbeats.sent(announced=peek.announced)
+        if peek.figures is not None:
+            self._heartbeats.clock_offset = peek.figures.clock_offset
+            self._workers = peek.figures.workers
         if self._wanted is not None and peek.figures is not None:
             self._wanted.set_result(peek.figures)
             self._wanted = None

@@ -85,6 +85,10 @@ class Slots:
         free = ((share.kinds, min(self._free(share), left)) for share in self._shares)
         return [(kinds, count) for kinds, count in free if count > 0]
 
+    def full(self) -> bool:
+        """Return whether events of some kind would find no slot."""
+        return len(self.free()) < len(self._shares)
+
     @property
     def bytes_left(self) -> int:
         """How many characters of events and outcomes the worker may still take into memory."""

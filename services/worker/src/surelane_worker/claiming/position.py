@@ -1,0 +1,254 @@
+"""Positions: a few of the workers that handle the same kinds listen to notifications, and one answers them.
+
+A position is an advisory lock of the session that claims, so PostgreSQL frees it when its worker dies:
+
+- 0, the responder, listens and answers every notification: it claims.
+- 1, the deputy, listens. It answers while the responder has no free slot.
+- 2 and 3, the watchers, only poll, at every poll interval. Responder and deputy do, too.
+- Every other worker is in reserve and polls at some poll intervals, until a position is free.
+
+A worker that claims an event which was visible for a while knows that none answered: the responder hangs, or there is
+more to do than those who listen can. For some minutes it then listens and answers as well.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.events import Event
+from surelane_service.engine import POSITIONS, Engine
+from surelane_service.listener import Listener
+from surelane_service.logs import get_logger
+
+FULL, FREE, TAKEN = "full", "free", "taken"
+"""Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one.
+
+All others say that there may be an event.
+"""
+LISTENERS = 2
+"""Positions that always listen."""
+OVERDUE = 1.0
+"""Seconds after which no worker has answered for an event that is still visible."""
+ATTENTION = 300.0
+"""Seconds for which a worker listens and answers after it found an overdue event."""
+PASSED_ON = 2.0
+"""Seconds for which listeners answer after the responder passed a notification on."""
+PASS_ON_PAUSE = 1.0
+CHECKED = 90.0
+"""Seconds between two statements that check an idle connection which listens."""
+RETRY = 1.0
+FAREWELL = 5.0
+"""Seconds that a stopping worker waits for the database to free its position."""
+
+log = get_logger("surelane_worker.claiming.position")
+
+
+class Position:
+    """This worker's position, and whether the worker answers notifications."""
+
+    def __init__(
+        self, wake: Callable[[], None], is_full: Callable[[], bool], lease: float, *, notifications: bool
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            wake: called when this worker is to claim.
+            is_full: returns whether events of some kind would find no slot.
+            lease: seconds that a claim stands.
+            notifications: false behind a transaction pooler: no worker listens, and every one polls.
+        """
+        self.number: int | None = None
+        self._wake = wake
+        self._is_full = is_full
+        self._lease = lease
+        self._notifications = notifications
+        self._attentive_until = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._passed_on_at = float("-inf")
+        self._resigned = False
+        self._seeks = notifications
+        self._passes_on = False
+        self._changed = asyncio.Event()
+        self._news = asyncio.Event()
+
+    def leads(self) -> bool:
+        """Return whether this worker does what one worker may do for all."""
+        return self.number == 0 or not self._notifications
+
+    def stands_by(self) -> bool:
+        """Return whether this worker is one of the two that always listen."""
+        return not self._notifications or (self.number is not None and self.number < LISTENERS)
+
+    def answers(self) -> bool:
+        """Return whether this worker claims when it is notified, and when an event is due."""
+        return self.leads() or self._is_attentive()
+
+    def watches(self) -> bool:
+        """Return whether this worker polls at every poll interval."""
+        return self.number is not None or self.answers()
+
+    def listens(self) -> bool:
+        """Return whether this worker is to hear notifications."""
+        if self._resigned or not self._notifications:
+            return False
+        return self.stands_by() or self._is_attentive()
+
+    def _is_attentive(self) -> bool:
+        return asyncio.get_running_loop().time() < self._attentive_until
+
+    @property
+    def wanted(self) -> int:
+        """How many positions are better than this worker's; 0 while it is about to try for them."""
+        if self._resigned or self._seeks or not self._notifications:
+            return 0
+        return POSITIONS if self.number is None else self.number
+
+    def heard(self, payload: str) -> None:
+        """Answer a notification, or leave it to others."""
+        if payload == TAKEN:
+            self._news.set()
+            return
+        if payload == FULL:
+            if self.number == 0:
+                return
+            self._attend(PASSED_ON)
+        elif payload == FREE:
+            self.seek()
+        if self.answers():
+            self.due()
+
+    def due(self) -> None:
+        """Claim, because an event is due. The responder passes it on if it has no free slot."""
+        if self.number == 0 and self._is_full():
+            self._pass_on()
+        self._wake()
+
+    def claimed(self, events: Sequence[Event], limit: int) -> None:
+        """Note a claim's events: whether they were overdue, and whether there may be more than slots."""
+        first = events[0]
+        if first.prior_vt is not None:
+            age = (first.vt - first.prior_vt).total_seconds() - self._lease
+            if age > OVERDUE and not self.leads():
+                self._attend(ATTENTION)
+        if self.number == 0 and len(events) >= limit and self._is_full():
+            self._pass_on()
+
+    def _attend(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._is_attentive():
+            self._changed.set()
+        self._attentive_until = max(self._attentive_until, loop.time() + seconds)
+        if self._timer is None:
+            self._timer = loop.call_at(self._attentive_until, self._calm_down)
+
+    def _calm_down(self) -> None:
+        self._timer = None
+        if self._is_attentive():
+            self._timer = asyncio.get_running_loop().call_at(self._attentive_until, self._calm_down)
+        self._changed.set()
+
+    def _pass_on(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._passed_on_at >= PASS_ON_PAUSE:
+            self._passed_on_at = now
+            self._passes_on = True
+            self._changed.set()
+
+    def seek(self) -> None:
+        """Try for a better position: one may be free."""
+        if not self._resigned and self._notifications:
+            self._seeks = True
+            self._changed.set()
+
+    def taken(self, number: int | None) -> None:
+        """Note the position that the session has now. The responder claims at once: until now none answered."""
+        self._seeks = False
+        if number == self.number:
+            return
+        self.number = number
+        self._news.set()
+        log.info("position taken", position=number)
+        if number == 0:
+            self._wake()
+
+    async def news(self, within: float) -> None:
+        """Wait ``within`` seconds, or until this worker or another one has taken a position."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._news.wait()
+        self._news.clear()
+
+    def lost(self) -> None:
+        """Note that the session has ended, and the position with it."""
+        self.number = None
+        self.seek()
+
+    def resign(self) -> None:
+        """Seek no position from now on."""
+        self._resigned, self._seeks = True, False
+        self._changed.set()
+
+    def asks(self) -> tuple[bool, bool]:
+        """Return what to ask of the database now: a better position, and to pass a notification on."""
+        passes_on, self._passes_on = self._passes_on, False
+        self._changed.clear()
+        return self._seeks, passes_on
+
+    async def changed(self) -> None:
+        """Wait until there is something to ask of the database. A worker that listens checks its connection, too."""
+        try:
+            async with asyncio.timeout(CHECKED if self.listens() else None):
+                await self._changed.wait()
+        except TimeoutError:
+            self._seeks = True
+
+
+class PositionKeeper:
+    """Takes a position when one is free, and listens or stops listening accordingly."""
+
+    def __init__(
+        self, position: Position, listener: Listener, wake: Callable[[], None], kinds: Sequence[str]
+    ) -> None:
+        """``wake`` is called when the worker has begun to listen: it claims, because it missed notifications."""
+        self._position = position
+        self._listener = listener
+        self._wake = wake
+        self._kinds = kinds
+
+    async def run(self) -> None:
+        """Keep the position until cancelled."""
+        while True:
+            await self._position.changed()
+            try:
+                await self._keep()
+            except (DatabaseUnavailable, TransientConflict, DatabaseRefused) as error:
+                if isinstance(error, DatabaseRefused):
+                    log.error("position not taken", error=type(error).__name__)  # noqa: TRY400 - may quote data
+                await asyncio.sleep(RETRY)  # the claimer logs an outage
+                self._position.seek()
+
+    async def _keep(self) -> None:
+        seeks, passes_on = self._position.asks()
+        if seeks:
+            async with self._listener.connection() as connection:
+                held = self._position.number
+                self._position.taken(await Engine(connection).take_position(self._kinds, held))
+        if await self._listener.listen(wanted=self._position.listens()):
+            self._wake()
+        if passes_on:
+            async with self._listener.connection() as connection:
+                await Engine(connection).pass_on()
+
+    async def resign(self) -> None:
+        """Give up the position, so that another worker takes it at once. This one claims no longer."""
+        self._position.resign()
+        if self._position.number is None:
+            return
+        try:
+            async with asyncio.timeout(FAREWELL), self._listener.connection() as connection:
+                number, self._position.number = self._position.number, None
+                if number is not None:
+                    await Engine(connection).leave_position(self._kinds, number)
+        except (DatabaseUnavailable, DatabaseRefused, TimeoutError):
+            log.info("position not given up; it is free when the connection ends")

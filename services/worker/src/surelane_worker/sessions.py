@@ -1,0 +1,187 @@
+"""Sessions: how workers notice within seconds that another one died, and end its claims.
+
+A worker's session is a lock on its listening connection. PostgreSQL drops the lock as the process dies. The
+workers in the first two positions of their kinds look for lost ones, on behalf of the whole fleet.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+from surelane import __version__
+from surelane.calls import Connection
+from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane_service.durations import jittered
+from surelane_service.engine import Engine, Sessions
+from surelane_service.listener import Listener
+from surelane_service.logs import get_logger
+
+RETRY = timedelta(seconds=1)
+LOOKS = 2.0
+"""Looks within a grace."""
+ALONE = 60.0
+"""Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
+MANY = 3.0
+"""The grace is so many times longer while most sessions are lost: the database or the network is the likely cause."""
+JITTER = 0.1
+
+Lost = tuple[str, int]
+"""A worker's name, and the key of the session that it has lost."""
+
+log = get_logger("surelane_worker.sessions")
+
+
+class Session:
+    """This worker's own session: opened on each new listening connection, and gone when that breaks."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._starts = True
+        self._unsettled = asyncio.Event()
+
+    async def open(self, connection: Connection) -> None:
+        """Open it on a connection: no claim goes out before others can see that this worker lives."""
+        if await Engine(connection).open_session(self._name, __version__, starts=self._starts):
+            self._starts = False
+            self._unsettled.clear()
+        else:
+            self._unsettled.set()
+
+    def lost(self) -> None:
+        """Say that the connection broke."""
+        self._unsettled.set()
+
+    async def unsettled(self) -> None:
+        """Wait until the session is gone, or could not be recorded."""
+        await self._unsettled.wait()
+
+
+class SessionKeeper:
+    """Opens a lost session again, also while no slot is free to claim, or while the worker drains."""
+
+    def __init__(self, session: Session, listener: Listener) -> None:
+        """``listener`` opens the session with its connection."""
+        self._session = session
+        self._listener = listener
+
+    async def run(self) -> None:
+        """Keep the session until cancelled."""
+        while True:
+            await self._session.unsettled()
+            try:
+                async with self._listener.connection() as connection:
+                    await self._session.open(
+                        connection
+                    )  # again, on a connection that has one: it is only recorded
+            except DatabaseUnavailable:
+                pass  # the claimer logs the outage
+            except DatabaseRefused as error:
+                log.error("session not opened", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            await asyncio.sleep(jittered(RETRY))
+
+
+class SessionWatcher:
+    """Takes workers for dead whose sessions are lost for longer than a grace, and ends their claims.
+
+    It counts only the time during which it has looked without interruption. So an outage of the database, or of this
+    worker, is not held against the others.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        grace: timedelta,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        watches: Callable[[], bool] = lambda: True,
+        news: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Look through ``engine``, as worker ``name``. A lost worker has ``grace`` to open another session.
+
+        Args:
+            engine, name, grace: as above.
+            wake: called after a rescue, and this worker claims the events if it can: the dead one may have been the
+                one that answers notifications.
+            clock: returns seconds.
+            watches: returns whether this worker is one of the few that look.
+            news: waits so many seconds, or until another worker started, or until ``watches`` may have changed.
+        """
+        self._engine = engine
+        self._name = name
+        self._grace = grace.total_seconds()
+        self._pause = self._grace / LOOKS
+        self._wake = wake
+        self._clock = clock
+        self._watches = watches
+        self._news = news
+        self._lost: dict[Lost, float] = {}
+        """Since when each session is known to be lost."""
+        self._dying: dict[Lost, timedelta] = {}
+        """Workers that are taken for dead, some of whose claims were locked, with how long they had been lost."""
+        self._looked_at: float | None = None
+        self._server_since: datetime | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled, at once and then as often as it is this worker's part."""
+        while True:
+            if self._watches():
+                pause = await self.look()
+            else:
+                self._looked_at, pause = None, ALONE
+            await self._news(jittered(timedelta(seconds=pause), JITTER))
+
+    async def look(self) -> float:
+        """Look once, and end the claims of workers that are taken for dead. Return the seconds until the next look."""
+        try:
+            pause = await self._see()
+            await self._rescue_all()
+        except DatabaseUnavailable:
+            pass  # the claimer logs the outage
+        except DatabaseRefused as error:
+            log.error("sessions cannot be watched", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+        else:
+            return self._pause if self._dying else pause
+        self._looked_at = None
+        return self._pause
+
+    async def _see(self) -> float:
+        began = self._clock()
+        sessions = await self._engine.watch_sessions(self._name)
+        if not self._continues(began, sessions):
+            self._lost.clear()
+        self._looked_at, self._server_since = began, sessions.server_since
+        now = self._clock()
+        self._lost = {session: self._lost.get(session, now) for session in sessions.lost}
+        grace = self._grace * (MANY if len(self._lost) > max(1, sessions.known / 2) else 1)
+        for session, since in self._lost.items():
+            if began - since >= grace:
+                self._dying[session] = timedelta(seconds=began - since)
+        if sessions.known <= 1:
+            return ALONE  # there is none to watch, until news of another one comes
+        waiting = [since + grace - now for session, since in self._lost.items() if session not in self._dying]
+        return max(0.0, min([self._pause, *waiting]))
+
+    def _continues(self, now: float, sessions: Sessions) -> bool:
+        """Return whether lost sessions could have been replaced all the time since the last look."""
+        return (
+            self._looked_at is not None
+            and now - self._looked_at < 2 * self._grace
+            and sessions.server_since == self._server_since
+        )
+
+    async def _rescue_all(self) -> None:
+        for (worker, key), lost_for in list(self._dying.items()):
+            rescued, remaining = await self._engine.rescue_worker(
+                worker, key, lost_for=lost_for, by=self._name
+            )
+            if rescued:
+                self._wake()
+            if rescued or not remaining:
+                log.warning(
+                    "worker died", worker=worker, lost_for=round(lost_for.total_seconds(), 1), rescued=rescued
+                )
+            if not remaining:
+                del self._dying[worker, key]

@@ -1,0 +1,45 @@
+"""With default settings: the events of a dead worker run again within seconds, and those of no other do."""
+
+import time
+
+import pytest
+
+from tests.chaos import faults
+from tests.chaos.faults import Fault
+from tests.chaos.stage import Stage
+from tests.chaos.witness import repeated
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
+
+RECOVERY = 10.0
+"""Seconds from a worker's death until its events run again."""
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fault"),
+    [
+        (f"default leases: a worker is cut off for {faults.SHORTLY} s", faults.worker_cut_off_briefly),
+        (f"default leases: a worker stands still for {faults.LONG} s", faults.worker_frozen_for_long),
+        (f"default leases: the database is stopped for {faults.DOWN} s", faults.database_stopped),
+    ],
+)
+async def test_what_is_no_death_repeats_nothing(unhurried: Stage, scenario: str, fault: Fault) -> None:
+    began = time.time()
+    row = await unhurried.play(scenario, fault)
+    assert (row.handlers_stopped, row.stale_settles) == (0, 0)
+    assert await repeated(unhurried.project, began) == 0
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fault"),
+    [
+        ("default leases: a worker is killed", faults.worker_killed),
+        ("default leases: a worker's container is killed", faults.container_killed),
+    ],
+)
+async def test_a_dead_workers_events_run_again_within_seconds(
+    unhurried: Stage, scenario: str, fault: Fault
+) -> None:
+    row = await unhurried.play(scenario, fault)
+    assert isinstance(row.rescued_after, float), "none was rescued"
+    assert row.rescued_after < RECOVERY

@@ -1,0 +1,194 @@
+"""Sessions: the locks by which workers prove that they live, and what follows when one is gone."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from surelane.calls import Connection
+from surelane_operator.operations import Operations
+from surelane_operator.timeline import story_of
+from surelane_service.engine import Engine
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import claim, complete, enqueue, live, pair
+
+GONE = timedelta(seconds=5)
+
+Lose = Callable[[Connection], Awaitable[None]]
+
+
+@pytest.fixture
+def lose(queue: Connection) -> Lose:
+    """Return a function that ends a connection as the death of its process does, and waits until the lock is gone."""
+
+    async def lost(connection: Connection) -> None:
+        held = "select agent.open_sessions()"
+        before = await queue.fetchval(held)
+        connection.terminate()
+        while await queue.fetchval(held) == before:
+            pass
+
+    return lost
+
+
+async def session(connection: Connection, name: str, *kinds: str, starts: bool = True) -> int:
+    """Open a worker's session on a connection and announce the worker; return the session's key."""
+    engine = Engine(connection)
+    await engine.open_session(name, "0.2.0", starts=starts)
+    await engine.announce_worker(name, kinds, "0.2.0")
+    return int(await connection.fetchval("select session from agent.worker where name = $1", name))
+
+
+async def states(queue: Connection) -> dict[str, str]:
+    return {worker["name"]: worker["state"] for worker in await Operations(queue).workers()}
+
+
+async def why(queue: Connection, identity: int) -> tuple[str, str]:
+    answer = await Operations(queue).why(identity)
+    assert answer is not None
+    return answer
+
+
+async def rescue(queue: Connection, worker: str, key: int, gone: timedelta = GONE) -> tuple[int, int]:
+    return await Engine(queue).rescue_worker(worker, key, lost_for=gone, by="w2")
+
+
+async def test_a_dead_workers_events_run_again_and_everything_says_why(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    dying, other = await connect("surelane_worker"), await connect("surelane_worker")
+    key = await session(dying, "w1", "mail")
+    await session(other, "w2", "mail")
+    identity = await enqueue(queue, "mail")
+    (lost,) = await claim(queue, "mail", worker="w1")
+    assert await states(queue) == {"w1": "alive", "w2": "alive"}
+
+    await lose(dying)
+    assert await states(queue) == {"w1": "lost", "w2": "alive"}
+    assert "w1's session" not in (await why(queue, identity))[1]
+    assert "this worker's session is gone" in (await why(queue, identity))[1]
+    assert (await Engine(other).watch_sessions("w2")).lost == [("w1", key)]
+    assert await rescue(other, "w1", key) == (1, 0)
+    assert await states(queue) == {"w1": "died", "w2": "alive"}
+    assert (await Engine(other).watch_sessions("w2")).lost == []
+
+    reason, detail = await why(queue, identity)
+    assert (reason, "worker w1 died at" in detail) == ("due", True)
+    (row,) = await claim(queue, "mail", worker="w2")
+    assert (row["attempts"], await complete(queue, pair(lost))) == (2, ["stale"])
+    reason, detail = await why(queue, identity)
+    assert (reason, "held by w2" in detail, "retried because worker w1 died at" in detail) == (
+        "running",
+        True,
+        True,
+    )
+    await complete(queue, pair(row))
+    job = await Operations(queue).get(identity)
+    assert job is not None
+    steps = [step for step in story_of(job) if step.what != "enqueued"]
+    # The death was seen five seconds ago, and in this test the claim is younger.
+    assert [(step.what, step.by) for step in steps] == [
+        ("died", "w1"),
+        ("claimed", None),
+        ("rescued", "w2"),
+        ("claimed", "w2"),
+        ("completed", "w2"),
+    ]
+
+
+async def test_a_worker_that_comes_back_in_time_keeps_its_claims(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    broken, again = await connect(), await connect()
+    first = await session(broken, "w1", "mail")
+    identity = await enqueue(queue, "mail")
+    (held,) = await claim(queue, "mail", worker="w1")
+    assert await rescue(queue, "w1", first) == (0, 0), "its session is open"
+    await lose(broken)
+    second = await session(again, "w1", "mail", starts=False)
+    assert second != first
+    assert await rescue(queue, "w1", first) == (0, 0)
+    assert await rescue(queue, "w1", second) == (0, 0)
+    kept = await live(queue, identity)
+    assert kept is not None
+    assert (await states(queue), kept["attempts"]) == ({"w1": "alive"}, 1)
+    assert await complete(queue, pair(held)) == ["done"]
+
+
+async def test_a_process_that_takes_a_dead_ones_name_does_not_hold_its_claims(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    """As a program does that a supervisor starts again under a fixed name."""
+    dying, starting = await connect(), await connect()
+    await session(dying, "w1", "mail")
+    identity = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await Engine(await connect()).open_session("w1", "0.2.0")
+    assert (await why(queue, identity))[0] == "running", "a process of this name lives"
+    await session(dying, "w1", "mail", starts=False)
+    await lose(dying)
+    await session(starting, "w1", "mail")
+    assert (await why(queue, identity))[0] == "due"
+
+
+async def test_a_worker_that_was_taken_for_dead_is_alive_when_it_comes_back(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    broken, again = await connect(), await connect()
+    key = await session(broken, "w1")
+    await lose(broken)
+    await rescue(queue, "w1", key)
+    await session(again, "w1")
+    assert await states(queue) == {"w1": "alive"}
+
+
+async def test_neither_a_locked_event_nor_a_locked_worker_holds_up_a_rescue(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    dying, owner = await connect(), await connect()
+    key = await session(dying, "w1", "mail")
+    held, free = [await enqueue(queue, "mail") for _ in range(2)]
+    await claim(queue, "mail", worker="w1")
+    await lose(dying)
+    async with owner.transaction():
+        await owner.execute("select from agent.event where id = $1 for update", held)
+        await owner.execute("select from agent.worker for update")
+        assert await rescue(queue, "w1", key) == (1, 1)
+        assert (await why(queue, free))[0] != "running"
+        assert await states(queue) == {"w1": "lost"}
+    assert await rescue(queue, "w1", key) == (1, 0)
+    assert await states(queue) == {"w1": "died"}
+
+
+async def test_a_session_opens_while_the_workers_row_is_locked_and_is_recorded_later(
+    queue: Connection, connect: Connect
+) -> None:
+    reopened, owner = Engine(await connect()), await connect()
+    await session(await connect(), "w1")
+    async with owner.transaction():
+        await owner.execute("select from agent.worker for update")
+        assert await reopened.open_session("w1", "0.2.0") is False
+    open_sessions = sorted(await queue.fetchval("select agent.open_sessions()"))
+    assert await reopened.open_session("w1", "0.2.0") is True
+    assert sorted(await queue.fetchval("select agent.open_sessions()")) == open_sessions
+    assert await queue.fetchval("select session from agent.worker") == open_sessions[-1]
+
+
+async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
+    await Engine(queue).announce_worker("pooled", ["mail"], "0.2.0")
+    seen = await Engine(queue).watch_sessions("pooled")
+    assert (seen.lost, seen.known) == ([], 0)
+    assert await states(queue) == {"pooled": "alive"}
+    await queue.execute("update agent.worker set seen_at = seen_at - interval '2 min'")
+    assert await states(queue) == {"pooled": "silent"}
+
+
+async def test_a_rescue_for_missing_heartbeats_is_part_of_the_story(queue: Connection) -> None:
+    identity = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
+    assert await Engine(queue).rescue_events() == 1
+    job: Any = await Operations(queue).get(identity)
+    last = story_of(job)[-1]
+    assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended: no heartbeat came for 300 s")

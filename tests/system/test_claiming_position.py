@@ -1,0 +1,111 @@
+"""Which workers a notification wakes: real processes, most of them with polls so rare that none comes in a test."""
+
+import signal
+from contextlib import AsyncExitStack
+
+from surelane.calls import Connection
+from tests.processes import Service, until
+from tests.system.worker import claimed, claims, ended, enqueue, worker
+
+NEVER = "1h"
+POLL = "1s"
+SLOWLY = 60.0
+"""Seconds within which a busy machine does what takes milliseconds otherwise."""
+
+
+async def test_a_notification_wakes_one_worker(database: str, connection: Connection) -> None:
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(worker(database, **_named(name), SURELANE_POLL_INTERVAL=NEVER))
+            for name in ("responder", "deputy", "watcher")
+        ]
+        for number, each in enumerate(workers):
+            await _takes(each, number)
+        others = [await claims(each) for each in workers[1:]]
+        for _ in range(10):
+            assert await _handled_by(connection, "echo") == "responder"
+        assert [await claims(each) for each in workers[1:]] == others
+
+
+async def test_a_position_moves_when_its_worker_is_killed(database: str, connection: Connection) -> None:
+    """Before anyone noticed, a poll finds the event."""
+    async with (
+        worker(database, **_named("killed"), SURELANE_POLL_INTERVAL=POLL) as first,
+        worker(database, **_named("next"), SURELANE_POLL_INTERVAL=POLL) as second,
+    ):
+        await _takes(first, 0)
+        await _takes(second, 1)
+        first.process.kill()
+        assert await _handled_by(connection, "echo") == "next"
+        await _takes(second, 0)
+
+
+async def test_a_full_worker_passes_on_and_a_stopping_one_hands_over_at_once(
+    database: str, connection: Connection
+) -> None:
+    settings = {"SURELANE_POLL_INTERVAL": NEVER, "SURELANE_CONCURRENCY": "1", "SURELANE_DRAIN_TIMEOUT": "20s"}
+    async with (
+        worker(database, **_named("full"), **settings) as first,
+        worker(database, **_named("free"), **settings) as second,
+    ):
+        await _takes(first, 0)
+        await _takes(second, 1)
+        running = await claimed(connection, await enqueue(connection, "sleep", {"seconds": 15}))
+        assert running["claimed_by"] == "full"
+        assert await _handled_by(connection, "echo") == "free"
+        later = await ended(connection, await enqueue(connection, "echo", run_in=2.5), SLOWLY)
+        assert later["claimed_by"] == "free", "it claims an event in time that is due later"
+        first.process.send_signal(signal.SIGTERM)
+        await _takes(second, 0)
+        assert await _handled_by(connection, "echo") == "free"
+        assert first.child.exit_code is None, "it still drains"
+        first.child.kill()
+        await first.child.wait()
+
+
+async def test_a_worker_that_hangs_is_stood_in_for(database: str, connection: Connection) -> None:
+    """It keeps its position. A worker that finds an event which it left waiting answers the next ones as well."""
+    async with worker(database, **_named("hangs"), SURELANE_POLL_INTERVAL=NEVER) as first:
+        await _takes(first, 0)
+        first.process.send_signal(signal.SIGSTOP)
+        try:
+            left = await enqueue(connection, "echo")
+            await connection.execute(
+                "update agent.event set vt = vt - interval '5 seconds' where id = $1", left
+            )
+            async with worker(database, **_named("deputy"), SURELANE_POLL_INTERVAL=NEVER) as second:
+                assert (await ended(connection, left, SLOWLY))["claimed_by"] == "deputy"
+                await _takes(second, 1)
+                assert await _handled_by(connection, "echo") == "deputy"
+        finally:
+            first.process.send_signal(signal.SIGCONT)
+
+
+async def test_workers_of_other_kinds_have_positions_of_their_own(
+    database: str, connection: Connection
+) -> None:
+    other = {"SURELANE_HANDLERS": "tests.system.worker_handlers:elsewhere"}
+    async with (
+        worker(database, **_named("ours"), SURELANE_POLL_INTERVAL=NEVER) as ours,
+        worker(database, **{**_named("theirs"), **other}, SURELANE_POLL_INTERVAL=NEVER) as theirs,
+    ):
+        await _takes(ours, 0)
+        await _takes(theirs, 0)
+        assert await _handled_by(connection, "elsewhere") == "theirs"
+        assert await _handled_by(connection, "echo") == "ours"
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"SURELANE_WORKER_NAME": name}
+
+
+async def _takes(running: Service, number: int) -> None:
+    def taken() -> bool:
+        return any('"position taken"' in line and f'"position": {number}' in line for line in running.output)
+
+    await until(taken, within=SLOWLY, what=f"taking position {number}")
+
+
+async def _handled_by(connection: Connection, kind: str) -> str:
+    row = await ended(connection, await enqueue(connection, kind), SLOWLY)
+    return str(row["claimed_by"])
