@@ -5,6 +5,7 @@ import signal
 from contextlib import AsyncExitStack
 
 from surelane.calls import Connection
+from surelane_worker.claiming.position import PASS_ON_PAUSE
 from tests.processes import Service, until
 from tests.system.worker import claimed, claims, ended, enqueue, worker
 
@@ -51,6 +52,8 @@ async def test_a_full_worker_passes_on_and_a_stopping_one_hands_over_at_once(
         await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}))
         second = await stack.enter_async_context(worker(database, **_named("free"), **settings))
         await _takes(second, 1)
+        assert await _handled_by(connection, "echo") == "free"
+        await asyncio.sleep(PASS_ON_PAUSE)  # the first one was passed on before the other listened, perhaps
         assert await _handled_by(connection, "echo") == "free"
         later = await ended(connection, await enqueue(connection, "echo", run_in=2.5), SLOWLY)
         assert later["claimed_by"] == "free", "it claims an event in time that is due later"
