@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from surelane.errors import SurelaneError
+from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.events import Event
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
@@ -18,6 +18,16 @@ from surelane_service.logs import Logger
 TRIES = 40
 PAUSE = 0.05
 """Seconds between two tries to note something on a row that another transaction has locked."""
+AWAY = 0.5
+"""Seconds between two tries while the database cannot be reached."""
+
+
+class ClaimLostError(Exception):
+    """The worker has lost its claim of the event: another attempt may send this reply."""
+
+    def __init__(self) -> None:
+        """Say it in one sentence."""
+        super().__init__("the claim of this event is lost, so its reply is not sent")
 
 
 class Sent(Enum):
@@ -47,9 +57,16 @@ class Notebook:
         return noted if isinstance(noted, str) else Sent.PERHAPS
 
     async def note_reply(self, ordinal: int, ts: str | None) -> None:
-        """Note a reply's timestamp; ``None``: it is being sent."""
+        """Note a reply's timestamp; ``None``: it is being sent.
+
+        A reply that is to be sent waits for the database: without its note, a later attempt would repeat it. The wait
+        ends with the lease at the latest, because the handler is stopped then.
+
+        Raises:
+            ClaimLostError: the reply must not be sent.
+        """
         self._part("replies")[str(ordinal)] = ts
-        await self._write()
+        await self._write(must=ts is None)
 
     async def forget_reply(self, ordinal: int) -> None:
         """Note that a reply was not sent, because Slack refused it."""
@@ -80,21 +97,35 @@ class Notebook:
         part: dict[str, Any] = self._notes.setdefault(name, {})
         return part
 
-    async def _write(self) -> None:
-        """Store the notes, unless the claim is lost. One write at a time: a later one must not be overtaken.
+    async def _write(self, *, must: bool = False) -> None:
+        """Store the notes, one write at a time: a later one must not be overtaken. If they ``must`` be stored, wait.
 
-        Without the database a reply still goes out: then a later attempt may repeat it.
+        A row that stays locked for two seconds is given up in any case: then a later attempt may repeat a reply.
         """
         async with self._lock:
             text = json.dumps({name: part for name, part in self._notes.items() if part})
             if text == self._written:
                 return
+            for _ in range(TRIES):
+                answer = await self._note(text, must=must)
+                if answer is not Settled.BUSY:
+                    break
+                await asyncio.sleep(PAUSE)
+            if answer is Settled.DONE:
+                self._written = text
+            elif answer is Settled.STALE and must:
+                raise ClaimLostError
+
+    async def _note(self, text: str, *, must: bool) -> Settled | None:
+        """Store notes once, or if they ``must`` be stored, once the database is there. Return the answer, if any."""
+        warned = False
+        while True:
             try:
-                for _ in range(TRIES):
-                    answer = await self._engine.note_event(self._event.id, self._event.claim, text)
-                    if answer is not Settled.BUSY:
-                        self._written = text
-                        return
-                    await asyncio.sleep(PAUSE)
+                return await self._engine.note_event(self._event.id, self._event.claim, text)
             except SurelaneError as error:
-                self._log.warning("could not note what Slack did", error=type(error).__name__)
+                if not warned:
+                    self._log.warning("could not note what Slack did", error=type(error).__name__, waits=must)
+                warned = True
+                if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
+                    return None
+            await asyncio.sleep(AWAY)
