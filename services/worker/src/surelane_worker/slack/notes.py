@@ -19,7 +19,6 @@ TRIES = 40
 PAUSE = 0.05
 """Seconds between two tries to note something on a row that another transaction has locked."""
 AWAY = 0.5
-"""Seconds between two tries while the database cannot be reached."""
 
 
 class ClaimLostError(Exception):
@@ -40,7 +39,9 @@ class Sent(Enum):
 class Notebook:
     """The notes about one event: its replies and streams by ordinal, and further calls by name."""
 
-    def __init__(self, engine: Engine, event: Event, log: Logger) -> None:
+    def __init__(self, engine: Engine, event: Event, log: Logger, *, away: float = AWAY) -> None:
+        """``away``: seconds between two tries while the database cannot be reached."""
+        self._away = away
         self._engine = engine
         self._event = event
         self._log = log
@@ -128,4 +129,4 @@ class Notebook:
                 warned = True
                 if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
                     return None
-            await asyncio.sleep(AWAY)
+            await asyncio.sleep(self._away)
