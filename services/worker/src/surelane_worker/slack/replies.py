@@ -213,6 +213,7 @@ class Replies:
 
         Raises:
             SlackApiError: Slack refused it.
+            ClaimLostError: the worker has lost its claim of the event, so the reply is not sent.
             NowhereToReplyError: the event names no place.
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
