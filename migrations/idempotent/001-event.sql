@@ -43,9 +43,10 @@ begin
 end
 $$;
 
--- The group key of a Slack event: team, channel and thread. For a top-level direct message: team
--- and channel. A message that starts no thread yet has the key of the thread that its replies will
--- be in. An event without a channel has no group.
+-- The group key of a Slack event: team, channel and thread. A message that starts no thread yet has
+-- the key of the thread that its replies will be in. Of a top-level direct message the key is team
+-- and channel; clicks and reactions on it share that key. The id of a direct message's channel
+-- begins with D. An event without a channel has no group.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -54,15 +55,20 @@ declare
     _inner jsonb := agent.slack_event(_event);
     _channel text := case jsonb_typeof(_inner -> 'channel') when 'string' then _inner ->> 'channel'
         when 'object' then _inner #>> '{channel,id}' else _inner #>> '{item,channel}' end;
-    _thread text := coalesce(_inner ->> 'thread_ts', _inner #>> '{message,thread_ts}');
+    -- A click on a message that one person alone sees names it in its container only.
+    _message text := coalesce(_inner ->> 'ts', _inner #>> '{item,ts}', _inner #>> '{message,ts}', _inner #>> '{container,message_ts}');
+    _thread text := coalesce(_inner ->> 'thread_ts', _inner #>> '{message,thread_ts}', _inner #>> '{container,thread_ts}');
+    _direct boolean := coalesce(_inner ->> 'channel_type' = 'im' or left(_channel, 1) = 'D', false);
     -- Events name a team by its id, interactions by an object that has one.
     _team text := case jsonb_typeof(_inner -> 'team') when 'object' then _inner #>> '{team,id}' else _inner ->> 'team' end;
 begin
     if _channel is null or _channel = '' then
         return null;
     end if;
-    if _thread is null and (_inner ->> 'channel_type') is distinct from 'im' then
-        _thread := coalesce(_inner ->> 'ts', _inner #>> '{item,ts}', _inner #>> '{message,ts}');
+    if _direct then
+        _thread := nullif(_thread, _message); -- the message that began a thread is a top-level one
+    else
+        _thread := coalesce(_thread, _message);
     end if;
     return agent.bounded_key(concat_ws(':', coalesce(_event ->> 'team_id', _team), _channel, _thread));
 end

@@ -18,9 +18,8 @@ from surelane_ingest.envelope import (
     Malformed,
     Subscriptions,
     Take,
-    read_command,
     read_event,
-    read_interaction,
+    read_form,
 )
 from surelane_ingest.json_text import NotJsonError, read_json
 from tests.databases import Server, as_role
@@ -218,8 +217,8 @@ def test_whatever_is_escaped_can_be_encoded(parts: list[str]) -> None:
 @given(st.binary())
 def test_whatever_was_signed_is_read_without_an_error(body: bytes) -> None:
     read_event(body, TYPES)
-    read_command(body)
-    read_interaction(b"payload=" + body)
+    read_form(body)
+    read_form(b"payload=" + body)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])

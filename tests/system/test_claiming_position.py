@@ -1,9 +1,11 @@
 """Which workers a notification wakes: real processes, most of them with polls so rare that none comes in a test."""
 
+import asyncio
 import signal
 from contextlib import AsyncExitStack
 
 from surelane.calls import Connection
+from surelane_worker.claiming.position import PASS_ON_PAUSE
 from tests.processes import Service, until
 from tests.system.worker import claimed, claims, ended, enqueue, worker
 
@@ -21,7 +23,7 @@ async def test_a_notification_wakes_one_worker(database: str, connection: Connec
         ]
         for number, each in enumerate(workers):
             await _takes(each, number)
-        others = [await claims(each) for each in workers[1:]]
+        others = await _calm(connection, "responder", *workers[1:])
         for _ in range(10):
             assert await _handled_by(connection, "echo") == "responder"
         assert [await claims(each) for each in workers[1:]] == others
@@ -43,15 +45,15 @@ async def test_a_position_moves_when_its_worker_is_killed(database: str, connect
 async def test_a_full_worker_passes_on_and_a_stopping_one_hands_over_at_once(
     database: str, connection: Connection
 ) -> None:
-    settings = {"SURELANE_POLL_INTERVAL": NEVER, "SURELANE_CONCURRENCY": "1", "SURELANE_DRAIN_TIMEOUT": "20s"}
-    async with (
-        worker(database, **_named("full"), **settings) as first,
-        worker(database, **_named("free"), **settings) as second,
-    ):
+    settings = {"SURELANE_POLL_INTERVAL": NEVER, "SURELANE_CONCURRENCY": "1", "SURELANE_DRAIN_TIMEOUT": "60s"}
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(worker(database, **_named("full"), **settings))
         await _takes(first, 0)
+        await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}))
+        second = await stack.enter_async_context(worker(database, **_named("free"), **settings))
         await _takes(second, 1)
-        running = await claimed(connection, await enqueue(connection, "sleep", {"seconds": 15}))
-        assert running["claimed_by"] == "full"
+        assert await _handled_by(connection, "echo") == "free"
+        await asyncio.sleep(PASS_ON_PAUSE)  # the first one was passed on before the other listened, perhaps
         assert await _handled_by(connection, "echo") == "free"
         later = await ended(connection, await enqueue(connection, "echo", run_in=2.5), SLOWLY)
         assert later["claimed_by"] == "free", "it claims an event in time that is due later"
@@ -104,6 +106,20 @@ async def _takes(running: Service, number: int) -> None:
         return any('"position taken"' in line and f'"position": {number}' in line for line in running.output)
 
     await until(taken, within=SLOWLY, what=f"taking position {number}")
+
+
+async def _calm(connection: Connection, responder: str, *others: Service) -> list[float]:
+    """Wait until the others have made the claim with which a worker begins to listen; return their claims' number.
+
+    Three events in a row that the responder handles alone show it.
+    """
+    calm, before = 0, [await claims(each) for each in others]
+    async with asyncio.timeout(SLOWLY):
+        while calm < 3:
+            alone = await _handled_by(connection, "echo") == responder
+            now = [await claims(each) for each in others]
+            calm, before = (calm + 1 if alone and now == before else 0), now
+    return before
 
 
 async def _handled_by(connection: Connection, kind: str) -> str:

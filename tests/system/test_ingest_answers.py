@@ -113,8 +113,12 @@ async def test_a_url_verification_that_is_not_signed_is_refused(slack: Slack) ->
     assert refused(await slack.send("POST", "/slack/events", body, JSON), 401)
 
 
+@pytest.mark.parametrize(
+    ("commands", "interactions"),
+    [("/slack/commands", "/slack/interactions"), ("/slack/events", "/slack/events")],
+)
 async def test_commands_and_interactions_are_stored_and_answered_with_nothing(
-    slack: Slack, connection: Connection
+    slack: Slack, connection: Connection, commands: str, interactions: str
 ) -> None:
     command = {
         "command": "/deploy",
@@ -124,8 +128,8 @@ async def test_commands_and_interactions_are_stored_and_answered_with_nothing(
         "channel_id": "C1",
     }
     payload = {"type": "view_submission", "trigger_id": "1.2.b", "team": {"id": "T1"}, "view": {"id": "V1"}}
-    first = await slack.form("/slack/commands", command)
-    second = await slack.form("/slack/interactions", {"payload": json.dumps(payload)})
+    first = await slack.form(commands, command)
+    second = await slack.form(interactions, {"payload": json.dumps(payload)})
     assert [(answer.status, answer.body) for answer in (first, second)] == [(200, b"")] * 2
     stored = await rows(connection)
     assert [row["kind"] for row in stored] == ["slack.command.deploy", "slack.view_submission"]
@@ -137,6 +141,20 @@ async def test_a_command_sent_twice_is_stored_once(slack: Slack, connection: Con
     for _ in range(2):
         assert (await slack.form("/slack/commands", {"command": "/x", "trigger_id": "1.2.a"})).status == 200
     assert len(await rows(connection)) == 1
+
+
+async def test_a_menu_that_asks_for_its_options_is_stored(slack: Slack, connection: Connection) -> None:
+    payload = {"type": "block_suggestion", "action_id": "city", "value": "Ber", "team": {"id": "T1"}}
+    for _ in range(2):
+        assert (await slack.form("/slack/events", {"payload": json.dumps(payload)})).status == 200
+    assert [row["kind"] for row in await rows(connection)] == ["slack.block_suggestion"] * 2
+
+
+async def test_json_sent_as_a_form_is_refused_for_good(slack: Slack, connection: Connection) -> None:
+    body = json.dumps(mention()).encode()
+    answer = await slack.post("/slack/events", body, "application/x-www-form-urlencoded")
+    assert (answer.status, answer.no_retry) == (400, True)
+    assert await rows(connection) == []
 
 
 async def test_certificate_checks_are_answered(slack: Slack, connection: Connection) -> None:
@@ -215,7 +233,6 @@ async def test_other_content_types_and_compressed_bodies_are_refused(
     bomb = gzip.compress(b"[" * 50_000_000)
     for content_type in (
         "text/plain",
-        "application/x-www-form-urlencoded",
         "multipart/form-data; boundary=x",
         "",
     ):

@@ -21,9 +21,8 @@ from surelane_ingest.envelope import (
     Take,
     key_of,
     kind_of,
-    read_command,
     read_event,
-    read_interaction,
+    read_form,
 )
 
 Payload = Mapping[str, Any]
@@ -31,6 +30,15 @@ TRIGGER = {"trigger_id": "1.2.a"}
 TRIGGERED = "trigger:" + hashlib.sha256(b"1.2.a").hexdigest()
 ACME = {"id": "T1", "domain": "acme"}
 CHANNEL = {"id": "C1", "name": "general"}
+DIRECT = {"id": "D1", "name": "directmessage"}
+EPHEMERAL = {
+    "type": "message",
+    "message_ts": "1.2",
+    "thread_ts": "1.1",
+    "channel_id": "C1",
+    "is_ephemeral": True,
+}
+STARTED = {"ts": "1.1", "thread_ts": "1.1"}
 REPLY = {"ts": "1.2", "thread_ts": "1.1"}
 
 
@@ -59,6 +67,12 @@ EVENTS: list[tuple[Payload, str, str | None, str | None]] = [
         "Ev1",
         "T1:C1:1.1",
     ),
+    (
+        around(type="reaction_added", item={"channel": "D1", "ts": "1.1"}),
+        "slack.reaction_added",
+        "Ev1",
+        "T1:D1",
+    ),
     (around(type="team_join"), "slack.team_join", "Ev1", None),
     (around(type="t" * 300), "slack." + "t" * 194, "Ev1", None),
     ({**around(type="team_join"), "event_id": "é" * MAX_KEY}, "slack.team_join", "é" * MAX_KEY, None),
@@ -80,6 +94,10 @@ INTERACTIONS: list[tuple[Payload, str, str | None, str | None]] = [
     ({**CLICK, "message": {"ts": "1.1"}}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
     ({**CLICK, "team": None, "message": {"ts": "1.1"}}, "slack.block_actions", TRIGGERED, "C1:1.1"),
     ({**CLICK, "type": "message_action", "message": REPLY}, "slack.message_action", TRIGGERED, "T1:C1:1.1"),
+    ({**CLICK, "channel": DIRECT, "message": {"ts": "1.1"}}, "slack.block_actions", TRIGGERED, "T1:D1"),
+    ({**CLICK, "channel": DIRECT, "message": STARTED}, "slack.block_actions", TRIGGERED, "T1:D1"),
+    ({**CLICK, "channel": DIRECT, "message": REPLY}, "slack.block_actions", TRIGGERED, "T1:D1:1.1"),
+    ({**CLICK, "container": EPHEMERAL}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
     ({"type": "shortcut", "team": ACME, **TRIGGER}, "slack.shortcut", TRIGGERED, None),
     ({"type": "view_submission", "view": {"id": "V1"}, **TRIGGER}, "slack.view_submission", TRIGGERED, None),
     ({"type": "view_closed", "team": ACME, "view": {"id": "V1"}}, "slack.view_closed", None, None),
@@ -119,11 +137,8 @@ async def test_ingest_and_the_database_derive_the_same_kind_and_key(connection: 
             )
             for payload, kind, *_ in EVENTS
         ),
-        *(read_command(urlencode(payload).encode()) for payload, *_ in COMMANDS),
-        *(
-            read_interaction(urlencode({"payload": json.dumps(payload)}).encode())
-            for payload, *_ in INTERACTIONS
-        ),
+        *(read_form(urlencode(payload).encode()) for payload, *_ in COMMANDS),
+        *(read_form(urlencode({"payload": json.dumps(payload)}).encode()) for payload, *_ in INTERACTIONS),
     ]
     events = [event for event in taken if isinstance(event, Take)]
     assert len(events) == len(taken)

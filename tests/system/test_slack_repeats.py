@@ -27,6 +27,7 @@ async def die_and_try_again(database: str, slack: Stand, connection: Connection,
     async with worker(database, **settings):
         row = await ended(connection, identity)
     assert (row["outcome"], row["attempts"]) == ("completed", 2)
+    assert not any(call["method"] == "conversations.replies" for call in slack.simulator.api.calls)
     return slack.answers(message)
 
 

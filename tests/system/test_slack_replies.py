@@ -44,6 +44,15 @@ async def test_first_attempt_does_not_look_for_earlier_replies(slack: Stand, con
     assert [call["method"] for call in slack.simulator.api.calls] == ["chat.postMessage"] * 2
 
 
+async def test_retries_do_not_look_for_earlier_replies_either(slack: Stand, connection: Connection) -> None:
+    texts = ["twice fail-first", "twice fail-after-first"] * 10
+    mentions = [await slack.mention(text) for text in texts]
+    for identity, message in mentions:
+        assert (await ended(connection, identity))["attempts"] == 2
+        assert slack.answers(message) == ["first answer", "second answer"]
+    assert [call["method"] for call in slack.simulator.api.calls] == ["chat.postMessage"] * 40
+
+
 async def test_reply_whose_answer_was_lost_is_found(slack: Stand, connection: Connection) -> None:
     slack.simulator.faults.add(fault("answer_lost", methods=["chat.postMessage"]))
     identity, message = await slack.mention("hello")

@@ -239,6 +239,8 @@ async def mentioned(event: Event, ctx: Context) -> object:
         return await _stream(event, ctx, words)
     first = await ctx.slack.reply(event, "first answer")
     _die_if(event, words, "die-after-first")
+    if "fail-after-first" in words and ctx.attempt == 1:
+        raise RuntimeError(event.slack["text"])
     await asyncio.sleep(2 if "slowly" in words else 0)
     second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
     _die_if(event, words, "die-at-the-end")
@@ -252,7 +254,7 @@ async def conversation(events: list[Event], ctx: Context) -> list[str]:
 
 
 async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
-    async with ctx.slack.stream(event, buffer_size=1) as stream:
+    async with ctx.slack.stream(event, interval=0) as stream:
         await stream.append("one ")
         await stream.append("two ")
         _die_if(event, words, "die-in-the-middle")
@@ -270,6 +272,37 @@ def _die_if(event: Event, words: list[str], where: str) -> None:
 async def command(event: Event, ctx: Context) -> None:
     """Answer a slash command."""
     await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
+
+
+@handlers.action("approve")
+async def approve(event: Event, ctx: Context) -> str:
+    """Says that it was a click on Approve."""
+    return "approved"
+
+
+@handlers.view("ask", timeout="50ms")
+async def asked(event: Event, ctx: Context) -> None:
+    """Takes longer than its route may."""
+    await asyncio.sleep(60)
+
+
+@handlers.event("message.groups")
+@handlers.command("/ping")
+async def ping(event: Event, ctx: Context) -> str:
+    """Takes messages of private channels, and a command."""
+    return "pong"
+
+
+@handlers.on("slack.shortcut", "slack.message_action")
+async def any_shortcut(event: Event, ctx: Context) -> str:
+    """Takes the shortcuts that no route takes."""
+    return "fallback"
+
+
+@handlers.shortcut("note")
+async def note(event: Event, ctx: Context) -> str:
+    """Takes one shortcut, global or of a message."""
+    return "noted"
 
 
 @handlers.on("short")

@@ -17,9 +17,8 @@ from surelane_ingest.envelope import (
     RateLimited,
     Subscriptions,
     Take,
-    read_command,
     read_event,
-    read_interaction,
+    read_form,
 )
 
 DEFAULT = frozenset({"app_mention", "message.im"})
@@ -160,7 +159,7 @@ def test_a_command_is_stored_as_its_fields_under_its_trigger() -> None:
         "response_url": "https://x",
         "empty": "",
     }
-    taken = read_command(form(**fields))
+    taken = read_form(form(**fields))
     assert isinstance(taken, Take)
     assert taken.kind == "slack.command.deploy"
     assert taken.key == "trigger:" + hashlib.sha256(b"1.2.abc").hexdigest()
@@ -168,40 +167,42 @@ def test_a_command_is_stored_as_its_fields_under_its_trigger() -> None:
 
 
 def test_forms_that_are_no_command_are_malformed() -> None:
-    assert read_command(form(text="x")) == Malformed("no command")
-    assert read_command(form(command="/")) == Malformed("no command")
-    assert read_command(b"") == Malformed("no command")
-    assert read_command(b"&".join(b"a=1" for _ in range(1000))) == Malformed("too many fields")
+    assert read_form(form(text="x")) == Malformed("neither a command nor an interaction")
+    assert read_form(form(command="/")) == Malformed("neither a command nor an interaction")
+    assert read_form(b"") == Malformed("neither a command nor an interaction")
+    assert read_form(b"&".join(b"a=1" for _ in range(1000))) == Malformed("too many fields")
 
 
 def test_certificate_checks_are_not_events() -> None:
-    assert read_command(form(ssl_check="1", token="t")) == Ignore("ssl_check")
-    assert read_interaction(form(ssl_check="1", token="t")) == Ignore("ssl_check")
+    assert read_form(form(ssl_check="1", token="t")) == Ignore("ssl_check")
 
 
 def test_an_interaction_is_stored_as_its_payload() -> None:
     payload = json.dumps({"type": "block_actions", "trigger_id": "1.2.abc", "actions": []})
     digest = hashlib.sha256(b"1.2.abc").hexdigest()
-    assert read_interaction(form(payload=payload)) == Take(
-        "slack.block_actions", f"trigger:{digest}", payload
-    )
+    assert read_form(form(payload=payload)) == Take("slack.block_actions", f"trigger:{digest}", payload)
 
 
 def test_the_database_derives_the_key_of_an_interaction_without_a_trigger() -> None:
-    taken = read_interaction(form(payload=json.dumps({"type": "view_closed"})))
+    taken = read_form(form(payload=json.dumps({"type": "view_closed"})))
     assert isinstance(taken, Take)
     assert taken.key is None
 
 
-def test_menus_that_want_their_options_at_once_are_not_taken() -> None:
-    assert read_interaction(form(payload='{"type": "block_suggestion"}')) == Ignore("block_suggestion")
+def test_menus_that_ask_for_their_options_are_taken() -> None:
+    taken = read_form(form(payload='{"type": "block_suggestion", "action_id": "city"}'))
+    assert isinstance(taken, Take)
+    assert taken.kind == "slack.block_suggestion"
+    again = read_form(form(payload='{"type": "block_suggestion", "action_id": "city"}'))
+    assert isinstance(again, Take)
+    assert again.key != taken.key, "the same letters typed again are another request"
 
 
 @pytest.mark.parametrize(
     "body", [b"", form(payload=""), form(payload="[]"), form(payload="{}"), form(payload='{"type": 1}')]
 )
 def test_forms_that_are_no_interaction_are_malformed(body: bytes) -> None:
-    assert isinstance(read_interaction(body), Malformed)
+    assert isinstance(read_form(body), Malformed)
 
 
 @given(
@@ -221,6 +222,5 @@ def test_no_field_of_an_event_can_break_the_reader(value: Any, event: dict[str, 
 @given(st.binary())
 def test_no_body_can_break_a_reader(body: bytes) -> None:
     assert isinstance(read_event(body, Subscriptions(DEFAULT)), Envelope)
-    assert isinstance(read_command(body), Envelope)
-    assert isinstance(read_interaction(body), Envelope)
-    assert isinstance(read_interaction(b"payload=" + body), Envelope)
+    assert isinstance(read_form(body), Envelope)
+    assert isinstance(read_form(b"payload=" + body), Envelope)

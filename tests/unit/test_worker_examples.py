@@ -27,6 +27,11 @@ def test_teams_handlers_load() -> None:
         "slack.app_mention",
         "slack.message.im",
         "slack.command.status",
+        "slack.block_actions",
+        "slack.shortcut",
+        "slack.message_action",
+        "slack.view_submission",
+        "slack.app_home_opened",
         "reminder",
     }
 

@@ -11,7 +11,7 @@ A refusal of a request without a valid signature ends its connection, so that on
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -97,14 +97,14 @@ class Bodies:
         self._large_memory = max(int(memory * LARGE_SHARE), largest)
         self._large_bytes = 0
 
-    def check(self, request: web.Request, media_type: str) -> None:
+    def check(self, request: web.Request, media_types: Collection[str]) -> None:
         """Check the headers that describe the body.
 
         Raises:
             Refused: another content type (415), a compressed body (415), or one that is too large (413).
         """
-        if request.content_type != media_type:
-            raise Refused(415, f"the content type must be {media_type}")
+        if request.content_type not in media_types:
+            raise Refused(415, f"the content type must be {' or '.join(media_types)}")
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Refused(415, "compressed bodies are not taken")
         if (request.content_length or 0) > self.largest:
@@ -198,8 +198,8 @@ class Endpoint(Protocol):
         """Its route, which also names it in metrics and logs."""
 
     @property
-    def media_type(self) -> str:
-        """The content type of its bodies."""
+    def media_types(self) -> Collection[str]:
+        """The content types of its bodies."""
 
     def plausible(self, request: web.Request) -> bool:
         """Return whether the headers can be those of a signed request."""
@@ -282,7 +282,7 @@ class App:
             raise Refused(503, "stopping")
         if not endpoint.plausible(request):
             raise unsigned()
-        self._bodies.check(request, endpoint.media_type)
+        self._bodies.check(request, endpoint.media_types)
 
     def _refusal(self, path: str, refused: Refused) -> web.Response:
         if refused.event:

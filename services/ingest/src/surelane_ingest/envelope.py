@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
+from uuid import uuid4
 
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 
@@ -129,35 +130,21 @@ def read_event(body: bytes, subscriptions: Subscriptions) -> Envelope:
             return Malformed("not an event")
 
 
-def read_command(body: bytes) -> Envelope:
-    """Read the form of a slash command, which is stored as an object of its fields."""
+def read_form(body: bytes) -> Envelope:
+    """Read the form of an interaction or of a slash command.
+
+    An interaction is the JSON in the field ``payload``. A command is stored as an object of its fields.
+    """
     fields = _form(body)
     if isinstance(fields, Malformed):
         return fields
     if fields.get("ssl_check") == "1":
         return Ignore("ssl_check")
+    if "payload" in fields:
+        return _interaction(fields["payload"])
     if not fields.get("command", "").lstrip("/"):
-        return Malformed("no command")
+        return Malformed("neither a command nor an interaction")
     return _take(read_json(json.dumps(fields)))
-
-
-def read_interaction(body: bytes) -> Envelope:
-    """Read the form of an interaction, whose field ``payload`` is stored."""
-    fields = _form(body)
-    if isinstance(fields, Malformed):
-        return fields
-    if fields.get("ssl_check") == "1":
-        return Ignore("ssl_check")
-    parsed = _object(fields.get("payload", ""))
-    if isinstance(parsed, Malformed):
-        return parsed
-    match parsed.value.get("type"):
-        case "block_suggestion":  # its options belong in the answer, which a queue cannot supply
-            return Ignore("block_suggestion")
-        case str(name) if name:
-            return _take(parsed)
-        case _:
-            return Malformed("no type")
 
 
 def subscription(event: Payload) -> str | None:
@@ -213,6 +200,20 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
     if reason is not None:
         return Ignore(reason)
     return _take(parsed, subscriptions.message_key(envelope, event))
+
+
+def _interaction(payload: str) -> Envelope:
+    parsed = _object(payload)
+    if isinstance(parsed, Malformed):
+        return parsed
+    match parsed.value.get("type"):
+        case "block_suggestion":
+            # It has no trigger_id, and people type the same letters again: each request is an event of its own.
+            return _take(parsed, f"suggestion:{uuid4().hex}")
+        case str(name) if name:
+            return _take(parsed)
+        case _:
+            return Malformed("no type")
 
 
 def _take(parsed: Json, key: str | None = None) -> Take:

@@ -1,7 +1,7 @@
-"""Slack's three URLs: verify Slack's signature, decide what a payload is, and store the events."""
+"""Slack's URLs: verify Slack's signature, decide what a payload is, and store the events."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -18,9 +18,8 @@ from surelane_ingest.envelope import (
     RateLimited,
     Subscriptions,
     Take,
-    read_command,
     read_event,
-    read_interaction,
+    read_form,
 )
 from surelane_ingest.tracing import RETRY, answered, delivered
 from surelane_ingest.writer import Answer, NotStored, Writer
@@ -100,8 +99,7 @@ class SlackUrl:
 
     Attributes:
         path: its route.
-        media_type: the content type that Slack sends there.
-        read: reads its bodies.
+        read: reads its bodies, by their content type.
         signatures: verifies them.
         writer: stores its events.
         tracer: makes spans; ``None``: tracing is off.
@@ -109,12 +107,16 @@ class SlackUrl:
     """
 
     path: str
-    media_type: str
-    read: Callable[[bytes], Envelope]
+    read: Mapping[str, Callable[[bytes], Envelope]]
     signatures: Signatures
     writer: Writer
     tracer: Tracer | None
     log: Logger
+
+    @property
+    def media_types(self) -> Collection[str]:
+        """The content types that Slack sends there."""
+        return self.read
 
     def plausible(self, request: web.Request) -> bool:
         """Return whether the headers can be those of a request that Slack signed."""
@@ -131,7 +133,7 @@ class SlackUrl:
             Refused: the body is malformed (400), or the event is not known to be stored (400 or 503).
         """
         metrics = self.writer.metrics
-        envelope = self.read(body)
+        envelope = self.read[request.content_type](body)
         match envelope:
             case Take():
                 await self._store(request, envelope)
@@ -184,15 +186,17 @@ class SlackUrl:
 def slack_urls(
     signatures: Signatures, subscriptions: Subscriptions, writer: Writer, tracer: Tracer | None
 ) -> list[SlackUrl]:
-    """Return the URLs of the Events API, of slash commands, and of interactions (clicks, shortcuts, modals)."""
+    """Return the URL that takes all of Slack's requests, and those that take commands and interactions only."""
 
     def read(body: bytes) -> Envelope:
         return read_event(body, subscriptions)
 
     # Bound here, not on import: binding fixes the configuration of the logs, which starts after the imports.
     log: Logger = get_logger(__name__).bind()
-    return [
-        SlackUrl("/slack/events", JSON, read, signatures, writer, tracer, log),
-        SlackUrl("/slack/commands", FORM, read_command, signatures, writer, tracer, log),
-        SlackUrl("/slack/interactions", FORM, read_interaction, signatures, writer, tracer, log),
-    ]
+    forms = {FORM: read_form}
+    paths = {
+        "/slack/events": {JSON: read, **forms},
+        "/slack/commands": forms,
+        "/slack/interactions": forms,
+    }
+    return [SlackUrl(path, readers, signatures, writer, tracer, log) for path, readers in paths.items()]

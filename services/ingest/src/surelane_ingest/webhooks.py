@@ -9,7 +9,7 @@ or our own request to the agent sent back to us, therefore answers nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -84,7 +84,7 @@ class TriggerUrl:
     metrics: Metrics
     tracer: Tracer | None
     path: str = "/v1/triggers/{name}"
-    media_type: str = JSON
+    media_types: Collection[str] = (JSON,)
 
     def plausible(self, request: web.Request) -> bool:
         """Return whether the headers can be those of a signed webhook of a known trigger."""
@@ -129,7 +129,7 @@ class AnswerUrl:
     secrets: Secrets
     call: Turns
     path: str = "/v1/dispatch/{id}"
-    media_type: str = JSON
+    media_types: Collection[str] = (JSON,)
 
     def plausible(self, request: web.Request) -> bool:
         """Return whether the headers can be those of a signed answer to the task that the path names."""

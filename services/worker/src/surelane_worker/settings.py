@@ -25,6 +25,9 @@ class WorkerSettings(DispatchSettings):
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
     """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
 
+    event_types: str | None = Field(None, validation_alias="SURELANE_EVENT_TYPES")
+    """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
+
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
 
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")

@@ -28,7 +28,7 @@ from surelane_worker.claiming.position import Position, PositionKeeper
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.handler import Handler, Services
-from surelane_worker.handling.registry import Handlers, load_handlers
+from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
@@ -62,6 +62,7 @@ class Pools:
 
     leases: Pool
     settles: Pool
+    """For settles and notes: both give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
     sweeps: Pool
@@ -120,6 +121,8 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     loaded = load_handlers(settings.handlers)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
+    types = settings.event_types
+    warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
     return loaded
 
 
@@ -222,7 +225,7 @@ def assemble(
     settler = Settler(Engine(pools.settles), leases, observer)
     services = Services(
         Queue(pools.handlers, metrics.sent),
-        Engine(pools.handlers),
+        Engine(pools.settles),
         leases.hold,
         settings,
         slack,

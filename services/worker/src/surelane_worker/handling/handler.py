@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -12,6 +12,7 @@ from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_worker.handling.routes import Takes
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.replies import Replies
@@ -108,6 +109,19 @@ Middleware = Callable[[Given, Context, Call], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """A handler for some events of its kinds.
+
+    Attributes:
+        handler: the handler.
+        takes: says whether an event of these kinds is for it.
+    """
+
+    handler: "Handler"
+    takes: Takes
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: slots look handlers up for each event
 class Handler:
     """A handler and its bounds.
 
@@ -126,6 +140,19 @@ class Handler:
     grouped: bool = False
     timeout: float | None = None
     concurrency: int | None = None
+    routes: tuple[Route, ...] = ()
+    """The handlers that take some of its events instead, in the order in which they are tried."""
+
+    def within(self, middlewares: Sequence[Middleware]) -> "Handler":
+        """Return this handler inside ``middlewares``, the first of them outermost."""
+        return replace(self, call=wrapped(self.call, middlewares))
+
+    def for_event(self, event: Event) -> "Handler":
+        """Return the handler of an event: the first route's that takes it, otherwise this one."""
+        for route in self.routes:
+            if event.kind in route.handler.kinds and route.takes(event):
+                return route.handler
+        return self
 
 
 def wrapped(call: Call, middlewares: Sequence[Middleware]) -> Call:

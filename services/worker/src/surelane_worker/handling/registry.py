@@ -6,7 +6,7 @@ Every mistake that can be seen at start is raised at start.
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
@@ -16,14 +16,31 @@ from surelane.events import Event
 from surelane.jobs import Priority
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.durations import parse_duration
-from surelane_worker.handling.handler import Call, Context, Given, Handler, Middleware, threaded, wrapped
-from surelane_worker.handling.outcomes import Pause
+from surelane_service.logs import get_logger
+from surelane_worker.handling import routes
+from surelane_worker.handling.handler import (
+    Call,
+    Context,
+    Given,
+    Handler,
+    Middleware,
+    Route,
+    threaded,
+)
+from surelane_worker.handling.outcomes import Complete, Pause
+from surelane_worker.handling.routes import Sort, Takes, Wanted, every
 
 SETTING = "SURELANE_HANDLERS"
 
 OnEvent = TypeVar("OnEvent", bound=Callable[[Event, Context], Any])
 OnGroup = TypeVar("OnGroup", bound=Callable[[list[Event], Context], Any])
+OnFunction = TypeVar("OnFunction", bound=Callable[..., Any])
 OnMiddleware = TypeVar("OnMiddleware", bound=Middleware)
+
+NO_ROUTE = {"unhandled": "no route"}
+"""The result of an event that no route took."""
+
+_log = get_logger(__name__)
 
 
 class HandlersError(SettingsError):
@@ -53,7 +70,7 @@ class Schedule:
 
 
 class Handlers:
-    """A set of handlers, one per kind.
+    """A set of handlers: routes, which are tried in the order of their registration, then one handler per kind.
 
     >>> handlers = Handlers()
     >>> @handlers.on("slack.app_mention", "slack.message.im", timeout="2m", concurrency=4)
@@ -62,7 +79,8 @@ class Handlers:
     """
 
     def __init__(self) -> None:
-        self._registered: list[Handler] = []
+        self._routes: list[Route] = []
+        self._fallbacks: list[Route] = []
         self._middlewares: list[Middleware] = []
         self._schedules: list[Schedule] = []
         self._included: list[Handlers] = []
@@ -82,12 +100,7 @@ class Handlers:
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
-
-        def register(function: OnEvent) -> OnEvent:
-            self._register(function, kinds, grouped=False, timeout=timeout, concurrency=concurrency)
-            return function
-
-        return register
+        return self._registering(kinds, timeout=timeout, concurrency=concurrency)
 
     def on_group(
         self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
@@ -100,11 +113,86 @@ class Handlers:
             HandlersError: as for :meth:`on`.
         """
 
-        def register(function: OnGroup) -> OnGroup:
-            self._register(function, kinds, grouped=True, timeout=timeout, concurrency=concurrency)
-            return function
+        return self._registering(kinds, grouped=True, timeout=timeout, concurrency=concurrency)
 
-        return register
+    def event(
+        self, *types: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for events of Slack's Events API, by the names of their subscriptions.
+
+        Args:
+            types: ``app_mention``, ``message.im``, or ``message`` for all messages. A compiled pattern stands for
+                the types that Slack documents.
+            timeout: as for :meth:`on`.
+            concurrency: as for :meth:`on`.
+
+        Raises:
+            HandlersError: an earlier route takes all of them, or as for :meth:`on`.
+        """
+        kinds = _named("event", routes.event_kinds, types)
+        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency)
+
+    def command(
+        self, *names: str, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for slash commands, such as ``/deploy``.
+
+        Raises:
+            HandlersError: a name is a pattern, or as for :meth:`event`.
+        """
+        kinds = _named("command", routes.command_kinds, names)
+        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency)
+
+    def message(
+        self, *wanted: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for messages whose text contains one of these strings or patterns; none: all messages.
+
+        Args:
+            wanted: strings, which are compared as they are, and compiled patterns.
+            timeout: as for :meth:`on`.
+            concurrency: only without ``wanted``, as for all routes: a worker claims whole kinds.
+
+        Raises:
+            HandlersError: an earlier route takes them all, or the function or a bound is wrong.
+        """
+        return self._routing(routes.MESSAGE, wanted, timeout, concurrency)
+
+    def action(
+        self, *action_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for buttons and menus with one of these ``action_id``; see :meth:`message`."""
+        return self._routing(routes.ACTION, action_ids, timeout, concurrency)
+
+    def view(
+        self, *callback_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for submitted modals with one of these ``callback_id``; see :meth:`message`."""
+        return self._routing(routes.VIEW, callback_ids, timeout, concurrency)
+
+    def view_closed(
+        self, *callback_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for closed modals with one of these ``callback_id``; see :meth:`message`.
+
+        Slack reports the closing of modals that were opened with ``notify_on_close``.
+        """
+        return self._routing(routes.VIEW_CLOSED, callback_ids, timeout, concurrency)
+
+    def shortcut(
+        self, *callback_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for shortcuts, global or of a message, by ``callback_id``; see :meth:`message`."""
+        return self._routing(routes.SHORTCUT, callback_ids, timeout, concurrency)
+
+    def options(
+        self, *action_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for menus that ask for their options, by ``action_id``; see :meth:`message`.
+
+        The function cannot supply the options yet: Slack has its answer when the event is stored.
+        """
+        return self._routing(routes.OPTIONS, action_ids, timeout, concurrency)
 
     def middleware(self, function: OnMiddleware) -> OnMiddleware:
         """Register ``async (event_or_events, ctx, call_next)`` around every handler. The first one is outermost.
@@ -152,55 +240,163 @@ class Handlers:
             raise HandlersError(f"schedule {name!r}: {error}") from None
 
     def include(self, other: "Handlers") -> None:
-        """Add the handlers and schedules of another set. This set's own take precedence by kind and by name."""
+        """Add the handlers and schedules of another set.
+
+        This set's own handlers come first: its routes, then its handlers per kind, then the other set's. Of two
+        schedules of one name, this set's counts.
+        """
         self._included.append(other)
 
     def all(self) -> list[Handler]:
-        """Return the handlers inside their middleware, those of included sets last."""
-        handlers = list(self._registered)
-        taken = {kind for handler in handlers for kind in handler.kinds}
-        for handler in [handler for other in self._included for handler in other.all()]:
-            kinds = tuple(kind for kind in handler.kinds if kind not in taken)
-            taken.update(kinds)
-            if kinds:
-                handlers.append(replace(handler, kinds=kinds))
-        return [replace(handler, call=wrapped(handler.call, self._middlewares)) for handler in handlers]
+        """Return one handler for each kind, with the routes that come before it.
+
+        Raises:
+            HandlersError: routes come before a handler of groups.
+        """
+        tried = self.tried()
+        last: dict[str, Route | None] = {kind: None for route in tried for kind in route.handler.kinds}
+        for route in reversed([route for route in tried if route.takes is every]):
+            last.update(dict.fromkeys(route.handler.kinds, route))
+        kinds = {end: tuple(kind for kind in last if last[kind] is end) for end in last.values()}
+        return [_routed(tried, end, kinds[end]) for end in kinds]
+
+    def tried(self) -> list[Route]:
+        """Return all routes inside their middleware, in the order in which they are tried."""
+        tried = [*self._routes, *self._fallbacks]
+        tried += [route for other in self._included for route in other.tried()]
+        return [replace(route, handler=route.handler.within(self._middlewares)) for route in tried]
 
     def schedules(self) -> list[Schedule]:
         """Return the declared schedules, those of included sets too."""
         found = {known.name: known for other in self._included for known in reversed(other.schedules())}
         return list((found | {known.name: known for known in self._schedules}).values())
 
-    def _register(
+    def _routing(
+        self, sort: Sort, wanted: tuple[Wanted, ...], timeout: Pause | None, concurrency: int | None
+    ) -> Callable[[OnEvent], OnEvent]:
+        takes = sort.takes(wanted)
+        if concurrency is not None and takes is not every:
+            raise HandlersError(
+                f"concurrency={concurrency}: a worker claims {sort.kinds[0]!r} as a whole, so a route within it "
+                "cannot have a bound of its own; give the bound to handlers.on(kind)"
+            )
+        return self._registering(sort.kinds, takes=takes, timeout=timeout, concurrency=concurrency)
+
+    def _registering(
         self,
-        function: Callable[..., Any],
         kinds: tuple[str, ...],
         *,
-        grouped: bool,
+        takes: Takes | None = None,
+        grouped: bool = False,
         timeout: Pause | None,
         concurrency: int | None,
-    ) -> None:
-        name = _name(function)
-        self._check(name, function, kinds, grouped)
-        if concurrency is not None and concurrency < 1:
-            raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
-        call = (
-            cast("Call", function)
-            if _is_async(function)
-            else threaded(cast("Callable[[Given, Context], object]", function))
-        )
-        self._registered.append(Handler(name, kinds, call, grouped, _seconds(name, timeout), concurrency))
+    ) -> Callable[[OnFunction], OnFunction]:
+        """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
-    def _check(self, name: str, function: Callable[..., Any], kinds: tuple[str, ...], grouped: bool) -> None:
+        def register(function: OnFunction) -> OnFunction:
+            name = _name(function)
+            self._check(name, function, kinds, grouped)
+            if concurrency is not None and concurrency < 1:
+                raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
+            call = (
+                cast("Call", function)
+                if _is_async(function)
+                else threaded(cast("Callable[[Given, Context], object]", function))
+            )
+            handler = Handler(name, kinds, call, grouped, _seconds(name, timeout), concurrency)
+            if takes is None:
+                self._check_one_per_kind(handler)
+                self._fallbacks.append(Route(handler, every))
+            else:
+                self._routes.append(Route(handler, takes))
+            self._check_reached()
+            return function
+
+        return register
+
+    @staticmethod
+    def _check(name: str, function: Callable[..., Any], kinds: tuple[str, ...], grouped: bool) -> None:
         first = "events" if grouped else "event"
         if not kinds or not all(kind and kind.isprintable() for kind in kinds):
             raise HandlersError(f"handler {name}: name the kinds it takes, such as 'slack.app_mention'")
         if not _takes(function, 2):
             raise HandlersError(f"handler {name} must take two arguments: ({first}, ctx)")
-        taken = {kind: handler.name for handler in self._registered for kind in handler.kinds}
-        for position, kind in enumerate(kinds):
-            if kind in taken or kind in kinds[:position]:
-                raise HandlersError(f"two handlers for {kind!r}: {taken.get(kind, name)} and {name}")
+
+    def _check_one_per_kind(self, handler: Handler) -> None:
+        taken = {kind: known.handler.name for known in self._fallbacks for kind in known.handler.kinds}
+        for position, kind in enumerate(handler.kinds):
+            if kind in taken or kind in handler.kinds[:position]:
+                raise HandlersError(
+                    f"two handlers for {kind!r}: {taken.get(kind, handler.name)} and {handler.name}"
+                )
+
+    def _check_reached(self) -> None:
+        """Refuse a handler whose events are all taken by earlier ones."""
+        taken: dict[str, str] = {}
+        for route in (*self._routes, *self._fallbacks):
+            handler = route.handler
+            if taken.keys() >= set(handler.kinds):
+                kind = handler.kinds[0]
+                raise HandlersError(
+                    f"handler {handler.name} is never reached: {taken[kind]} takes every {kind!r}"
+                )
+            if route.takes is every:
+                taken = dict.fromkeys(handler.kinds, handler.name) | taken
+
+
+def _routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Handler:
+    """Return the handler of ``kinds``, whose events ``end`` takes if no route before it does."""
+    before = tried if end is None else tried[: tried.index(end)]
+    chosen = tuple(
+        route
+        for route in before
+        if route.takes is not every and not set(kinds).isdisjoint(route.handler.kinds)
+    )
+    if end is None:
+        return Handler("no route", kinds, _unrouted, routes=chosen)
+    if end.handler.grouped and chosen:
+        raise HandlersError(
+            f"handler {end.handler.name} takes groups of {kinds[0]!r}, so no route can take one of them: "
+            f"{chosen[0].handler.name}"
+        )
+    return replace(end.handler, kinds=kinds, routes=chosen)
+
+
+async def _unrouted(given: Given, ctx: Context) -> Complete:
+    """Complete an event that no route took. People wait for what they clicked, so that is a warning."""
+    event = cast("Event", given)
+    if event.kind.startswith("slack.") and event.kind.removeprefix("slack.") in routes.INTERACTIONS:
+        ctx.log.warning("no route takes this event; it is completed", ids=routes.ids(event))
+    else:
+        ctx.log.debug("no route takes this event; it is completed")
+    return Complete(NO_ROUTE)
+
+
+def warn_of_doubts(kinds: Collection[str], taken: Collection[str] | None) -> None:
+    """Log the kinds whose events can never arrive.
+
+    Args:
+        kinds: the kinds that have handlers.
+        taken: the event types that ingest takes; ``None`` if they are not known here.
+    """
+    doubts = {kind: reason for kind in sorted(kinds) if (reason := routes.doubt(kind, taken))}
+    arriving = set(kinds) - doubts.keys()
+    for kind, reason in doubts.items():
+        # A route for all messages announces their five kinds, of which few are subscribed to.
+        if not (kind in routes.MESSAGES and arriving.intersection(routes.MESSAGES)):
+            _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
+
+
+def _named(
+    sort: str, kinds_of: Callable[[tuple[Any, ...]], Iterable[str]], names: tuple[Any, ...]
+) -> tuple[str, ...]:
+    """Return the kinds that names or patterns stand for, each once."""
+    if not all(names) or not names:
+        raise HandlersError(f"handlers.{sort}(…): name what it takes")
+    try:
+        return tuple(dict.fromkeys(kinds_of(names)))
+    except ValueError as error:
+        raise HandlersError(f"handlers.{sort}(…): {error}") from None
 
 
 def load_handlers(path: str) -> Handlers:

@@ -193,6 +193,8 @@ class Runner:
     async def _run(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         try:
+            if handler.routes:
+                handler = handler.for_event(events[0])
             if handler.timeout is None:
                 return outcome_of(await handler.call(given, context))
             async with asyncio.timeout(handler.timeout) as limit:

@@ -74,6 +74,9 @@ FINAL = frozenset(
         "invalid_metadata_format",
         "invalid_metadata_schema",
         "expired_trigger_id",
+        "exchanged_trigger_id",
+        "hash_conflict",
+        "push_limit_reached",
         "invalid_trigger_id",
         "used_url",
         "expired_url",
@@ -87,6 +90,13 @@ UNANSWERABLE = frozenset({400, 404, 410, *range(300, 400)})
 
 class NowhereToReplyError(Exception):
     """The event names no channel and no response_url: pass ``channel=``."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class NoTriggerError(Exception):
+    """The event has no trigger_id: only commands and interactions can open a view."""
 
     def __init__(self) -> None:
         super().__init__(self.__doc__)
@@ -120,6 +130,8 @@ def final_reason(error: BaseException) -> str | None:
     match error:
         case NowhereToReplyError():
             return "nowhere_to_reply"
+        case NoTriggerError():
+            return "no_trigger"
         case ResponseUrlError():
             return "response_url_refused"
         case ResponseRefusedError(status=status) if status in UNANSWERABLE:

@@ -1,17 +1,22 @@
 """Reply in Slack once, even if the event is handled again.
 
 Each message carries the event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first reply, and so
-on. If an event was claimed before, a reply looks for the message of an earlier attempt and does not post it again. A
-first attempt does not look, because the lookup is expensive: Slack allows some apps one per minute.
+on. The event's row says which replies were sent (:mod:`surelane_worker.slack.notes`). An attempt looks in Slack only
+for a reply of an earlier attempt that was being sent when that attempt ended. The lookup is expensive: Slack allows
+some apps one per minute.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 from slack_sdk.errors import SlackApiError
+from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
@@ -19,13 +24,15 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.slack.client import (
     RATE_LIMIT_RETRIES,
+    NoTriggerError,
     NowhereToReplyError,
     ResponseRefusedError,
     SlackClients,
     slack_error,
     unknown_whether_done,
 )
-from surelane_worker.slack.stream import Notebook, Stream
+from surelane_worker.slack.notes import Notebook, Sent
+from surelane_worker.slack.stream import INTERVAL, Stream
 
 SLACK_KINDS = "slack."
 """The prefix of the kinds of Slack's events."""
@@ -125,13 +132,7 @@ class SentReplies:
         self._found: dict[tuple[int, Thread], dict[int, str]] = {}
 
     async def before(self, event: Event, thread: Thread) -> dict[int, str]:
-        """Return the timestamps of earlier claims' replies by ordinal.
-
-        Look once per attempt, and never on the first claim. Claims decide, not attempts: an attempt that a stopping
-        worker released is not counted, but may have replied.
-        """
-        if event.claim <= 1:
-            return {}
+        """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
         key = (event.id, thread)
         if key not in self._found:
             self._found[key] = await self.look(event, thread)
@@ -189,7 +190,8 @@ class Replies:
         self._engine = engine
         self._log = log
         self._check_claim = check_claim
-        self._ordinals: dict[int, int] = {}
+        self._ordinals = Counter[int]()
+        self._calls = Counter[tuple[int, str]]()
         self._notebooks: dict[int, Notebook] = {}
         self._sent = SentReplies(clients.client, log)
 
@@ -211,24 +213,30 @@ class Replies:
 
         Raises:
             SlackApiError: Slack refused it.
+            ClaimLostError: the worker has lost its claim of the event, so the reply is not sent.
             NowhereToReplyError: the event names no place.
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
         """
         place = place_of(event)
-        ordinal = self._next_ordinal(event)
+        ordinal, notebook = self._next_ordinal(event), self._notebook(event)
+        noted = notebook.reply(ordinal)
+        if isinstance(noted, str):
+            self._log.info("reply was already sent", ordinal=ordinal)
+            return noted or None
         if place.response_url and "channel" not in arguments:
             await self._respond(place.response_url, text, arguments)
+            await notebook.note_reply(ordinal, "")
             return None
         channel = arguments.pop("channel", place.channel)
         if not channel:
             raise NowhereToReplyError
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
         thread = Thread(channel, thread_ts, place.since)
-        sent = await self._sent.before(event, thread)
-        if ordinal in sent:
+        if noted is Sent.PERHAPS and (found := await self._sent.before(event, thread)).get(ordinal):
             self._log.info("reply was already sent", ordinal=ordinal)
-            return sent[ordinal]
+            await notebook.note_reply(ordinal, found[ordinal])
+            return found[ordinal]
         message = {
             "channel": channel,
             "thread_ts": thread_ts,
@@ -236,7 +244,15 @@ class Replies:
             **arguments,
             "metadata": metadata_of(event, ordinal),
         }
-        return await self._post_once(event, ordinal, thread, message)
+        await notebook.note_reply(ordinal, None)
+        try:
+            ts = await self._post_once(event, ordinal, thread, message)
+        except SlackApiError as error:
+            if not unknown_whether_done(error):
+                await notebook.forget_reply(ordinal)
+            raise
+        await notebook.note_reply(ordinal, ts)
+        return ts
 
     async def _post_once(self, event: Event, ordinal: int, thread: Thread, message: dict[str, Any]) -> str:
         for pause in PAUSES:
@@ -290,10 +306,168 @@ class Replies:
             channel_id=place.channel, thread_ts=place.thread_ts, status=status, **arguments
         )
 
-    def stream(self, event: Event, **arguments: Any) -> Stream:  # noqa: ANN401 - chat.startStream's
+    async def set_title(self, event: Event, title: str, **arguments: Any) -> None:  # noqa: ANN401 - the method's
+        """Give an assistant's thread a title.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            NowhereToReplyError: the event is in no thread.
+        """
+        place = place_of(event)
+        if not place.channel or not place.thread_ts:
+            raise NowhereToReplyError
+        await self._client.assistant_threads_setTitle(
+            channel_id=place.channel, thread_ts=place.thread_ts, title=title, **arguments
+        )
+
+    async def set_suggested_prompts(
+        self,
+        event: Event,
+        prompts: Mapping[str, str],
+        **arguments: Any,  # noqa: ANN401 - the method's
+    ) -> None:
+        """Offer prompts in an assistant's thread: each title with the message that it sends.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            NowhereToReplyError: the event is in no channel.
+        """
+        place = place_of(event)
+        if not place.channel:
+            raise NowhereToReplyError
+        offered = [{"title": title, "message": message} for title, message in prompts.items()]
+        await self._client.assistant_threads_setSuggestedPrompts(
+            channel_id=place.channel, thread_ts=place.thread_ts, prompts=offered, **arguments
+        )
+
+    async def open_view(self, event: Event, view: dict[str, Any] | View) -> str | None:
+        """Open a modal in front of the person who caused the event, once. Slack allows three seconds for it.
+
+        Returns:
+            The view's id; ``None`` if an earlier attempt opened it and Slack's answer was lost.
+
+        Raises:
+            SlackApiError: Slack refused it; ``expired_trigger_id`` after the three seconds.
+            NoTriggerError: the event is no command or interaction.
+        """
+        trigger = _text(event.payload.get("trigger_id"))
+        if trigger is None:
+            raise NoTriggerError
+        name = self._call_name(event, "views.open")
+        notebook = self._notebook(event)
+        if opened := notebook.call(name):
+            self._log.info("view was already opened")
+            return opened
+        await self._check_claim()
+        try:
+            answer = await self._once.views_open(trigger_id=trigger, view=view)
+        except SlackApiError as error:
+            # Only this app has the trigger, so an earlier attempt used it up.
+            if slack_error(error) != "exchanged_trigger_id" or event.claim == 1 or not name.endswith(":0"):
+                raise
+            self._log.info("view was already opened")
+            return None
+        opened = str(answer["view"]["id"])
+        await notebook.note_call(name, opened)
+        return opened
+
+    async def update_view(
+        self,
+        event: Event,
+        view: dict[str, Any] | View,
+        *,
+        view_id: str | None = None,
+        **arguments: Any,  # noqa: ANN401 - views.update's
+    ) -> None:
+        """Replace a modal's content. Each attempt does it again, with the same result.
+
+        Args:
+            event: the event to answer.
+            view: the new content.
+            view_id: the modal, such as the one that :meth:`open_view` returned; by default the event's own.
+            arguments: any of ``views.update``'s, such as ``external_id`` instead of ``view_id``.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            NowhereToReplyError: the event is about no modal, and none is named.
+        """
+        if view_id is None and "external_id" not in arguments:
+            view_id = _text(_object(event.payload.get("view")).get("id"))
+            if view_id is None:
+                raise NowhereToReplyError
+        await self._check_claim()
+        await self._client.views_update(view=view, view_id=view_id, **arguments)
+
+    async def publish_home(self, user: str, view: dict[str, Any] | View, **arguments: Any) -> None:  # noqa: ANN401 - views.publish's
+        """Show a view on a person's *Home* tab of the app. Each attempt does it again, with the same result.
+
+        Raises:
+            SlackApiError: Slack refused it.
+        """
+        await self._check_claim()
+        await self._client.views_publish(user_id=user, view=view, **arguments)
+
+    async def upload(
+        self,
+        event: Event,
+        file: str | PathLike[str] | bytes,
+        *,
+        comment: str | None = None,
+        **arguments: Any,  # noqa: ANN401 - files_upload_v2's
+    ) -> str:
+        """Post a file in the event's thread. A later attempt does not repeat an upload that Slack answered.
+
+        Args:
+            event: the event to answer.
+            file: the file's path, or its bytes.
+            comment: the message that comes with the file.
+            arguments: any of slack-sdk's ``files_upload_v2``, such as ``filename`` and ``title``; ``channel`` and
+                ``thread_ts`` post elsewhere.
+
+        Returns:
+            The file's id.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            NowhereToReplyError: the event names no channel.
+        """
+        place = place_of(event)
+        channel = arguments.pop("channel", place.channel)
+        if not channel:
+            raise NowhereToReplyError
+        thread_ts = arguments.pop("thread_ts", place.thread_ts)
+        name = self._call_name(event, "files.upload")
+        notebook = self._notebook(event)
+        if uploaded := notebook.call(name):
+            self._log.info("file was already uploaded")
+            return uploaded
+        if not isinstance(file, bytes):
+            arguments.setdefault("filename", Path(file).name)
+            file = await asyncio.to_thread(Path(file).read_bytes)
+        await self._check_claim()
+        answer = await self._once.files_upload_v2(
+            file=file, channel=channel, thread_ts=thread_ts, initial_comment=comment, **arguments
+        )
+        files: Sequence[Mapping[str, Any]] = answer["files"]
+        uploaded = str(files[0]["id"])
+        await notebook.note_call(name, uploaded)
+        return uploaded
+
+    def stream(
+        self,
+        event: Event,
+        *,
+        interval: float = INTERVAL,
+        **arguments: Any,  # noqa: ANN401 - chat.startStream's
+    ) -> Stream:
         """Return a reply that grows: ``async with ctx.slack.stream(event) as stream: await stream.append("…")``.
 
         If an earlier attempt began a stream, this attempt finishes that message.
+
+        Args:
+            event: the event to answer.
+            interval: seconds between two calls to Slack, in which text is gathered; 0 sends every text at once.
+            arguments: any of ``chat.startStream``'s; ``channel`` and ``thread_ts`` answer elsewhere.
 
         Raises:
             NowhereToReplyError: the event is in no thread.
@@ -303,23 +477,33 @@ class Replies:
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
         if not channel or not thread_ts:
             raise NowhereToReplyError
+        arguments.pop("buffer_size", None)  # of 0.1.0: ``interval`` took its place
         arguments.setdefault("recipient_team_id", place.team)
         arguments.setdefault("recipient_user_id", place.user)
         ordinal = self._next_ordinal(event)
-        notebook = self._notebooks.setdefault(event.id, Notebook(self._engine, event))
         return Stream(
             self._once,
-            notebook,
+            self._notebook(event),
             ordinal,
             metadata_of(event, ordinal),
             {"channel": channel, "thread_ts": thread_ts, **arguments},
             self._check_claim,
+            interval,
         )
 
+    def _notebook(self, event: Event) -> Notebook:
+        if event.id not in self._notebooks:
+            self._notebooks[event.id] = Notebook(self._engine, event, self._log)
+        return self._notebooks[event.id]
+
     def _next_ordinal(self, event: Event) -> int:
-        ordinal = self._ordinals.get(event.id, 0)
-        self._ordinals[event.id] = ordinal + 1
-        return ordinal
+        self._ordinals[event.id] += 1
+        return self._ordinals[event.id] - 1
+
+    def _call_name(self, event: Event, method: str) -> str:
+        """Return the name of this call in the event's notes: its method and its ordinal in this attempt."""
+        self._calls[event.id, method] += 1
+        return f"{method}:{self._calls[event.id, method] - 1}"
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
         for _ in range(RATE_LIMIT_RETRIES):

@@ -1,0 +1,363 @@
+"""What a handler asks of Slack, attempt by attempt: streams, modals, files, and replies that are on the row."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+from dev.simulator.posting.payloads import command_form
+from dev.simulator.webapi import dispatch
+from dev.simulator.webapi.call import Call, Method
+from dev.simulator.webapi.call import Slack as Workspace
+from dev.simulator.workspace.model import JSON
+from slack_sdk.errors import SlackApiError
+from slack_sdk.models.blocks import ContextActionsBlock, FeedbackButtonsElement
+from slack_sdk.models.blocks.basic_components import FeedbackButtonObject
+from slack_sdk.models.messages.chunk import TaskUpdateChunk
+
+from surelane.calls import Connection
+from surelane.events import Event
+from surelane_service.engine import Engine
+from surelane_service.logs import get_logger
+from surelane_service.probes import serving
+from surelane_service.settings import load_settings
+from surelane_worker.settings import WorkerSettings
+from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError, SlackClients, slack_clients
+from surelane_worker.slack.replies import Replies
+from tests.processes import until
+from tests.system.slack_stand import Stand, fault, slack_stand
+
+MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
+FEEDBACK = ContextActionsBlock(
+    elements=[
+        FeedbackButtonsElement(
+            action_id="feedback",
+            positive_button=FeedbackButtonObject(text="Good", value="good"),
+            negative_button=FeedbackButtonObject(text="Bad", value="bad"),
+        )
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Claims events, and makes for each claim what its handler gets as ``ctx.slack``."""
+
+    slack: Stand
+    connection: Connection
+    clients: SlackClients
+
+    async def next(self) -> tuple[Event, Replies]:
+        """Claim the event, again if its last claim was not settled: a new attempt."""
+        await self.connection.execute("update agent.event set vt = agent.clock()")
+        event = await Engine(self.connection).claim_event(10, timedelta(minutes=1))
+        assert event is not None
+        return event, Replies(self.clients, Engine(self.connection), get_logger("test"), _stands)
+
+    async def mention(self, text: str = "hello") -> tuple[Event, Replies]:
+        """Let a person mention the bot, and claim the event."""
+        await self.slack.mention(text)
+        return await self.next()
+
+    async def command(self) -> tuple[Event, Replies]:
+        """Let a person send a slash command, and claim the event."""
+        workspace = self.slack.simulator.workspace
+        ada, general = workspace.user("ada"), workspace.channel("general")
+        assert ada is not None
+        assert general is not None
+        form = command_form(
+            workspace, self.slack.simulator.interactions, command="/x", text="", channel=general, user=ada
+        )
+        await self.slack.queue.insert_event(json.dumps(dict(form)))
+        return await self.next()
+
+    def calls(self, *names: str) -> list[str]:
+        """Return the methods that were called, by default all, oldest first."""
+        called = [str(call["method"]) for call in self.slack.simulator.api.calls]
+        return [name for name in called if not names or name in names]
+
+    @property
+    def thread(self) -> list[str]:
+        """The texts of the bot's messages in the general channel."""
+        general = self.slack.simulator.workspace.channel("general")
+        assert general is not None
+        return [message.text for message in general.messages.values() if message.by_app]
+
+
+async def _stands() -> None:
+    """Find that the claim stands."""
+
+
+@pytest.fixture
+async def attempts(connection: Connection) -> AsyncIterator[Attempts]:
+    async with slack_stand(connection) as stand:
+        settings = load_settings(WorkerSettings, database_url="postgresql://x@/x", slack_api_url=stand.api)
+        async with slack_clients(settings, traced=False) as clients:
+            yield Attempts(stand, connection, clients)
+
+
+async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    sent = await slack.reply(event, "first")
+    for _ in range(2):
+        event, slack = await attempts.next()
+        assert await slack.reply(event, "first") == sent
+    await slack.reply(event, "second")
+    assert attempts.thread == ["first", "second"]
+    assert attempts.calls() == ["chat.postMessage"] * 2
+
+
+async def test_attempt_that_failed_before_its_reply_costs_no_lookup(attempts: Attempts) -> None:
+    await attempts.mention()
+    event, slack = await attempts.next()
+    await slack.reply(event, "first")
+    assert attempts.calls() == ["chat.postMessage"]
+
+
+async def test_reply_that_was_being_sent_when_the_attempt_ended_is_looked_for(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("slow", methods=["chat.postMessage"]))
+    posting = asyncio.create_task(slack.reply(event, "first"))
+    await until(lambda: attempts.thread, what="the message")
+    posting.cancel()
+    await asyncio.wait([posting])
+    for _ in range(2):
+        event, slack = await attempts.next()
+        await slack.reply(event, "first")
+    assert attempts.thread == ["first"]
+    assert attempts.calls("conversations.replies") == ["conversations.replies"]
+
+
+async def test_refused_reply_is_posted_by_the_next_attempt_without_a_lookup(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("invalid_auth", methods=["chat.postMessage"]))
+    with pytest.raises(SlackApiError):
+        await slack.reply(event, "first")
+    event, slack = await attempts.next()
+    await slack.reply(event, "first")
+    assert (attempts.thread, attempts.calls("conversations.replies")) == (["first"], [])
+
+
+async def test_answer_through_a_response_url_is_not_repeated(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    await slack.reply(event, "done", response_type="in_channel")
+    event, slack = await attempts.next()
+    assert await slack.reply(event, "done", response_type="in_channel") is None
+    assert attempts.thread == ["done"]
+
+
+async def test_replies_at_once_are_all_noted(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
+    event, slack = await attempts.next()
+    await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
+    assert sorted(attempts.thread) == ["0", "1", "2", "3", "4"]
+    assert attempts.calls() == ["chat.postMessage"] * 5
+
+
+async def test_stream_sends_the_first_words_at_once_and_gathers_the_others(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event, interval=3600) as stream:
+        for word in range(15):
+            await stream.append(f"{word} ")
+        assert attempts.thread == ["0 "]
+    assert attempts.thread == [" ".join(map(str, range(15))) + " "]
+    assert attempts.calls() == ["chat.startStream", "chat.stopStream"]
+
+
+async def test_stream_sends_what_waits_although_the_handler_says_nothing_more(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event, interval=0.05) as stream:
+        await stream.append("one ")
+        await stream.append("two ")
+        await until(lambda: attempts.thread == ["one two "], what="the second word")
+        await stream.append("three ")
+        await until(lambda: attempts.thread == ["one two three "], what="the third word")
+    assert attempts.calls().count("chat.appendStream") == 2
+
+
+async def test_stream_of_no_interval_sends_every_text(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event, interval=0) as stream:
+        for word in ("one ", "two ", "three"):
+            await stream.append(word)
+    assert attempts.calls() == ["chat.startStream", *["chat.appendStream"] * 2, "chat.stopStream"]
+    assert attempts.thread == ["one two three"]
+
+
+async def test_long_text_takes_several_calls(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event) as stream:
+        await stream.append("x" * 30_000)
+        await stream.append("y" * 20_000)
+    assert attempts.thread == ["x" * 30_000 + "y" * 20_000]
+
+
+async def test_stream_takes_chunks_and_ends_with_blocks(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event, interval=3600) as stream:
+        await stream.append("Looking. ", chunks=[TaskUpdateChunk(id="1", title="Look", status="in_progress")])
+        await stream.append("Found.", chunks=[{"type": "task_update", "id": "1", "status": "complete"}])
+        await stream.stop(blocks=[FEEDBACK])
+    (message,) = _streamed(attempts)
+    assert message.text == "Looking. Found."
+    assert [(task["title"], task["status"]) for task in message.tasks] == [("Look", "complete")]
+    assert [block["type"] for block in message.blocks] == ["context_actions"]
+
+
+async def test_later_attempt_ends_the_stream_of_an_earlier_one_with_the_same_blocks(
+    attempts: Attempts,
+) -> None:
+    event, slack = await attempts.mention()
+    with suppress(RuntimeError):
+        async with slack.stream(event, interval=3600) as stream:
+            await stream.append("one ")
+            await stream.append("two ")
+            raise RuntimeError
+    event, slack = await attempts.next()
+    async with slack.stream(event) as stream:
+        await stream.append("one two three")
+        await stream.stop(blocks=[FEEDBACK])
+    (message,) = _streamed(attempts)
+    assert [block["type"] for block in message.blocks] == ["markdown", "context_actions"]
+    assert message.blocks[0]["text"] == message.text == "one two three"
+    assert attempts.calls("conversations.replies", "chat.startStream") == ["chat.startStream"]
+
+
+async def test_stream_that_slack_ended_is_finished_all_the_same(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event, interval=0) as stream:
+        await stream.append("one ")
+        (message,) = _streamed(attempts)
+        message.streaming = False
+        await stream.append("two ")
+        await stream.append("three")
+    assert attempts.thread == ["one two three"]
+
+
+async def test_error_of_a_later_part_reaches_the_handler(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("invalid_auth", methods=["chat.appendStream"]))
+    stream = slack.stream(event, interval=0.01)
+    await stream.append("one ")
+    await stream.append("two ")
+    await until(lambda: "chat.appendStream" in attempts.calls(), what="the second call")
+    with pytest.raises(SlackApiError):
+        await stream.stop()
+
+
+def _streamed(attempts: Attempts) -> list[Any]:
+    general = attempts.slack.simulator.workspace.channel("general")
+    assert general is not None
+    return [message for message in general.messages.values() if message.by_app]
+
+
+async def test_modal_is_opened_once(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    opened = await slack.open_view(event, MODAL)
+    event, slack = await attempts.next()
+    assert await slack.open_view(event, MODAL) == opened
+    assert attempts.calls() == ["views.open"]
+
+
+async def test_modal_whose_answer_was_lost_counts_as_opened(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    attempts.slack.simulator.faults.add(fault("answer_lost", methods=["views.open"]))
+    with pytest.raises(Exception, match=r"disconnected|reset|closed"):
+        await slack.open_view(event, MODAL)
+    event, slack = await attempts.next()
+    assert await slack.open_view(event, MODAL) is None
+
+
+async def test_second_modal_of_an_attempt_needs_a_trigger_of_its_own(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    await slack.open_view(event, MODAL)
+    with pytest.raises(SlackApiError, match="exchanged_trigger_id"):
+        await slack.open_view(event, MODAL)
+
+
+async def test_modal_needs_an_interaction(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    with pytest.raises(NoTriggerError):
+        await slack.open_view(event, MODAL)
+    with pytest.raises(NowhereToReplyError):
+        await slack.update_view(event, MODAL)
+
+
+async def test_modal_is_updated(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    opened = await slack.open_view(event, MODAL)
+    await slack.update_view(event, {**MODAL, "callback_id": "later"}, view_id=opened)
+    (shown,) = attempts.slack.simulator.interactions.views.values()
+    assert shown.content["callback_id"] == "later"
+
+
+async def test_title_and_prompts_are_set_in_the_thread(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    await slack.set_title(event, "Deploys")
+    await slack.set_suggested_prompts(event, {"Deploy": "Deploy api, please"})
+    methods = ["assistant.threads.setTitle", "assistant.threads.setSuggestedPrompts"]
+    assert attempts.calls() == methods
+
+
+@pytest.fixture
+async def more_methods(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JSON]]:
+    """Add methods to the simulated Slack. Yield the arguments of those that have an effect."""
+    done: list[JSON] = []
+
+    async def stored(request: web.Request) -> web.Response:
+        done.append({"bytes": await request.read()})
+        return web.Response(text="OK")
+
+    def effect(answer: JSON) -> Callable[[Call, Workspace], JSON]:
+        def run(call: Call, _: Workspace) -> JSON:
+            done.append(dict(call.arguments))
+            return answer
+
+        return run
+
+    app = web.Application()
+    app.add_routes([web.post("/upload", stored)])
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        url = {"file_id": "F1", "upload_url": f"http://127.0.0.1:{port}/upload"}
+        for name, method in {
+            "files.getUploadURLExternal": Method(lambda *_: url, ("filename", "length"), reads_json=False),
+            "files.completeUploadExternal": Method(effect({"files": [{"id": "F1"}]}), ("files",)),
+            "views.publish": Method(effect({"view": {"id": "V1"}}), ("user_id", "view")),
+        }.items():
+            monkeypatch.setitem(dispatch.METHODS, name, method)
+        yield done
+
+
+@pytest.fixture
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("files") / "report.txt"
+    path.write_text("all well")
+    return str(path)
+
+
+async def test_file_is_uploaded_once(attempts: Attempts, more_methods: list[JSON], report: str) -> None:
+    event, slack = await attempts.mention()
+    for _ in range(2):
+        assert await slack.upload(event, report, comment="the report") == "F1"
+        event, slack = await attempts.next()
+    stored, completed = more_methods
+    assert stored == {"bytes": b"all well"}
+    assert json.loads(completed["files"])[0]["title"] == "report.txt"
+    assert completed["initial_comment"] == "the report"
+    assert completed["thread_ts"] == event.slack["ts"]
+    await slack.upload(event, b"bytes", filename="first")  # noted
+    await slack.upload(event, b"bytes", filename="second")
+    assert more_methods[2] == {"bytes": b"bytes"}
+
+
+async def test_home_is_published(attempts: Attempts, more_methods: list[JSON]) -> None:
+    _, slack = await attempts.mention()
+    await slack.publish_home("U1", {"type": "home", "blocks": []})
+    (published,) = more_methods
+    assert published["user_id"] == "U1"

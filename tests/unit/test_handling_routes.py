@@ -1,0 +1,272 @@
+# ruff: noqa: ARG001 - a handler takes both arguments, used or not
+"""Routes choose within a kind, in the order of their registration, and mistakes are raised at start."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
+from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.registry import NO_ROUTE, warn_of_doubts
+from surelane_worker.handling.routes import MESSAGES
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+Register = Callable[[Callable[[Event, Context], Any]], object]
+
+
+def event(kind: str, payload: Mapping[str, Any]) -> Event:
+    return Event(1, kind, NOW, 1, 1, NOW, json.dumps(payload))
+
+
+def said(text: str | None, kind: str = "slack.message.im") -> Event:
+    return event(kind, {"type": "event_callback", "event": {"type": "message", "text": text}})
+
+
+def click(action_id: str) -> Event:
+    return event("slack.block_actions", {"type": "block_actions", "actions": [{"action_id": action_id}]})
+
+
+def view(callback_id: str, kind: str = "slack.view_submission") -> Event:
+    return event(kind, {"type": kind, "view": {"callback_id": callback_id}})
+
+
+def shortcut(callback_id: str, kind: str = "slack.shortcut") -> Event:
+    return event(kind, {"type": kind, "callback_id": callback_id})
+
+
+def named(name: str) -> Callable[[Event, Context], Any]:
+    """Return a handler that answers its name."""
+
+    async def handle(event: Event, ctx: Context) -> str:
+        return name
+
+    handle.__qualname__ = name
+    return handle
+
+
+def chosen(handlers: Handlers, given: Event) -> Handler:
+    (handler,) = [each for each in handlers.all() if given.kind in each.kinds]
+    return handler.for_event(given)
+
+
+async def answer(handlers: Handlers, given: Event) -> object:
+    return await chosen(handlers, given).call(given, cast("Context", None))
+
+
+async def test_each_route_takes_its_own() -> None:
+    handlers = Handlers()
+    sorts: list[tuple[Register, Event]] = [
+        (handlers.event("app_mention"), event("slack.app_mention", {})),
+        (handlers.event("message.groups"), said("any", "slack.message.groups")),
+        (handlers.message("hello"), said("well, hello there")),
+        (handlers.message(re.compile(r"^bye\b")), said("bye now", "slack.message.channels")),
+        (handlers.command("/deploy", "rollback"), event("slack.command.deploy", {"command": "/deploy"})),
+        (handlers.action("approve"), click("approve")),
+        (handlers.action(re.compile(r"^vote-\d+$")), click("vote-17")),
+        (handlers.view("ask"), view("ask")),
+        (handlers.view_closed("ask"), view("ask", "slack.view_closed")),
+        (handlers.shortcut("note"), shortcut("note")),
+        (handlers.shortcut("keep"), shortcut("keep", "slack.message_action")),
+        (handlers.options("city"), event("slack.block_suggestion", {"action_id": "city"})),
+    ]
+    for number, (register, _) in enumerate(sorts):
+        register(named(str(number)))
+    assert [await answer(handlers, given) for _, given in sorts] == [str(n) for n in range(len(sorts))]
+    assert "slack.command.rollback" in {kind for handler in handlers.all() for kind in handler.kinds}
+
+
+async def test_first_route_that_takes_an_event_gets_it_and_the_rest_goes_to_on() -> None:
+    handlers = Handlers()
+    handlers.on("slack.block_actions")(named("fallback"))
+    handlers.action(re.compile("a"))(named("first"))
+    handlers.action("approve")(named("second"))
+    handlers.action("b")(named("third"))
+    answers = [await answer(handlers, click(name)) for name in ("approve", "b", "c", "bb")]
+    assert answers == ["first", "third", "fallback", "fallback"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"actions": None},
+        {"actions": [None, {}, {"action_id": 7}]},
+        {"actions": "approve"},
+        {"actions": {"action_id": "approve"}},
+    ],
+)
+async def test_payload_without_the_id_is_nobodys(payload: Mapping[str, Any]) -> None:
+    handlers = Handlers()
+    handlers.action("approve")(named("approve"))
+    handlers.on("slack.block_actions")(named("fallback"))
+    assert await answer(handlers, event("slack.block_actions", payload)) == "fallback"
+    assert await answer(handlers, click("approve")) == "approve"
+
+
+def test_route_without_a_name_takes_every_event_of_its_kinds() -> None:
+    handlers = Handlers()
+    handlers.message("help")(named("help"))
+    handlers.message(concurrency=2)(named("any"))
+    assert chosen(handlers, said("help!")).name.endswith("help")
+    assert chosen(handlers, said(None)).concurrency == 2
+    assert {kind for handler in handlers.all() for kind in handler.kinds} == set(MESSAGES)
+
+
+def test_bounds_hold_per_route() -> None:
+    handlers = Handlers()
+    handlers.action("slow", timeout="1m")(named("slow"))
+    handlers.action("quick", timeout="1s")(named("quick"))
+    handlers.on("slack.block_actions", concurrency=3)(named("fallback"))
+    handlers.command("/deploy", concurrency=1)(named("deploy"))
+    assert [chosen(handlers, click(name)).timeout for name in ("slow", "quick", "other")] == [60, 1, None]
+    assert {handler.kinds: handler.concurrency for handler in handlers.all()} == {
+        ("slack.block_actions",): 3,
+        ("slack.command.deploy",): 1,
+    }
+
+
+def test_one_handler_of_several_kinds_stays_one_with_one_bound() -> None:
+    handlers = Handlers()
+    handlers.message("hello")(named("hello"))
+    handlers.on("slack.message.im", "slack.app_mention", concurrency=2)(named("fallback"))
+    bounds = {handler.kinds: handler.concurrency for handler in handlers.all()}
+    assert bounds[("slack.message.im", "slack.app_mention")] == 2
+    assert len(bounds) == 2  # and the other messages, which have no fallback
+
+
+def test_pattern_of_event_types_stands_for_those_that_slack_documents() -> None:
+    handlers = Handlers()
+    handlers.event("channel_rename")(named("rename"))
+    handlers.event(re.compile("^channel_(rename|archive)$"), "message")(named("other"))
+    kinds = {handler.name.rpartition(".")[2]: handler.kinds for handler in handlers.all()}
+    assert kinds == {"rename": ("slack.channel_rename",), "other": ("slack.channel_archive", *MESSAGES)}
+
+
+@pytest.mark.parametrize(
+    ("register", "message"),
+    [
+        (lambda h: h.command(re.compile("/deploy.*")), "name each command, such as '/deploy'"),
+        (lambda h: h.event(re.compile("^nonsense$")), "is in no event type that Slack documents"),
+        (lambda h: h.event(), "name what it takes"),
+        (lambda h: h.command(""), "name what it takes"),
+        (lambda h: h.action("a", concurrency=2), "worker claims 'slack.block_actions' as a whole"),
+        (lambda h: h.action("a", timeout=0), "timeout must be positive"),
+        (lambda h: h.action(concurrency=0), "concurrency must be at least 1"),
+    ],
+)
+def test_mistakes_are_raised_at_registration(register: Callable[[Handlers], Register], message: str) -> None:
+    with pytest.raises(HandlersError, match=message):
+        register(Handlers())(named("wrong"))
+
+
+def test_route_behind_one_that_takes_everything_is_refused() -> None:
+    handlers = Handlers()
+    handlers.action()(named("everything"))
+    with pytest.raises(HandlersError, match=r"late is never reached: .*everything takes every"):
+        handlers.action("late")(named("late"))
+    handlers = Handlers()
+    handlers.command("/deploy")(named("first"))
+    with pytest.raises(HandlersError, match=r"second is never reached"):
+        handlers.command("/deploy")(named("second"))
+    handlers = Handlers()
+    handlers.on("slack.app_mention")(named("fallback"))
+    with pytest.raises(HandlersError, match=r"fallback is never reached"):
+        handlers.event("app_mention")(named("route"))
+
+
+def test_routes_in_front_of_a_handler_of_groups_are_refused() -> None:
+    handlers = Handlers()
+
+    @handlers.on_group("slack.message.im")
+    async def together(events: list[Event], ctx: Context) -> None: ...
+
+    handlers.message("hello")(named("hello"))
+    with pytest.raises(HandlersError, match=r"together takes groups of 'slack.message.im'"):
+        handlers.all()
+
+
+async def test_included_routes_come_after_ones_own_and_middleware_is_around_each() -> None:
+    base, handlers, order = Handlers(), Handlers(), list[str]()
+
+    async def noting(given: Given, ctx: Context, call_next: Call) -> object:
+        order.append("middleware")
+        return await call_next(given, ctx)
+
+    base.message("hello", "help")(named("included route"))
+    base.on("slack.message.im")(named("included fallback"))
+    handlers.include(base)
+    handlers.middleware(noting)
+    handlers.message("hello")(named("own route"))
+    answers = [await answer(handlers, said(text)) for text in ("hello", "help", "other")]
+    assert answers == ["own route", "included route", "included fallback"]
+    assert order == ["middleware"] * 3
+
+
+async def test_ones_own_handler_of_a_kind_takes_precedence_over_included_routes() -> None:
+    base, handlers = Handlers(), Handlers()
+    base.message("hello")(named("included"))
+    handlers.include(base)
+    handlers.on("slack.message.im")(named("own"))
+    assert await answer(handlers, said("hello")) == "own"
+    assert await answer(handlers, said("hello", "slack.message.channels")) == "included"
+
+
+def test_kinds_that_can_never_arrive_are_named_at_start() -> None:
+    kinds = {
+        *("slack.app_mentoin", "slack.reaction_added", "slack.app_mention", "agent-turn"),
+        *("slack.block_actions", "slack.command.deploy", *MESSAGES),
+    }
+    with capture_logs() as logs:
+        warn_of_doubts(kinds, {"app_mention", "message.im"})
+    assert {line["kind"]: line["reason"] for line in logs} == {
+        "slack.app_mentoin": "Slack has no event type app_mentoin; did you mean app_mention?",
+        "slack.reaction_added": "SURELANE_EVENT_TYPES leaves out reaction_added",
+    }
+
+
+def test_messages_that_ingest_does_not_take_are_named() -> None:
+    with capture_logs() as logs:
+        warn_of_doubts(MESSAGES, {"app_mention"})
+        warn_of_doubts({"slack.reaction_added"}, None)
+    assert [line["kind"] for line in logs] == sorted(MESSAGES)
+
+
+class _Lines:
+    """A context with a logger only."""
+
+    def __init__(self) -> None:
+        self.log = self
+        self.lines: list[tuple[str, object]] = []
+
+    def warning(self, line: str, **fields: object) -> None:
+        self.lines.append((line, fields.get("ids")))
+
+    def debug(self, line: str) -> None:
+        self.lines.append((line, "debug"))
+
+
+async def test_event_without_a_route_is_completed_and_says_so() -> None:
+    handlers = Handlers()
+    handlers.action("approve")(named("approve"))
+    handlers.message("hello")(named("hello"))
+    context = _Lines()
+    for given in (click("deny"), said("bye")):
+        outcome = await chosen(handlers, given).call(given, cast("Context", context))
+        assert cast("Any", outcome).result == NO_ROUTE
+    line = "no route takes this event; it is completed"
+    assert context.lines == [(line, ["deny"]), (line, "debug")]
+
+
+def test_documented_examples_can_be_registered() -> None:
+    page = (Path(__file__).parents[2] / "docs/handlers.md").read_text()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    kinds = {kind for handler in names["handlers"].all() for kind in handler.kinds}
+    assert {"slack.view_closed", "slack.message.im", "slack.command.deploy"} <= kinds

@@ -1,0 +1,134 @@
+"""The documented manifest has what the built-in handlers and the examples use."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from surelane_worker import Handlers
+from surelane_worker.handling.registry import load_handlers
+from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT, Wants
+from surelane_worker.slack.replies import Replies
+
+ROOT = Path(__file__).parents[2]
+URL = "https://YOUR-HOST/slack/events"
+SETS = [
+    "surelane_worker.builtin:handlers",
+    "team_bot.handlers:handlers",
+    *(f"examples.{path.parent.name}.handlers:handlers" for path in ROOT.glob("examples/*/handlers.py")),
+]
+SOURCES = [
+    *(ROOT / "examples").rglob("*.py"),
+    *(ROOT / "services/worker/src/surelane_worker/builtin").rglob("*.py"),
+]
+
+HISTORY = {"channels:history", "groups:history", "im:history", "mpim:history"}
+"""Lookups of earlier replies need these wherever the bot replies."""
+SCOPES_OF_CALLS = {
+    "reply": {"chat:write"} | HISTORY,
+    "stream": {"chat:write"},
+    "react": {"reactions:write"},
+    "set_status": {"assistant:write"},
+    "set_title": {"assistant:write"},
+    "set_suggested_prompts": {"assistant:write"},
+    "upload": {"files:write"},
+    "open_view": set[str](),
+    "update_view": set[str](),
+    "publish_home": set[str](),
+    "client.auth_test": set[str](),
+    "client.conversations_open": {"im:write"},
+}
+SCOPES_OF_EVENTS = {
+    "app_mention": {"app_mentions:read"},
+    "message.im": {"im:history"},
+    "message.channels": {"channels:history"},
+    "message.groups": {"groups:history"},
+    "message.mpim": {"mpim:history"},
+    "app_home_opened": set[str](),
+}
+
+
+@pytest.fixture(scope="module")
+def manifest() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docs/slack-app-manifest.yaml").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def handlers() -> Iterator[list[Handlers]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "examples/team"))
+        patch.setattr(sys, "path", [*sys.path, str(ROOT)])
+        yield [load_handlers(name) for name in SETS]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "team_bot"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def kinds(handlers: list[Handlers]) -> set[str]:
+    return {kind for each in handlers for handler in each.all() for kind in handler.kinds}
+
+
+@pytest.fixture(scope="module")
+def scopes(manifest: dict[str, Any]) -> set[str]:
+    return set(manifest["oauth_config"]["scopes"]["bot"])
+
+
+def test_every_url_is_the_one_url(manifest: dict[str, Any]) -> None:
+    settings, features = manifest["settings"], manifest["features"]
+    urls = [
+        settings["event_subscriptions"]["request_url"],
+        settings["interactivity"]["request_url"],
+        settings["interactivity"]["message_menu_options_url"],
+        *(command["url"] for command in features["slash_commands"]),
+    ]
+    assert set(urls) == {URL}
+    assert settings["interactivity"]["is_enabled"]
+    assert not settings["socket_mode_enabled"]
+
+
+def test_subscriptions_are_the_events_that_have_handlers(
+    manifest: dict[str, Any], kinds: set[str], scopes: set[str]
+) -> None:
+    types = {kind.removeprefix("slack.") for kind in kinds if kind.startswith("slack.")} & EVENT_TYPES
+    assert set(manifest["settings"]["event_subscriptions"]["bot_events"]) == types
+    assert set().union(*(SCOPES_OF_EVENTS[name] for name in types)) <= scopes
+
+
+def test_commands_are_those_that_have_handlers(
+    manifest: dict[str, Any], kinds: set[str], scopes: set[str]
+) -> None:
+    commands = {f"/{kind.removeprefix(COMMAND)}" for kind in kinds if kind.startswith(COMMAND)}
+    assert {command["command"] for command in manifest["features"]["slash_commands"]} == commands
+    assert "commands" in scopes
+
+
+def test_shortcuts_are_those_that_have_handlers(manifest: dict[str, Any], handlers: list[Handlers]) -> None:
+    wanted = {
+        callback_id
+        for each in handlers
+        for route in each.tried()
+        if isinstance(route.takes, Wants) and route.takes.sort is SHORTCUT
+        for callback_id in route.takes.wanted
+    }
+    assert {shortcut["callback_id"] for shortcut in manifest["features"]["shortcuts"]} == wanted
+
+
+def test_scopes_are_those_that_the_calls_need(manifest: dict[str, Any], scopes: set[str]) -> None:
+    called = {
+        name for path in SOURCES for name in re.findall(r"ctx\.slack\.((?:client\.)?\w+)\(", path.read_text())
+    }
+    assert called, "the sources are found"
+    assert set().union(*(SCOPES_OF_CALLS[name] for name in called)) <= scopes
+    if "publish_home" in called:
+        assert manifest["features"]["app_home"]["home_tab_enabled"]
+    assert manifest["features"]["agent_view"]["agent_description"]
+
+
+def test_every_call_of_the_context_has_its_scopes_here() -> None:
+    calls = {name for name in vars(Replies) if not name.startswith("_")} - {"client"}
+    assert calls <= SCOPES_OF_CALLS.keys()

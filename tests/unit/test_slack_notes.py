@@ -1,0 +1,60 @@
+"""A reply is sent only once its note is stored, and never without the claim."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+
+from surelane.errors import DatabaseUnavailable
+from surelane.events import Event
+from surelane_service.engine import Engine, Settled
+from surelane_service.logs import get_logger
+from surelane_worker.slack.notes import ClaimLostError, Notebook, Sent
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Answers:
+    """Give these answers to notes, one after another."""
+
+    def __init__(self, answers: Iterable[Settled | Exception]) -> None:
+        """Keep the answers."""
+        self._answers = iter(answers)
+        self.stored: list[str] = []
+
+    async def note_event(self, _id: int, _claim: int, text: str) -> Settled:
+        """Give the next answer."""
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        self.stored.append(text)
+        return answer
+
+
+def notebook(engine: Answers) -> Notebook:
+    """Return the notebook of an event without notes."""
+    event = Event(1, "slack.app_mention", NOW, 1, 1, NOW, "{}")
+    return Notebook(cast("Engine", engine), event, get_logger("test"), away=0.0)
+
+
+async def test_a_reply_waits_until_the_database_has_its_note() -> None:
+    engine = Answers([DatabaseUnavailable("away"), DatabaseUnavailable("away"), Settled.DONE])
+    noted = notebook(engine)
+    await noted.note_reply(0, None)
+    assert engine.stored == ['{"replies": {"0": null}}']
+    assert noted.reply(0) is Sent.PERHAPS
+
+
+async def test_a_reply_is_not_sent_without_the_claim() -> None:
+    with pytest.raises(ClaimLostError):
+        await notebook(Answers([Settled.STALE])).note_reply(0, None)
+
+
+async def test_a_sent_replys_timestamp_waits_for_no_database() -> None:
+    """A later attempt then looks for it in Slack, because the note says that it was being sent."""
+    engine = Answers([Settled.DONE, DatabaseUnavailable("away")])
+    noted = notebook(engine)
+    await noted.note_reply(0, None)
+    await noted.note_reply(0, "1.2")
+    assert engine.stored == ['{"replies": {"0": null}}']
