@@ -45,7 +45,7 @@ class _Posting(AsyncWebClient):
 
     answer: AsyncSlackResponse | None = None
 
-    async def api_call(self, api_method: str, **request: Any) -> AsyncSlackResponse:  # noqa: ANN401 - slack-sdk's
+    async def api_call(self, api_method: str, **request: Any) -> AsyncSlackResponse:
         self.answer = await super().api_call(api_method, **request)
         return self.answer
 
@@ -235,7 +235,7 @@ def _kept(answer: AsyncSlackResponse) -> str:
     return text if len(text) <= LONGEST_KEPT else json.dumps(_short(data))
 
 
-def _short(value: Any) -> Any:  # noqa: ANN401 - any JSON
+def _short(value: Any) -> Any:
     """Return JSON without its long texts and lists, such as the blocks of a view."""
     if isinstance(value, dict):
         short = {

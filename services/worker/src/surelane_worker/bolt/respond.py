@@ -11,7 +11,7 @@ from surelane_worker.slack.client import ResponseRefusedError
 NAMES = ("text", "blocks", "attachments", "response_type", "replace_original", "delete_original")
 
 
-def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - those of ``respond``
+def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
     """Return the message of a call ``respond(text, blocks, attachments, …)`` or ``respond(message)``."""
     given = dict(zip(NAMES, args, strict=False)) | arguments
     whole = given.get("text")
