@@ -28,6 +28,7 @@ from surelane_worker.claiming.poller import Poller, Wakeup
 from surelane_worker.claiming.position import Position, PositionKeeper
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
+from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler, Services
 from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
 from surelane_worker.leasing import Capacity, Leases
@@ -56,7 +57,7 @@ _log = get_logger("surelane_worker")
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Ten connections, divided so that a hanging statement delays only statements of its own kind.
+    """Eleven connections, divided so that a hanging statement delays only statements of its own kind.
 
     If handlers wait for locks on all of theirs, heartbeats and settles still have connections.
     """
@@ -66,6 +67,8 @@ class Pools:
     """For settles and notes: both give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
+    answers: Pool
+    """For answers to Slack's requests, which wait for nothing else."""
     sweeps: Pool
     """For sweeps and rescues, and to share kinds."""
     handlers: Pool
@@ -108,6 +111,7 @@ async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
         leases=await pool(1, LOCK_TIMEOUT),
         settles=await pool(3, LOCK_TIMEOUT),
         looks=await pool(2),
+        answers=await pool(1, LOCK_TIMEOUT),
         sweeps=await pool(1),
         handlers=await pool(3),
     )
@@ -229,12 +233,14 @@ def assemble(
     cursors, wakeup = Cursors(), Wakeup()
     leases = Leases(Engine(pools.leases), settings.lease, metrics, Capacity(wakeup.wake))
     settler = Settler(Engine(pools.settles), leases, observer)
+    answers = Answers(Engine(pools.answers))
     services = Services(
         Queue(pools.handlers, metrics.sent),
         Engine(pools.settles),
         leases.hold,
         settings,
         slack,
+        answers,
         get_logger("surelane_worker.handling.handler"),
         asyncio.get_running_loop(),
     )
