@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.routes import is_interactive
 
 if TYPE_CHECKING:
     from slack_bolt import App
@@ -41,8 +42,9 @@ def bolt_handlers(app: "App | AsyncApp", kinds: Iterable[str] = ()) -> Handlers:
     from surelane_worker.bolt.kinds import kinds_of  # noqa: PLC0415
 
     handle = asynchronous.handler_of(app) if isinstance(app, AsyncApp) else synchronous.handler_of(app)
+    taken = kinds_of(app, kinds)
     handlers = Handlers()
-    handlers.on(*kinds_of(app, kinds))(handle)
+    handlers.on(*taken, answers=any(map(is_interactive, taken)))(handle)
     return handlers
 
 

@@ -12,7 +12,7 @@ from surelane.events import Event
 from surelane_worker.bolt.calls import Calls
 from surelane_worker.handling.handler import Context
 from surelane_worker.handling.outcomes import Complete
-from surelane_worker.handling.routes import COMMAND, INTERACTIONS
+from surelane_worker.handling.routes import COMMAND, is_interactive
 
 LISTENER = 0
 """The part that runs middleware and the listener. Lazy listeners are the parts 1, 2 and so on."""
@@ -97,7 +97,7 @@ class Attempt:
         The text of a command goes through the ``response_url`` if it comes too late.
         """
         kind = self.event.kind
-        if self._answered or not (kind.startswith(COMMAND) or kind.removeprefix("slack.") in INTERACTIONS):
+        if self._answered or not is_interactive(kind):
             return
         self._answered = True
         body = _body(response)
