@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -21,16 +20,13 @@ from tests.system.worker import ended, environment
 TOKEN = "xoxb-any"
 
 
-def bolt_environment(database: str, slack: Stand, app: str, folder: Path, **settings: str) -> dict[str, str]:
-    """Return the settings of a worker that runs a Bolt app."""
-    given = {
-        "SURELANE_HANDLERS": app,
-        "SLACK_API_URL": slack.api,
-        "SLACK_BOT_TOKEN": TOKEN,
-        "PYTHONPATH": str(folder),
-        **settings,
-    }
-    return environment(database, **given)
+def bolt_worker(
+    database: str, slack: Stand, app: str, **settings: str
+) -> AbstractAsyncContextManager[Service]:
+    """Run a worker with a Bolt app."""
+    given = {"SURELANE_HANDLERS": app, "SLACK_API_URL": slack.api, "SLACK_BOT_TOKEN": TOKEN, **settings}
+    imported = "PYTHONPATH" not in settings  # only a new interpreter reads it
+    return service("surelane_worker", environment(database, **given), imported=imported)
 
 
 @dataclass(frozen=True)
@@ -64,6 +60,10 @@ class Bolt:
         whole = envelope(workspace, {"event_ts": workspace.next_ts(), **inner}) | outer
         return await self.slack.queue.insert_event(json.dumps(whole))
 
+    async def inserts(self, payload: dict[str, Any]) -> int:
+        """Store a command or an interaction whose request no longer waits."""
+        return await self.slack.queue.insert_event(json.dumps(payload))
+
     async def asks(self, payload: dict[str, Any], attempts: int = 1) -> Any:
         """Store a command or an interaction whose request waits. Return the answer once the event has ended."""
         ((stored, _),) = await Intake(self.connection).insert_requests(
@@ -96,14 +96,11 @@ class Bolt:
 
 
 @asynccontextmanager
-async def bolt(database: str, app: str, folder: Path, **settings: str) -> AsyncIterator[Bolt]:
+async def bolt(database: str, app: str, **settings: str) -> AsyncIterator[Bolt]:
     """Run a worker with a Bolt app, and a simulated Slack, for the length of the block."""
     connection = await asyncpg.connect(database)
     try:
-        async with slack_stand(connection) as slack:
-            env = bolt_environment(database, slack, app, folder, **settings)
-            # Only a new interpreter reads PYTHONPATH.
-            async with service("surelane_worker", env, imported=False) as running:
-                yield Bolt(slack, connection, running)
+        async with slack_stand(connection) as slack, bolt_worker(database, slack, app, **settings) as running:
+            yield Bolt(slack, connection, running)
     finally:
         await connection.close()

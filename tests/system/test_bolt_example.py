@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/bolt"
 
 @pytest.fixture(scope="module")
 async def app(shared_database: str) -> AsyncIterator[Bolt]:
-    async with bolt(shared_database, "app:app", EXAMPLE) as running:
+    async with bolt(shared_database, "app:app", PYTHONPATH=str(EXAMPLE)) as running:
         yield running
 
 
