@@ -18,13 +18,21 @@ from tests.system.slack_stand import Stand, slack_stand
 from tests.system.worker import ended, environment
 
 TOKEN = "xoxb-any"
+SECRET = {"SLACK_SIGNING_SECRET": "unused"}
+"""Older releases of slack-bolt make no app without it."""
 
 
 def bolt_worker(
     database: str, slack: Stand, app: str, **settings: str
 ) -> AbstractAsyncContextManager[Service]:
     """Run a worker with a Bolt app."""
-    given = {"SURELANE_HANDLERS": app, "SLACK_API_URL": slack.api, "SLACK_BOT_TOKEN": TOKEN, **settings}
+    given = {
+        "SURELANE_HANDLERS": app,
+        "SLACK_API_URL": slack.api,
+        "SLACK_BOT_TOKEN": TOKEN,
+        **SECRET,
+        **settings,
+    }
     imported = "PYTHONPATH" not in settings  # only a new interpreter reads it
     return service("surelane_worker", environment(database, **given), imported=imported)
 

@@ -28,7 +28,7 @@ def started(database: str, name: str, folder: Path, **settings: str) -> Abstract
 
 @pytest.fixture(scope="module")
 def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("marks")
+    return tmp_path_factory.mktemp(name.replace(":", "."))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,7 @@ async def test_view_is_not_opened_again(app: Bolt) -> None:
     shortcut = {
         "type": "shortcut",
         "callback_id": "open",
+        "team": {"id": app.slack.simulator.workspace.team_id},
         "trigger_id": interactions.new_trigger(app.ada.id),
         "user": {"id": app.ada.id},
     }

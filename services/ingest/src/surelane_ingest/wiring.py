@@ -178,7 +178,10 @@ async def _serving_public(
     app = App(
         [
             *slack_urls(
-                Signatures(settings.signing_secrets), Subscriptions(settings.event_types), writer, tracer
+                Signatures(settings.signing_secrets),
+                Subscriptions(settings.event_types, merge_mentions=settings.merge_mentions),
+                writer,
+                tracer,
             ),
             TriggerUrl(settings.trigger_secrets, call, writer.metrics, tracer),
             AnswerUrl(settings.dispatch_secrets, call),
