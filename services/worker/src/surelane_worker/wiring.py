@@ -227,7 +227,7 @@ def assemble(
     cursors, wakeup = Cursors(), Wakeup()
     leases = Leases(Engine(pools.leases), settings.lease, metrics, Capacity(wakeup.wake))
     settler = Settler(Engine(pools.settles), leases, observer)
-    answers = Answers(Engine(pools.answers))
+    answers = Answers(Engine(pools.answers), settings.lease)
     services = Services(
         Queue(pools.handlers, metrics.sent),
         Engine(pools.settles),
@@ -238,7 +238,8 @@ def assemble(
         get_logger("surelane_worker.handling.handler"),
         asyncio.get_running_loop(),
     )
-    slots = Slots(settings, handlers, Runner(services, handlers, settler, observer), leases)
+    runner = Runner(services, handlers, settler, observer)
+    slots = Slots(settings, handlers, runner, leases, answers)
     session = Session(settings.name)
     position = Position(
         wakeup.wake, slots.full, settings.lease.total_seconds(), notifications=settings.notifications

@@ -7,6 +7,7 @@ from time import perf_counter
 
 from surelane.events import Event
 from surelane_service.engine import band_of
+from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Leases
 from surelane_worker.running.runner import DRAINED, Runner, Work, works_of
@@ -104,7 +105,12 @@ class Slots:
     """Run work in ``concurrency`` slots, of which a handler with a bound of its own gets fewer."""
 
     def __init__(
-        self, settings: WorkerSettings, handlers: Mapping[str, Handler], runner: Runner, leases: Leases
+        self,
+        settings: WorkerSettings,
+        handlers: Mapping[str, Handler],
+        runner: Runner,
+        leases: Leases,
+        answers: Answers,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._concurrency = settings.concurrency
@@ -113,6 +119,9 @@ class Slots:
         self.kinds = list(handlers)
         self._runner = runner
         self._leases = leases
+        self._answers = answers
+        self._waited = {kind: handler for kind, handler in handlers.items() if handler.waits}
+        """The handlers of kinds for which Slack's requests wait."""
         self._share_of: dict[Handler, Share] = {}
         self._shares: list[Share] = []
         distinct = list(dict.fromkeys(handlers.values()))
@@ -172,6 +181,10 @@ class Slots:
         for work in works:
             self._share_of[work.handler].waiting.add(work)
         self._start()
+        if self._waited:
+            for event in events:
+                if event.kind in self._waited:
+                    self._answers.claimed(event, self._waited[event.kind])
 
     def _start(self) -> None:
         loop = self._loop
