@@ -4,6 +4,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 from surelane_worker import Context, Event, Handlers
 
@@ -51,7 +52,7 @@ async def hold(event: Event, ctx: Context) -> None:
 @handlers.command("/hold-answer", answers=True)
 async def hold_answer(event: Event, ctx: Context) -> bool:
     """Answer once the test says so, by the name of a file."""
-    while not os.path.exists(event.payload["text"]):  # noqa: ASYNC110, PTH110 - the test writes the file
+    while not Path(event.payload["text"]).exists():  # noqa: ASYNC110, ASYNC240 - the test writes it
         await asyncio.sleep(0.005)
     return await ctx.ack(text="held")
 

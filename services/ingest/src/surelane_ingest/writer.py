@@ -220,7 +220,7 @@ class Writer:
                 bodies,
                 traceparents=traceparents,
                 item_keys=keys,
-                waits=[pending.request and pending.request.left for pending in batch],
+                waits=[None if pending.request is None else pending.request.left for pending in batch],
                 channel=channel,
             )
         for pending, (inserted, waits) in zip(batch, stored, strict=True):
