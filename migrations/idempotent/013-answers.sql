@@ -40,9 +40,10 @@ end
 $$;
 
 -- Answers the requests that wait for these events, each with JSON: null, a text or an object. The
--- claim must stand, and each request takes one answer. Returns the ids whose answer was taken. A
--- small answer travels in the notification; ingest fetches a large one. Waits for no other
--- transaction: who holds a request's row is answering or ending it.
+-- claim must stand; after the event's end, null is taken all the same. Each request takes one
+-- answer. Returns the ids whose answer was taken. A small answer travels in the notification;
+-- ingest fetches a large one. Waits for no other transaction: who holds a request's row is
+-- answering or ending it.
 create or replace function agent.answer_requests(_ids int8[], _claims int4[], _answers text[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -58,7 +59,9 @@ begin
         from unnest(_ids, _claims, _answers) as given (id, claim, answer)
         join agent.request as r on r.event_id = given.id
         where r.answer is null and r.waits_until > agent.clock()
-        and exists (select from agent.event as e where e.id = given.id and e.claimed_by is not null and array_upper(e.claimed, 1) = given.claim)
+        and case when exists (select from agent.event as e where e.id = given.id)
+            then exists (select from agent.event as e where e.id = given.id and e.claimed_by is not null and array_upper(e.claimed, 1) = given.claim)
+            else given.answer = 'null' end
         for update of r skip locked
     ), answered as (
         update agent.request as r set answer = open.answer from open

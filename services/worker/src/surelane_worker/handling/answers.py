@@ -6,7 +6,8 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
 
 from slack_sdk.models import JsonObject
 
@@ -15,6 +16,9 @@ from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_worker.handling.routes import COMMAND
+
+if TYPE_CHECKING:
+    from surelane_worker.handling.handler import Handler
 
 ResponseType = Literal["ephemeral", "in_channel"]
 ResponseAction = Literal["errors", "update", "push", "clear"]
@@ -33,8 +37,8 @@ TAKES = {
 
 
 EMPTY = "null"
-WITHIN = 2.5
-"""Seconds that sending answers may take: no request waits for longer."""
+WAIT = timedelta(seconds=2.5)
+"""How long a request waits, at most."""
 
 log = get_logger("surelane_worker.handling.answers")
 
@@ -123,8 +127,10 @@ def _plain(value: object) -> object:
 class Answers:
     """Sends answers to the ingest processes that wait. Those that come during a call share the next one."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, lease: timedelta) -> None:
+        """``lease`` is that of claims: it tells when an event was claimed."""
         self._engine = engine
+        self._lease = lease
         self._waiting: list[tuple[Event, str, asyncio.Future[bool]]] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -133,8 +139,18 @@ class Answers:
         return await self._put(event, text)
 
     def acknowledge(self, event: Event) -> None:
-        """Answer Slack's request with nothing, if it still waits. Return at once."""
-        self._put(event, EMPTY)
+        """Answer Slack's request with nothing, if it may still wait. Return at once."""
+        if event.vt - self._lease - event.event_ts < WAIT:
+            self._put(event, EMPTY)
+
+    def claimed(self, event: Event, handler: "Handler") -> None:
+        """Answer the request of an event that was just claimed, unless its handler does."""
+        try:
+            answers = handler.for_event(event).answers
+        except Exception:  # noqa: BLE001 - a payload that no route can read fails its attempt
+            answers = False
+        if not answers:
+            self.acknowledge(event)
 
     def _put(self, event: Event, text: str) -> asyncio.Future[bool]:
         taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -154,7 +170,7 @@ class Answers:
 
     async def _send(self, batch: Sequence[tuple[Event, str, object]]) -> set[int]:
         try:
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(WAIT.total_seconds()):
                 return await self._engine.answer_requests(
                     [(event.id, event.claim, text) for event, text, _ in batch]
                 )

@@ -53,7 +53,7 @@ ClaimCheck = Callable[[Stoppable], Awaitable[None]]
 class Context:
     """The surroundings of one attempt. Each part is made on first use, because most handlers need few of them."""
 
-    __slots__ = ("_began", "_events", "_log", "_services", "_slack", "_work")
+    __slots__ = ("_answered", "_began", "_events", "_log", "_services", "_slack", "_work")
 
     def __init__(self, services: Services, events: Sequence[Event], work: Stoppable) -> None:
         self._services = services
@@ -62,6 +62,7 @@ class Context:
         self._work = work
         self._slack: Replies | None = None
         self._log: Logger | None = None
+        self._answered = False
 
     @property
     def slack(self) -> Replies:
@@ -134,8 +135,9 @@ class Context:
             option_groups: of a menu.
 
         Returns:
-            Whether the answer was taken. ``False``: it came too late, Slack's request has its answer, the claim no
-            longer stands, or the database is away. Go on with ``ctx.slack.reply``, which uses the ``response_url``.
+            Whether the answer was taken. ``False``: it came too late, Slack's request has an answer already, the claim
+            no longer stands, or the database is away. Then go on with ``ctx.slack.reply``, which answers through the
+            ``response_url``.
 
         Raises:
             AnswerError: the event's kind does not take such an answer.
@@ -151,7 +153,16 @@ class Context:
             "option_groups": option_groups,
         }
         event = self._events[0]
-        return await self._services.answers.answer(event, answer_text(event.kind, body, parts))
+        answer = answer_text(event.kind, body, parts)
+        if self._answered:
+            return False
+        self._answered = await self._services.answers.answer(event, answer)
+        return self._answered
+
+    def conclude(self) -> None:
+        """Answer Slack's request with nothing, after a handler that was to answer and did not."""
+        if not self._answered:
+            self._services.answers.acknowledge(self._events[0])
 
     @property
     def trigger_expired(self) -> bool:
@@ -204,7 +215,7 @@ class Handler:
         concurrency: how many may run at once in a worker; ``None`` for as many as the worker has slots.
         answers: whether it calls :meth:`Context.ack`. The others' events are acknowledged when they are claimed.
         ordered: whether its commands and interactions wait for their turn in their thread.
-        interactive: whether its kinds have slots of their own: they are commands and interactions without an order.
+        waits: whether its kinds are commands and interactions, for which Slack's requests wait.
     """
 
     name: str
@@ -215,9 +226,14 @@ class Handler:
     concurrency: int | None = None
     answers: bool = False
     ordered: bool = False
-    interactive: bool = False
+    waits: bool = False
     routes: tuple[Route, ...] = ()
     """The handlers that take some of its events instead, in the order in which they are tried."""
+
+    @property
+    def interactive(self) -> bool:
+        """Whether its events wait for no others: neither in their thread nor for a slot."""
+        return self.waits and not self.ordered
 
     def within(self, middlewares: Sequence[Middleware]) -> "Handler":
         """Return this handler inside ``middlewares``, the first of them outermost."""

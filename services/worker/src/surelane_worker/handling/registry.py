@@ -321,7 +321,7 @@ class Handlers:
     def all(self) -> list[Handler]:
         """Return one handler for each kind, with the routes that come before it.
 
-        One whose kinds have different slots is there twice.
+        One for both commands or interactions and other events is there twice.
 
         Raises:
             HandlersError: routes come before a handler of groups.
@@ -332,11 +332,9 @@ class Handlers:
             last.update(dict.fromkeys(route.handler.kinds, route))
         alike: dict[tuple[Route | None, bool], list[str]] = {}
         for kind, end in last.items():
-            ordered = end is not None and end.handler.ordered
-            alike.setdefault((end, routes.is_interactive(kind) and not ordered), []).append(kind)
+            alike.setdefault((end, routes.is_interactive(kind)), []).append(kind)
         return [
-            replace(_routed(tried, end, tuple(kinds)), interactive=interactive)
-            for (end, interactive), kinds in alike.items()
+            replace(_routed(tried, end, tuple(kinds)), waits=waits) for (end, waits), kinds in alike.items()
         ]
 
     def tried(self) -> list[Route]:
