@@ -1,13 +1,16 @@
 """A real worker runs the example's Bolt app, as it is, against a simulated Slack."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dev.simulator.posting.payloads import action_payload, command_form, view_payload
+from dev.simulator.posting.payloads import action_payload, command_form, opened_view, view_payload
 
+from tests.databases import as_role
 from tests.system.bolt import Bolt, bolt
+from tests.system.ingest_client import served
 
 EXAMPLE = Path(__file__).parents[2] / "examples/bolt"
 
@@ -90,16 +93,7 @@ async def test_shortcuts_open_the_modal_and_its_listeners_take_it(app: Bolt) -> 
 
 
 async def test_options_listener_fills_a_menu(app: Bolt) -> None:
-    workspace = app.slack.simulator.workspace
-    suggestion = {
-        "type": "block_suggestion",
-        "action_id": "city",
-        "block_id": "city",
-        "value": "Ber",
-        "team": {"id": workspace.team_id},
-        "user": {"id": app.ada.id},
-    }
-    answer = await app.asks(suggestion)
+    answer = await app.asks(_suggestion(app, "Ber"))
     assert [option["value"] for option in answer["options"]] == ["Berlin", "Bern"]
 
 
@@ -124,6 +118,32 @@ async def test_assistant_greets_and_answers(app: Bolt) -> None:
     await app.completed(await app.happens(message))
     answers = [reply.text for reply in room.replies(first.ts) if reply.user != app.ada.id]
     assert answers == ["How can I help?", "You said: good day"]
+
+
+async def test_answers_travel_in_the_http_response(app: Bolt, shared_database: str) -> None:
+    workspace, interactions = app.slack.simulator.workspace, app.slack.simulator.interactions
+    state = {"values": {"days": {"days": {"value": "many"}}}}
+    view = opened_view(workspace, {"callback_id": "booking"}) | {"state": state}
+    submission = view_payload(workspace, interactions, kind="view_submission", view=view, user=app.ada)
+    async with served(as_role(shared_database, "surelane_ingest")) as ingest:
+        answer = await ingest.slack.form("/slack/events", _command(app, "web"))
+        assert (answer.status, answer.body.decode()) == (200, "Deploying web…")
+        answer = await ingest.slack.form("/slack/events", {"payload": json.dumps(submission)})
+        errors = {"response_action": "errors", "errors": {"days": "A number, please"}}
+        assert json.loads(answer.body) == errors
+        answer = await ingest.slack.form("/slack/events", {"payload": json.dumps(_suggestion(app, "Bre"))})
+        assert [option["value"] for option in json.loads(answer.body)["options"]] == ["Bremen"]
+
+
+def _suggestion(app: Bolt, value: str) -> dict[str, Any]:
+    return {
+        "type": "block_suggestion",
+        "action_id": "city",
+        "block_id": "city",
+        "value": value,
+        "team": {"id": app.slack.simulator.workspace.team_id},
+        "user": {"id": app.ada.id},
+    }
 
 
 def _channel(app: Bolt) -> str:
