@@ -57,7 +57,9 @@ async def api(database: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 async def end(connection: Connection, team: str, event: dict[str, Any]) -> dict[str, Any]:
-    stored = await Queue(connection).insert_event(json.dumps(envelope(event) | {"team_id": team}))
+    stored = await Queue(connection).insert_event(
+        json.dumps(envelope(event) | {"team_id": team, "authorizations": [{"team_id": team}]})
+    )
     return dict(await ended(connection, stored))
 
 
