@@ -165,4 +165,4 @@ def failed(error: Exception, logger) -> None:  # type: ignore[no-untyped-def]  #
 
 
 if __name__ == "__main__":
-    SocketModeHandler(app, os.environ["SLACK_APP_TOKEN"]).start()
+    SocketModeHandler(app, os.environ["SLACK_APP_TOKEN"]).start()  # type: ignore[no-untyped-call]

@@ -66,7 +66,11 @@ def test_assistants_are_among_the_middleware() -> None:
 
 def test_clients_without_an_address_of_their_own_are_pointed_at_another() -> None:
     with pointed_at("http://127.0.0.1:1/api/"):
-        clients = [WebClient(), AsyncWebClient(), WebClient(base_url="https://slack-gov.com/api/")]
+        clients: list[WebClient | AsyncWebClient] = [
+            WebClient(),
+            AsyncWebClient(),
+            WebClient(base_url="https://slack-gov.com/api/"),
+        ]
     clients += [WebClient(), AsyncWebClient()]
     found = [client.base_url for client in clients]
     assert found == ["http://127.0.0.1:1/api/"] * 2 + ["https://slack-gov.com/api/", SLACK, SLACK]

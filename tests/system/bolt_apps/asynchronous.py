@@ -28,6 +28,8 @@ async def fail(text: str, where: str) -> None:
         raise RuntimeError(where)
     if f"die-{where}" in text and first(f"die-{where}"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if "slow" in text:
+        await asyncio.sleep(0.2)  # a listener that works
     if f"wait-{where}" in text:
         while not (FOLDER / "go").exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(0.01)

@@ -192,7 +192,9 @@ class _Respond(AsyncRespond):
         return self
 
 
-def _marked(client: AsyncWebClient, attempt: Attempt | None) -> Callable[..., Coroutine[Any, Any, AsyncSlackResponse]]:
+def _marked(
+    client: AsyncWebClient, attempt: Attempt | None
+) -> Callable[..., Coroutine[Any, Any, AsyncSlackResponse]]:
     """Return an ``api_call`` that belongs to an attempt: to this one, or to the one in which it is called."""
     plain = client.api_call
 

@@ -13,6 +13,7 @@ from surelane_worker.bolt.calls import Calls
 from surelane_worker.handling.handler import Context
 from surelane_worker.handling.outcomes import Complete
 from surelane_worker.handling.routes import COMMAND, is_interactive
+from surelane_worker.slack.client import ResponseRefusedError
 
 LISTENER = 0
 """The part that runs middleware and the listener. Lazy listeners are the parts 1, 2 and so on."""
@@ -109,9 +110,17 @@ class Attempt:
             await self.ctx.ack(body)
         elif notebook.call(ANSWERED) is None:
             if not await self.ctx.ack(body):
-                message = dict(body) if isinstance(body, Mapping) else {"text": body}
-                await self.calls.respond(LATE_ANSWER, message)
+                await self._answer_late(body)
             await notebook.note_call(ANSWERED, "sent")
+
+    async def _answer_late(self, body: str | Mapping[str, object]) -> None:
+        """Answer a command through its ``response_url``, if that still works. The listener goes on in any case."""
+        if not self.event.payload.get("response_url"):
+            return
+        try:
+            await self.calls.respond(LATE_ANSWER, dict(body) if isinstance(body, Mapping) else {"text": body})
+        except ResponseRefusedError as error:
+            self.ctx.log.info("the late answer to a command was refused", status=error.status)
 
     def outcome(self, response: BoltResponse, *, authorized: bool) -> Complete | None:
         """Return the attempt's outcome, once all its parts have ended.
