@@ -174,6 +174,7 @@ async def test_worker_that_stood_still_while_another_took_over_says_nothing_more
             await app.completed(identity, 2)
         app.worker.process.send_signal(signal.SIGCONT)
         await until(lambda: any("lease lost" in line for line in app.worker.output), what="the loss")
+    assert [call["method"] for call in app.slack.simulator.api.calls].count("reactions.add") == 1
     assert app.slack.answers(message) == ["first answer", f"after {_posted(app, message)}", "by the app"]
 
 

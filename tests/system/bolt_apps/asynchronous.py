@@ -48,6 +48,8 @@ async def mentioned(event: dict[str, Any], say: Any, client: Any) -> None:
     else:
         said = await say("first answer", thread_ts=thread)
         await fail(text, "between")
+        if "wait-between" in text:
+            await client.reactions_add(channel=event["channel"], timestamp=thread, name="eyes")
         await client.chat_postMessage(channel=event["channel"], text=f"after {said['ts']}", thread_ts=thread)
         await app.client.chat_postMessage(channel=event["channel"], text="by the app", thread_ts=thread)
     await fail(text, "last")

@@ -48,6 +48,8 @@ def mentioned(event: dict[str, Any], say: Any, client: Any) -> None:
     else:
         said = say("first answer", thread_ts=thread)
         fail(text, "between")
+        if "wait-between" in text:
+            client.reactions_add(channel=event["channel"], timestamp=thread, name="eyes")
         client.chat_postMessage(channel=event["channel"], text=f"after {said['ts']}", thread_ts=thread)
         app.client.chat_postMessage(channel=event["channel"], text="by the app", thread_ts=thread)
     fail(text, "last")
