@@ -48,5 +48,3 @@ create table agent.band
 , moved_to timestamptz not null default '-infinity'
 );
 create index band_of on agent.band (kind, workspace, band);
--- Replaced by a form with a priority. No service calls it.
-drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text);
