@@ -20,6 +20,7 @@ NAMES = (
     "held_vacuum",
     "history",
     "latency",
+    "fairness",
     "fleet",
     "groups",
     "ingest",

@@ -9,7 +9,7 @@ KIND = "bench"
 # the triggers), because their speed is not measured here.
 _FILL = """
     insert into agent.event (event_ts, vt, event, kind, item_key, group_key, head, lane)
-    select t, t, jsonb_build_object('number', i, 'text', repeat('x', $2)), $3, $4 || i
+    select t, t, jsonb_build_object('number', i, 'text', repeat('x', $2), 'team_id', $6::text), $3, $4 || i
     , g, g is null or i % $5 = 0, agent.lane(g)
     from generate_series(0, $1 - 1) as i
     cross join lateral (
@@ -18,7 +18,12 @@ _FILL = """
 
 
 async def fill(
-    connection: Connection, count: int, *, group_size: int | None = None, item_key: str | None = None
+    connection: Connection,
+    count: int,
+    *,
+    group_size: int | None = None,
+    item_key: str | None = None,
+    workspace: str = "",
 ) -> None:
     """Add ``count`` events.
 
@@ -27,9 +32,10 @@ async def fill(
         count: the number of events.
         group_size: events per group; ``None`` for events without a group.
         item_key: the prefix of the events' natural keys; ``None`` for events without one.
+        workspace: the workspace of the events.
     """
     await connection.execute("insert into agent.kind (kind) values ($1) on conflict do nothing", KIND)
-    await connection.execute(_FILL, count, PAYLOAD_BYTES - 30, KIND, item_key, group_size)
+    await connection.execute(_FILL, count, PAYLOAD_BYTES - 46, KIND, item_key, group_size, workspace)
 
 
 async def clear(connection: Connection) -> None:

@@ -33,10 +33,18 @@ async def supply(connection: Connection, handled: Callable[[], int], seconds: fl
     return inserted
 
 
-async def insert_timed(connection: Connection, number: int) -> tuple[float, float]:
+async def insert_timed(
+    connection: Connection, number: int, *, workspace: str = "", priority: int = 1
+) -> tuple[float, float]:
     """Enqueue a numbered event as an application does. Return the times of sending and of learning of the commit."""
     sent = time.monotonic()
-    await connection.execute("select agent.enqueue($1, '{}', _item_key => $2)", KIND, f"{TIMED}{number}")
+    await connection.execute(
+        "select agent.enqueue($1, jsonb_build_object('team_id', $2::text), _item_key => $3, _priority => $4)",
+        KIND,
+        workspace,
+        f"{TIMED}{number}",
+        priority,
+    )
     return sent, time.monotonic()
 
 

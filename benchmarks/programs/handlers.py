@@ -1,6 +1,7 @@
 """Handle the events of the measured worker: only report each call."""
 
 import asyncio
+import random
 
 from benchmarks.programs import tally
 from surelane_worker import Context, Event, Handlers
@@ -15,6 +16,7 @@ SHORT_NAP = 0.01
 counting = Handlers()
 waiting = Handlers()
 napping = Handlers()
+busy = Handlers()
 _tally = tally.Tally()
 
 
@@ -38,3 +40,11 @@ async def nap(event: Event, ctx: Context) -> None:  # noqa: ARG001
     """Wait for a short time, then count the event."""
     await asyncio.sleep(SHORT_NAP)
     _tally.add()
+
+
+@busy.on("bench")
+async def occupy(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Take a while, now more, now less; report the start of an event whose start is timed."""
+    if event.item_key is not None and event.item_key.startswith(TIMED):
+        tally.started(int(event.item_key.removeprefix(TIMED)))
+    await asyncio.sleep(NAP * random.uniform(0.5, 1.5))

@@ -98,7 +98,72 @@ begin
 end
 $$;
 
--- The lane of a row: a group's own, so that its rows share it, else a random one of 16.
+-- The workspace of an event: Slack's team_id. Events name a team by its id, interactions by an
+-- object that has one. Empty where there is none.
+create or replace function agent.event_workspace(_event jsonb) returns text
+language sql immutable parallel safe
+return coalesce(case when jsonb_typeof(_event -> 'team_id') = 'string' then _event ->> 'team_id'
+    else case jsonb_typeof(_event -> 'team') when 'object' then _event #>> '{team,id}' when 'string' then _event ->> 'team' end end, '');
+
+-- A lane of a band: a group's own, else a random one. Band 0 has lanes 0 to 15, the others have
+-- four each: band 1 lanes 16 to 19, and so on up to band 11.
+create or replace function agent.lane_in(_band int4, _group_key text) returns int2
+language sql volatile parallel safe
+return case when _band = 0 then coalesce(hashtextextended(_group_key, 0) & 15, floor(random() * 16)::int8)
+    else 12 + 4 * _band + coalesce(hashtextextended(_group_key, 0) & 3, floor(random() * 4)::int8) end::int2;
+
+-- The band of a lane.
+create or replace function agent.band_of(_lane int4) returns int4
+language sql immutable parallel safe
+return case when _lane < 16 then 0 else (_lane - 12) / 4 end;
+
+-- The priority of the events in a lane: bands 1, 2 and 3 are those of priorities 0, 2 and 3.
+create or replace function agent.priority_of(_lane int4) returns int2
+language sql immutable parallel safe
+return case when _lane between 16 and 19 then 0 when _lane between 20 and 23 then 2 when _lane between 24 and 27 then 3 else 1 end::int2;
+
+-- A lane of band 0.
 create or replace function agent.lane(_group_key text) returns int2
 language sql volatile parallel safe
-return coalesce(hashtextextended(_group_key, 0) & 15, floor(random() * 16)::int8)::int2;
+return agent.lane_in(0, _group_key);
+
+-- The lane of a new event, or of a member that becomes the head of its group. Priority 1 has band
+-- 0, unless a workspace has a backlog there (agent.share_kind); priorities 0, 2 and 3 have bands 1,
+-- 2 and 3. The first event of such a band records it, for claims to look there.
+create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb) returns int2
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _band int4 := 0;
+begin
+    if _priority = 1 then
+        if exists (select from agent.band where kind = _kind and workspace is not null) then
+            _band := coalesce((
+                select band from agent.band where kind = _kind and workspace in ('', agent.event_workspace(_event))
+                order by workspace desc limit 1), 0);
+        end if;
+    else
+        _band := greatest(_priority, 1);
+        perform agent.use_band(_kind, _band);
+    end if;
+    return agent.lane_in(_band, _group_key);
+end
+$$;
+
+-- Records that a kind has events in a band. Never waits for another transaction that records the
+-- same: then both do, and each one's events are found as soon as it commits.
+create or replace function agent.use_band(_kind text, _band int4) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    if _band > 0 and not exists (select from agent.band where kind = _kind and workspace is null and band = _band) then
+        insert into agent.band (kind, band) values (_kind, _band);
+    end if;
+end
+$$;

@@ -101,7 +101,8 @@ begin
                 continue;
             end if;
         end if;
-        update agent.event set head = true, vt = greatest(vt, _now) where id = _next returning claimed_by is null into _waits;
+        update agent.event set head = true, vt = greatest(vt, _now), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = _next
+        returning claimed_by is null into _waits;
         exit when found;
     end loop;
     if _waits then
@@ -184,12 +185,12 @@ begin
         if agent.lock_head(_member.group_key, _member.kind, _member.vt) then
             if agent.head_yields(_member.group_key, _member.kind, _member.vt) then
                 update agent.event set head = false where group_key = _member.group_key and head;
-                update agent.event set head = true, vt = greatest(vt, agent.clock()) where id = new.id;
+                update agent.event set head = true, vt = greatest(vt, agent.clock()), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = new.id;
             end if;
             exit;
         end if;
         begin
-            update agent.event set head = true, vt = greatest(vt, agent.clock()) where id = new.id;
+            update agent.event set head = true, vt = greatest(vt, agent.clock()), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = new.id;
         exception when unique_violation then
             null; -- another newcomer has become the head: this one joins it
         end;
@@ -229,7 +230,7 @@ begin
         new.item_key := coalesce(new.item_key, agent.event_item_key(new.event));
         new.group_key := coalesce(new.group_key, agent.event_group_key(new.event));
     end if;
-    new.lane := coalesce(new.lane, agent.lane(new.group_key));
+    new.lane := coalesce(new.lane, agent.lane_for(new.kind, 1::int2, new.group_key, new.event));
     if new.group_key is not null then
         new.head := not agent.enter_group(new.group_key, new.kind, new.vt);
     else

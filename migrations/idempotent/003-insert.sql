@@ -73,7 +73,8 @@ begin
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
             , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
         values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
-            , _new.item_key, _new.dedupe_key, _new.group_key, not _joins, agent.lane(_new.group_key)
+            , _new.item_key, _new.dedupe_key, _new.group_key, not _joins
+            , agent.lane_for(_new.kind, agent.priority_of(_new.lane), _new.group_key, _new.event)
             , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
             , coalesce(_new.errors, '[]'), _new.traceparent, _new.continuation_id, _new.waits_for
             , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'))
@@ -189,6 +190,7 @@ declare
     _first timestamptz;
     _last timestamptz;
     _known_keys text[];
+    _shared text[] := array(select distinct kind from agent.band where workspace is not null);
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
@@ -202,7 +204,8 @@ begin
         insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
         select id, event_ts, agent.clock(), event, kind, item_key, group_key
         , group_key is null or not agent.lock_head(group_key, kind, _now, several)
-        , agent.lane(group_key), agent.clock(), traceparent
+        , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane(group_key) end
+        , agent.clock(), traceparent
         from (select *, min(kind) over same_group <> max(kind) over same_group as several from new window same_group as (partition by group_key)) as grouped
         order by group_key, item_key
         on conflict do nothing returning id, item_key, event_ts
@@ -310,6 +313,11 @@ begin
     if _new.max_attempts < 1 then
         raise invalid_parameter_value using message = 'max_attempts is at least 1';
     end if;
+    if _job ->> 'priority' not in ('0', '1', '2', '3') then
+        raise invalid_parameter_value using message = format('priority is 0, 1, 2 or 3, not %s', left(_job ->> 'priority', 40));
+    end if;
+    -- Of its band; the row gets a lane as it is added.
+    _new.lane := agent.lane_in(case _job ->> 'priority' when '0' then 1 when '2' then 2 when '3' then 3 else 0 end, null);
     _new.deadline := (_job ->> 'deadline')::timestamptz;
     _new.enqueued_by := _job ->> 'enqueued_by';
     _new.traceparent := _job ->> 'traceparent';
@@ -410,9 +418,25 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    return agent.enqueue(_kind, _payload, null::int4, _dedupe_key, _run_at, _max_attempts, _group_key, _item_key, _enqueued_by, _deadline
+    , _traceparent, _on_duplicate);
+end
+$$;
+
+-- The same with a priority, 0 (first) to 3 (last); null is 1. A form of its own: with one more
+-- default, calls of the form above would be ambiguous, and the previous release makes them.
+create or replace function agent.enqueue
+( _kind text, _payload jsonb, _priority int4, _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
+, _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
+, _traceparent text default null, _on_duplicate text default 'skip'
+) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
     return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
         , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
-        , 'deadline', _deadline, 'traceparent', _traceparent)), _on_duplicate));
+        , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
 end
 $$;
 
@@ -429,12 +453,15 @@ set jit = off
 as $$
 declare
     _added int8[];
+    _shared text[] := array(select distinct kind from agent.band where workspace is not null);
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
             , enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
-        , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt), agent.lane((job).group_key)
+        , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt)
+        , case when (job).lane > 15 or (job).kind = any(_shared) then agent.lane_for((job).kind, agent.priority_of((job).lane), (job).group_key, (job).event)
+            else agent.lane((job).group_key) end
         , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
         , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given

@@ -218,14 +218,14 @@ select id, kind, case when vt <= now() then 'pending' when claimed_by is null th
 , event as payload, attempts, max_attempts, claimed_by as locked_by, case when claimed_by is not null and vt > now() then claimed[array_upper(claimed, 1)] else vt end as run_at, errors -> -1 ->> 'message' as error, errors
 , null::jsonb as result, null::text as reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at
 , deadline, null::timestamptz as finished_at, null::text as finished_by, traceparent, changes, continuation_id, waits_for
-, case when claimed_by is not null and vt > now() then vt end as lease_until
+, case when claimed_by is not null and vt > now() then vt end as lease_until, agent.priority_of(lane) as priority
 from agent.event;
 
 create or replace view agent.ended_job as
 select id, kind, outcome as status, event as payload, attempts, max_attempts, claimed_by as locked_by
 , case when claimed_by is null then vt else claimed[array_upper(claimed, 1)] end as run_at, errors -> -1 ->> 'message' as error, errors, result
 , reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline, finished_at, finished_by
-, traceparent, changes, continuation_id, waits_for, null::timestamptz as lease_until
+, traceparent, changes, continuation_id, waits_for, null::timestamptz as lease_until, agent.priority_of(lane) as priority
 from agent.event_hist;
 
 -- Every event, live or in history, under one status: pending, scheduled, running, or its outcome.

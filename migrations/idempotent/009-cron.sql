@@ -1,9 +1,9 @@
 -- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron
 -- and time zones. _paused null leaves an existing one as it is. Wakes the workers, who then know
 -- when it is due.
+-- _priority of its jobs: 0 (first) to 3 (last), null for 1.
 create or replace function agent.set_cron
-( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
-, _paused boolean default false
+( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb, _time_zone text, _catch_up text, _paused boolean, _priority int4
 ) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -21,12 +21,14 @@ begin
         raise invalid_parameter_value using message = 'a schedule has fields, a time zone and a next firing';
     elsif _catch_up is null or _catch_up not in ('none', 'one', 'all') then
         raise invalid_parameter_value using message = 'what was missed is caught up with: none, one or all';
+    elsif _priority not between 0 and 3 then
+        raise invalid_parameter_value using message = format('priority is 0, 1, 2 or 3, not %s', _priority);
     end if;
-    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at)
-    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at)
+    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at, priority)
+    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at, coalesce(_priority, 1))
     on conflict (name) do update
     set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
-    , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), updated_at = agent.clock(), updated_by = session_user
+    , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), priority = excluded.priority, updated_at = agent.clock(), updated_by = session_user
     -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip
     -- one.
     , next_at = case when (c.schedule, c.time_zone, c.paused) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused)) then c.next_at else excluded.next_at end;
@@ -91,7 +93,7 @@ begin
         return 0;
     end if;
     foreach _time in array _times loop
-        perform agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _cron.kind, 'enqueued_by', 'cron:' || _name
+        perform agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _cron.kind, 'enqueued_by', 'cron:' || _name, 'priority', _cron.priority
             , 'item_key', 'cron:' || _name || ':' || to_char(_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
             , 'payload', _cron.payload || jsonb_build_object('cron', _name, 'scheduled_at', _time))), 'skip');
         _fired := _fired + 1;

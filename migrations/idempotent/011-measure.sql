@@ -1,6 +1,6 @@
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
--- index alone. Counts lane by lane until there are 10,000 and takes the other lanes to be like
--- those, as events fall into lanes at random: exact below, within about two percent above.
+-- index alone. Counts each band lane by lane until there are 10,000 and takes its other lanes to be
+-- like those, as events fall into lanes at random: exact below, within about two percent above.
 create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -10,21 +10,32 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-    _lanes int4 := 0;
+    _band record;
     _lane record;
+    _seen int4;
+    _visible int8;
+    _ahead int8;
 begin
     pending := 0;
     later := 0;
-    while _lanes < 16 and pending + later < 10000 loop
-        select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
-        into _lane from agent.event where head and lane = _lanes and kind = _kind;
-        pending := pending + _lane.pending;
-        later := later + _lane.later;
-        oldest := least(oldest, _lane.oldest);
-        _lanes := _lanes + 1;
+    for _band in
+        select 0 as first, 16 as lanes union all
+        select 12 + 4 * b.band, 4 from (select distinct band from agent.band where kind = _kind and band > 0) as b
+    loop
+        _seen := 0;
+        _visible := 0;
+        _ahead := 0;
+        while _seen < _band.lanes and _visible + _ahead < 10000 loop
+            select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
+            into _lane from agent.event where head and lane = _band.first + _seen and kind = _kind;
+            _visible := _visible + _lane.pending;
+            _ahead := _ahead + _lane.later;
+            oldest := least(oldest, _lane.oldest);
+            _seen := _seen + 1;
+        end loop;
+        pending := pending + round(_visible * _band.lanes::numeric / _seen);
+        later := later + round(_ahead * _band.lanes::numeric / _seen);
     end loop;
-    pending := round(pending * 16.0 / _lanes);
-    later := round(later * 16.0 / _lanes);
 end
 $$;
 

@@ -51,3 +51,52 @@ begin
     perform agent.return_events(_held, false, _held, _pauses);
 end
 $$;
+
+-- Its workers know lanes 0 to 15 alone. What is in a lane beyond counts as in one of those, so that
+-- they wake for it; their claims find it.
+create or replace function agent.peek_events
+( _kinds text[], _within interval, _max_attempts int4 default null, _cursors timestamptz[] default null
+, out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    select peek.now_at, peek.paused, peek.took, array(
+        select min(found.vt) from unnest(peek.vts) with ordinality as found (vt, nth)
+        group by (found.nth - 1) % (16 * cardinality(_kinds)) order by (found.nth - 1) % (16 * cardinality(_kinds)))
+    into now_at, paused, took, vts
+    from agent.peek_lanes(_kinds, _within, _max_attempts, _cursors) as peek;
+end
+$$;
+
+-- Schedules of priority 1.
+create or replace function agent.set_cron
+( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
+, _paused boolean default false
+) returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.set_cron(_name, _kind, _schedule, _next_at, _payload, _time_zone, _catch_up, _paused, null);
+end;
+
+create or replace function agent.hold_heads
+( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select places, vts, group_keys, lapsed from agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+end;
+
+create or replace function agent.hold_members
+( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz
+, out places tid[], out vts timestamptz[]
+)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select places, vts from agent.take_members(_heads, _head_vts, _group_keys, _lapsed, _kinds, _limit, _max_attempts, _now, 0);
+end;

@@ -29,6 +29,7 @@ declare
         ', agent.answer_dispatch(int8, text[], jsonb)';
     _working text := 'claim_event(int4, interval), agent.claim_events(text[], int4, int4, interval, text, timestamptz[], text[], int8)'
         ', agent.claim_events(text[], int4, int4, interval, text, timestamptz[]), agent.peek_events(text[], interval, int4, timestamptz[])'
+        ', agent.peek_lanes(text[], interval, int4, timestamptz[]), agent.share_kind(text)'
         ', agent.settle(int8[], int4[], text[], jsonb[]), agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
         ', agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4), agent.release_events(int8[], int4[])'
         ', agent.snooze_event(int8, int4, interval), agent.note_event(int8, int4, jsonb), agent.rescue_events(interval)'
@@ -39,12 +40,14 @@ declare
         ', agent.announce_worker(text, text[], text, interval)'
         ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval)'
         ', agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()';
-    _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
+    _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
+        ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
         ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.reschedule_event(text, timestamptz)'
-        ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean), agent.delete_cron(text), agent.read_cron()';
+        ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)'
+        ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.delete_cron(text), agent.read_cron()';
     _operating text := 'requeue_events(int8[]), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
         ', agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4), agent.why_waiting(int8, int4)'
-        ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.worker_alive(timestamptz), agent.alive_for(), agent.list_workers(), agent.free_groups(text, int4)';
+        ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
     _grant record;
 begin

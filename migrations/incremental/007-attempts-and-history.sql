@@ -28,3 +28,23 @@ create sequence agent.worker_session as int4 cycle;
 alter table agent.worker
   add column session int4  -- the key of its lock; null: it has none, and its announcements and heartbeats count alone
 , add column died_at timestamptz;  -- when it was taken for dead, and its claims were ended
+
+-- Lanes form bands: events of another priority than 1 have lanes of their own, and so have
+-- workspaces whose backlog would hold up others. The lane tells the priority: a column would change
+-- the type of the rows that running calls return. Not validated: the rows that are there keep the
+-- old, narrower rule, and a scan would keep the queue locked.
+alter table agent.event drop constraint lane_in_range, add constraint lane_in_range check (lane between 0 and 59) not valid;
+alter table agent.cron add column priority int2 not null default 1 constraint cron_priority_known check (priority between 0 and 3);
+
+-- The bands that the kinds use besides band 0. A transaction that finds no row adds one, and waits
+-- for no other that adds the same: a row may be there several times, until a sweep removes the
+-- surplus.
+create table agent.band
+( kind text not null
+, band int2 not null constraint band_known check (band between 0 and 11)
+-- The events of this workspace go there; '': those of all others; null: claims look there.
+, workspace text
+-- Other workspaces' events before it were moved out of this workspace's band.
+, moved_to timestamptz not null default '-infinity'
+);
+create index band_of on agent.band (kind, workspace, band);

@@ -19,9 +19,12 @@ EMPTY = (
 )
 LIVE = (
     "select id, head, vt, attempts, cardinality(claimed), claimed_by is not null, heartbeat_at, retrying"
-    ", cancelled_by is not null, jsonb_array_length(errors) from agent.event"
+    ", cancelled_by is not null, jsonb_array_length(errors), agent.priority_of(lane) from agent.event"
 )
-ENDED = "select id, outcome, reason, attempts, cardinality(claimed), jsonb_array_length(errors) from agent.event_hist"
+ENDED = (
+    "select id, outcome, reason, attempts, cardinality(claimed), jsonb_array_length(errors), agent.priority_of(lane)"
+    " from agent.event_hist"
+)
 
 kinds = st.sampled_from(["slack.calm", "slack.parked"])
 groups = st.sampled_from(["g", "g", "g", "h", None])
@@ -130,7 +133,13 @@ class Machine(RuleBasedStateMachine):
         return [ended.event.id for ended in self.model.history.values() if ended.event.item_key == key]
 
     @rule(
-        kind=kinds, group=groups, key=keys, dedupe=keys, wait=pauses, attempts=st.sampled_from([None, 1, 2])
+        kind=kinds,
+        group=groups,
+        key=keys,
+        dedupe=keys,
+        wait=pauses,
+        attempts=st.sampled_from([None, 1, 2]),
+        priority=st.integers(0, 3),
     )
     def enqueue_a_job(
         self,
@@ -140,6 +149,7 @@ class Machine(RuleBasedStateMachine):
         dedupe: str | None,
         wait: int,
         attempts: int | None,
+        priority: int = 1,
     ) -> None:
         vt = self.model.now + wait
         twins = [
@@ -150,12 +160,19 @@ class Machine(RuleBasedStateMachine):
             if dedupe is not None and event.dedupe_key == dedupe and event.claims == 0
         ]
         identity = self.value(
-            "select agent.enqueue($1, '{}', $2, $3, $4, $5, $6)", kind, dedupe, at(vt), attempts, group, key
+            "select agent.enqueue($1, '{}', $2::int4, $3, $4, $5, $6, $7)",
+            kind,
+            priority,
+            dedupe,
+            at(vt),
+            attempts,
+            group,
+            key,
         )
         if twins:
             assert identity == twins[0]
         else:
-            self.model.add(Event(identity, kind, vt, vt, key, dedupe, group, attempts or 3))
+            self.model.add(Event(identity, kind, vt, vt, key, dedupe, group, attempts or 3, priority))
 
     @rule(seconds=st.sampled_from([1, 200, LEASE - 1, LEASE, LEASE, 4000]))
     def let_time_pass(self, seconds: int) -> None:
@@ -349,6 +366,7 @@ class Machine(RuleBasedStateMachine):
                 ended.id, ended.kind, ended.event_ts, self.model.now, ended.item_key, None, ended.group
             )
             again.max_attempts, again.claims, again.errors = ended.max_attempts, ended.claims, ended.errors
+            again.priority = ended.priority
             self.model.add(again)
 
     def sweep(self) -> None:
@@ -407,6 +425,7 @@ class Machine(RuleBasedStateMachine):
                 ended.event.attempts,
                 ended.event.claims,
                 ended.event.errors,
+                ended.event.priority,
             )
             for ended in self.model.history.values()
         }
@@ -422,4 +441,4 @@ class Machine(RuleBasedStateMachine):
     def expected(self, event: Event) -> tuple[Any, ...]:
         heartbeat = None if event.heartbeat is None else at(event.heartbeat)
         facts = self.model.is_head(event), at(event.vt), event.attempts, event.claims, event.held
-        return (*facts, heartbeat, event.retrying, event.cancelled, event.errors)
+        return (*facts, heartbeat, event.retrying, event.cancelled, event.errors, event.priority)

@@ -21,6 +21,7 @@ class Event:
     dedupe_key: str | None = None
     group: str | None = None
     max_attempts: int = MAX_ATTEMPTS
+    priority: int = 1
     attempts: int = 0
     claims: int = 0
     held: bool = False

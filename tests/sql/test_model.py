@@ -86,7 +86,9 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
                     chance.choice([None, "i"]),
                     chance.choice([None, 1, 2]),
                 )
-                machine.enqueue_a_job(kind, group, chance.choice([None, key]), dedupe, pause, attempts)
+                machine.enqueue_a_job(
+                    kind, group, chance.choice([None, key]), dedupe, pause, attempts, chance.randrange(4)
+                )
             case 2:
                 machine.let_time_pass(chance.choice([1, 200, LEASE, 4000]))
             case 3:

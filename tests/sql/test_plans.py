@@ -37,6 +37,7 @@ BATCH = ", ".join(f"jsonb '{event}'" for event in EVENTS)
 QUEUED = ", ".join(f"'job{1_000_000 + number}'" for number in range(20))
 STATEMENTS = {
     "claim": "select * from agent.claim_events(array['job', 'parked', 'other'], 100)",
+    "claim that overtakes": "select * from agent.claim_events(array['job'], 10)",
     "single claim": "select * from agent.claim_event()",
     "claim of a crowded group": "select * from agent.claim_events(array['crowd'], 10)",
     "promotion in a crowded group": "select agent.delete_event(id) from agent.event where group_key = 'crowd' and head",
@@ -47,7 +48,7 @@ STATEMENTS = {
     "insert of a batch": f"select * from agent.insert_events(array[{BATCH}])",
     "insert of a batch of duplicates": f"select * from agent.insert_events(array[{BATCH}], null, array[{QUEUED}])",
     "sweep": "select agent.sweep_events()",
-    "peek": "select agent.peek_events(array['job', 'parked', 'other'], '2 days')",
+    "peek": "select agent.peek_lanes(array['job', 'parked', 'other'], '2 days', null, null)",
     "cancel": "select agent.cancel_event('scheduled5000007')",
     "reschedule": "select agent.reschedule_event('scheduled5000007', now() + interval '1 day')",
 }
@@ -69,6 +70,7 @@ async def filled(server: Server, name: str, events: int) -> Connection:
     await queue.execute(FILL.replace("$1", str(events // 6)))
     await queue.execute(CROWD.replace("$1", str(events // 3)))
     await queue.execute("select agent.pause_kind('parked')")
+    await queue.execute("select agent.enqueue('job', '{}', 0) from generate_series(1, 40)")
     return queue
 
 

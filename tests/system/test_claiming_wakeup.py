@@ -22,8 +22,8 @@ LATE = 5.0
 OURS = "application_name = 'surelane-worker' and datname = current_database()"
 PEEKING = f"select exists (select from pg_stat_activity where {OURS} and wait_event = 'PgSleep')"
 SLOW_PEEK = """
-alter function agent.peek_events rename to quick_peek;
-create function agent.peek_events (_kinds text[], _within interval, _max_attempts int4, _cursors timestamptz[]
+alter function agent.peek_lanes rename to quick_peek;
+create function agent.peek_lanes (_kinds text[], _within interval, _max_attempts int4, _cursors timestamptz[]
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval)
 language sql volatile security definer
 begin atomic

@@ -16,6 +16,9 @@ OnDuplicate = Literal["skip", "replace", "earliest"]
 ``skip`` keeps it as it is. ``replace`` gives it the new payload and time. ``earliest`` gives it the earlier time.
 """
 
+Priority = Literal[0, 1, 2, 3]
+"""What is claimed first: 0 before 1, 1 before 2, 2 before 3. Every priority gets a share of the claims."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -31,6 +34,7 @@ class Job:
         item_key: its natural key, to find, cancel and reschedule it; unique among live events.
         enqueued_by: who enqueued it, as people will read it; the database role where ``None``.
         deadline: the job expires when it has not begun by then.
+        priority: 0 runs first, 3 last. Within a group it does not change the order.
     """
 
     kind: str
@@ -42,6 +46,7 @@ class Job:
     item_key: str | None = None
     enqueued_by: str | None = None
     deadline: datetime | None = None
+    priority: Priority = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.events import Inserted
-from surelane.jobs import Child, Continuation, Job, OnDuplicate, job_text, jobs_text
+from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
 
 OnStored = Callable[[Sequence[str]], None]
 """Takes the kinds of the jobs that a call stored, one for each job. Duplicates are not among them."""
@@ -51,6 +51,7 @@ class Queue:
         enqueued_by: str | None = None,
         deadline: datetime | None = None,
         on_duplicate: OnDuplicate = "skip",
+        priority: Priority = 1,
     ) -> int:
         """Enqueue one job, with :class:`Job`'s fields, and return its id, or the id of the pending duplicate.
 
@@ -68,6 +69,7 @@ class Queue:
             item_key=item_key,
             enqueued_by=enqueued_by,
             deadline=deadline,
+            priority=priority,
         )
         return (await self.enqueue_many([job], on_duplicate=on_duplicate))[0].id
 

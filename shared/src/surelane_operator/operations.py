@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from surelane.calls import Calls, Connection, Pool
+from surelane.jobs import Priority
 from surelane.json_text import json_text
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.figures import Measured
@@ -20,7 +21,7 @@ STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled
 _LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key
 , item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
-, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until"""
+, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
 """The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
 
 
@@ -177,6 +178,7 @@ class Operations(Measured):
         payload: Mapping[str, Any],
         catch_up: CatchUp = "one",
         paused: bool = False,
+        priority: Priority = 1,
     ) -> datetime:
         """Create or change a named schedule and return its next firing.
 
@@ -187,13 +189,14 @@ class Operations(Measured):
             payload: the jobs' payload. ``cron`` (the name) and ``scheduled_at`` are added to it.
             catch_up: which of the times that no worker fired are fired later.
             paused: fire nothing.
+            priority: of its jobs.
 
         Raises:
             InvalidInput: a value cannot be stored.
         """
         following = cron.next_after(datetime.now(UTC))
         await self._database.execute(
-            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8)",
+            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             name,
             kind,
             cron.schedule,
@@ -202,6 +205,7 @@ class Operations(Measured):
             cron.time_zone,
             catch_up,
             paused,
+            priority,
         )
         return following
 

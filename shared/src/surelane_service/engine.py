@@ -19,7 +19,7 @@ from surelane_service.schedules import Schedules
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
 LANES = 16
-"""Parts of the queue; the database's number, too (``agent.lane``)."""
+"""Lanes that every kind uses; the database's number, too (``agent.lane_in``). Priorities and crowds use more."""
 MOST_MEMBERS = 100
 """Members of a group that a claim brings along with its head, at most; the database's number, too."""
 POSITIONS = 4
@@ -38,6 +38,11 @@ _CLAIM = """
 select id, kind, event_ts, attempts, claim, vt, event, prior_vt, item_key, group_key
     , max_attempts, enqueued_at, errors, traceparent, lane, notes
 from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8)"""
+
+
+def band_of(lane: int) -> int:
+    """Return the band of a lane, as the database's function of that name does."""
+    return 0 if lane < LANES else (lane - 12) // 4
 
 
 Item = tuple[int, int, str, str | None]
@@ -60,7 +65,8 @@ class Peek:
 
     Attributes:
         now: that moment, by the database's clock.
-        vts: when the first event of each lane and kind is visible, lane-major; ``None`` where there is none.
+        vts: when the first event of each lane and kind is visible, lane-major; ``None`` where there is none. It ends
+            with the highest lane that the kinds use.
         paused: the kinds that are paused; their events are not in ``vts``.
         took: the duration of the peek in the database.
         cron_in: seconds until the next named schedule is due; ``None`` where there is none.
@@ -173,7 +179,7 @@ class Engine(Schedules, Measured):
         """
         sent = time.time()
         (row,) = await self._database.fetch(
-            "with peek as (select * from agent.peek_events($1, $2, $3, $4)) select now_at, vts, paused, took"
+            "with peek as (select * from agent.peek_lanes($1, $2, $3, $4)) select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
             ", case when $7::text is not null then agent.touch_worker($7, $8) end as announced"
             ", case when $6::int4 > 0 then agent.position_free($1, $6) end as position_free"
@@ -213,6 +219,15 @@ class Engine(Schedules, Measured):
     async def pass_on(self) -> None:
         """Tell the workers that listen that the first of them has no free slot."""
         await self._database.execute("select agent.pass_on()")
+
+    async def share_kind(self, kind: str) -> timedelta | None:
+        """Keep a workspace with a backlog of a kind from holding up the others, in one bounded step.
+
+        Returns:
+            The time until the next step; ``None`` where there is no crowd, or another worker sees to it.
+        """
+        again: timedelta | None = await self._database.fetchval("select agent.share_kind($1)", kind)
+        return again
 
     async def settle(self, items: Sequence[Item]) -> list[Settled]:
         """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.

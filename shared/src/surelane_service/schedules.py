@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from surelane.calls import Calls
+from surelane.jobs import Priority
 from surelane.json_text import json_text
 from surelane_service.cron import CatchUp, Cron
 
@@ -44,6 +45,7 @@ class Schedules:
         time_zone: str = "UTC",
         catch_up: CatchUp = "one",
         paused: bool | None = False,
+        priority: Priority = 1,
     ) -> None:
         """Create or change a schedule. An unchanged one keeps its next firing, so declaring it again skips none.
 
@@ -56,13 +58,14 @@ class Schedules:
             time_zone: the zone in which the fields are read.
             catch_up: which of the times that were missed while no worker ran are fired.
             paused: a paused schedule fires nothing; ``None`` keeps an existing schedule's state.
+            priority: of its jobs.
 
         Raises:
             ValueError: the schedule or the time zone cannot be read.
             InvalidInput: another value cannot be stored.
         """
         await self._database.execute(
-            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8)",
+            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             name,
             kind,
             schedule,
@@ -71,6 +74,7 @@ class Schedules:
             time_zone,
             catch_up,
             paused,
+            priority,
         )
 
     async def delete_cron(self, name: str) -> bool:

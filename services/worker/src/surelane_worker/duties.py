@@ -196,6 +196,7 @@ class Scheduler:
                 time_zone=declared.time_zone,
                 catch_up=declared.catch_up,
                 paused=None,
+                priority=declared.priority,
             )
             self._declared.pop(0)
 

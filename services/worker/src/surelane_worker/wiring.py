@@ -25,6 +25,7 @@ from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
 from surelane_worker.claiming.position import Position, PositionKeeper
+from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.handler import Handler, Services
 from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
@@ -65,7 +66,7 @@ class Pools:
     looks: Pool
     """For polls, schedules and probes."""
     sweeps: Pool
-    """For sweeps and rescues."""
+    """For sweeps and rescues, and to share kinds."""
     handlers: Pool
 
 
@@ -174,6 +175,7 @@ class Worker:
     listener: Listener
     positions: PositionKeeper
     poller: Poller
+    sharer: Sharer
     sweeper: Sweeper
     scheduler: Scheduler
     rescuer: Rescuer
@@ -191,6 +193,7 @@ class Worker:
             self.watch.run,  # before the first poll, which fetches its figures
             self.poller.run,
             self.positions.run,
+            self.sharer.run,
             self.sweeper.run,
             self.scheduler.run,
             self.rescuer.run,
@@ -244,7 +247,8 @@ def assemble(
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
-    claimer = Claimer(settings, listener, cursors, wakeup, position, slots, observer)
+    sharer = Sharer(Engine(pools.sweeps), settings.lease)
+    claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer)
     kinds = sorted(handlers)
     heartbeats = Heartbeats(settings.name)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
@@ -271,6 +275,7 @@ def assemble(
         listener=listener,
         positions=PositionKeeper(position, listener, wakeup.wake, kinds),
         poller=poller,
+        sharer=sharer,
         sweeper=sweeper,
         scheduler=scheduler,
         rescuer=Rescuer(sweeps, position.stands_by),

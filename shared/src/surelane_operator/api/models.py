@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from surelane.jobs import Priority
 from surelane_operator.operations import Cursor, Filter
 from surelane_operator.timeline import Step, trace_of
 from surelane_service.cron import CatchUp, Cron
@@ -169,6 +170,7 @@ class CronBody(Strict):
     time_zone: Annotated[str, StringConstraints(max_length=100)] = "UTC"
     catch_up: CatchUp = "one"
     paused: StrictBool = False
+    priority: Priority = 1
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -203,6 +205,7 @@ class ListedJob(BaseModel):
     finished_by: str | None
     continuation_id: int | None
     waits_for: int | None
+    priority: Priority
     trace_id: str
 
     @model_validator(mode="before")

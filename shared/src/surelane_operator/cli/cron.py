@@ -5,8 +5,17 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from surelane.jobs import Priority
 from surelane_operator.cli.output import show_json, show_table
-from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
+from surelane_operator.cli.session import (
+    EXIT_NOT_FOUND,
+    EXIT_USAGE,
+    Database,
+    Json,
+    PriorityOption,
+    failed,
+    run,
+)
 from surelane_service.cron import CatchUp, Cron
 
 app = typer.Typer(help="List, set and delete named schedules.", no_args_is_help=True)
@@ -36,6 +45,7 @@ def set_cron(
     paused: Annotated[
         bool, typer.Option(help="Fire nothing until it is set again without --paused.")
     ] = False,
+    priority: PriorityOption = 1,
 ) -> None:
     """Create or change a schedule."""
     if catch_up not in {"none", "one", "all"}:
@@ -48,7 +58,13 @@ def set_cron(
     following = run(
         database,
         lambda operations, _: operations.set_cron(
-            name, cron, kind=kind, payload=fields, catch_up=cast("CatchUp", catch_up), paused=paused
+            name,
+            cron,
+            kind=kind,
+            payload=fields,
+            catch_up=cast("CatchUp", catch_up),
+            paused=paused,
+            priority=cast("Priority", priority),
         ),
     )
     typer.echo(f"{name} fires next at {following:%Y-%m-%d %H:%M} UTC" if not paused else f"{name} is paused")

@@ -8,7 +8,7 @@ import typer
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_operator.cli.session import EXIT_USAGE, Database, failed, run
+from surelane_operator.cli.session import EXIT_USAGE, Database, PriorityOption, failed, run
 from surelane_operator.operations import Operations
 
 DedupeKey = Annotated[str | None, typer.Option(help="Add no job while another one with this key is pending.")]
@@ -26,6 +26,7 @@ def enqueue(
         str | None, typer.Option(help="The job's group. One worker at a time runs a group's jobs, in order.")
     ] = None,
     dedupe_key: DedupeKey = None,
+    priority: PriorityOption = 1,
 ) -> None:
     """Enqueue a job and print its id, or the id of the pending job with its keys."""
     _enqueue(
@@ -36,6 +37,7 @@ def enqueue(
         item_key=key,
         group_key=group_key,
         dedupe_key=dedupe_key,
+        priority=priority,
     )
 
 

@@ -28,6 +28,7 @@ Database = Annotated[
 ]
 """The option of every command that asks the database."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PriorityOption = Annotated[int, typer.Option(min=0, max=3, help="0 runs first, 3 last.")]
 
 
 def run(

@@ -11,6 +11,7 @@ from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Wakeup
 from surelane_worker.claiming.position import Position
+from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.slots import Slots
@@ -32,6 +33,7 @@ class Claimer:
         cursors: Cursors,
         wakeup: Wakeup,
         position: Position,
+        sharer: Sharer,
         slots: Slots,
         observer: Observer,
     ) -> None:
@@ -40,6 +42,7 @@ class Claimer:
         self._cursors = cursors
         self._wakeup = wakeup
         self._position = position
+        self._sharer = sharer
         self._slots = slots
         self._metrics = observer.metrics
         self._tracing = observer.tracing
@@ -129,6 +132,7 @@ class Claimer:
         self._metrics.claimed(events)
         if self._tracing is not None:
             self._tracing.received(events, began_at)
+        self._sharer.claimed(events)
         self._slots.accept(events, began)
         self._position.claimed(events, limit)
         return True

@@ -11,6 +11,7 @@ The rules, and the faults each of them prevents, are in ``docs/adr``:
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import zip_longest
 
 from surelane.events import Event
 from surelane_service.engine import LANES, Peek
@@ -22,8 +23,8 @@ Place = tuple[int, str]
 
 
 @lru_cache(maxsize=64)
-def _places(kinds: tuple[str, ...]) -> tuple[Place, ...]:
-    return tuple((lane, kind) for lane in range(LANES) for kind in kinds)
+def _places(kinds: tuple[str, ...], lanes: int) -> tuple[Place, ...]:
+    return tuple((lane, kind) for lane in range(lanes) for kind in kinds)
 
 
 class Cursors:
@@ -31,6 +32,8 @@ class Cursors:
 
     def __init__(self) -> None:
         self._cursors: dict[Place, datetime] = {}
+        self._lanes = LANES
+        """The number of lanes that may have a cursor: up to the highest one that a claim or a peek found in use."""
         self._corrections = 0
         self._corrected: dict[Place, int] = {}
         """The number of each place's last correction."""
@@ -43,7 +46,7 @@ class Cursors:
 
     def starts(self, kinds: Sequence[str]) -> list[datetime | None]:
         """Return where a claim of ``kinds`` starts, per lane and kind (lane-major). ``None`` is the beginning."""
-        return [self._cursors.get(place) for place in _places(tuple(kinds))]
+        return [self._cursors.get(place) for place in _places(tuple(kinds), self._lanes)]
 
     def advance(self, events: Sequence[Event], corrections: int) -> None:
         """Move cursors forward to the events of a claim, except those that moved back since it was sent.
@@ -61,6 +64,7 @@ class Cursors:
             place = (event.lane, event.kind)
             if raced and corrections < self._corrected.get(place, 0):
                 continue
+            self._lanes = max(self._lanes, event.lane + 1)
             seen = self._cursors.get(place)
             if seen is None or event.prior_vt - MARGIN > seen:
                 self._cursors[place] = event.prior_vt - MARGIN
@@ -75,7 +79,10 @@ class Cursors:
             before: the cursors when the peek was sent.
             peek: its answer.
         """
-        for place, was, vt in zip(_places(tuple(kinds)), before, peek.vts, strict=True):
+        lanes = len(peek.vts) // max(len(kinds), 1)
+        self._lanes = max(self._lanes, lanes)
+        # A lane may have come into use since the cursors were read, or be out of use by now.
+        for place, was, vt in zip_longest(_places(tuple(kinds), self._lanes), before, peek.vts):
             first = vt if vt is not None and vt <= peek.now else None
             stands = self._cursors.get(place)
             if place[1] in peek.paused:

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from surelane.errors import SettingsError
 from surelane.events import Event
+from surelane.jobs import Priority
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.durations import parse_duration
 from surelane_service.logs import get_logger
@@ -51,7 +52,7 @@ class Schedule:
     """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron` for its fields.
 
     Raises:
-        ValueError: the cron fields or the time zone cannot be read.
+        ValueError: the cron fields, the time zone or the priority cannot be used.
     """
 
     name: str
@@ -60,9 +61,12 @@ class Schedule:
     payload: Mapping[str, Any] = field(default_factory=dict)
     time_zone: str = "UTC"
     catch_up: CatchUp = "one"
+    priority: Priority = 1
 
     def __post_init__(self) -> None:
         Cron(self.schedule, self.time_zone)
+        if self.priority not in get_args(Priority):
+            raise ValueError(f"priority is 0, 1, 2 or 3, not {self.priority!r}")
 
 
 class Handlers:
@@ -210,6 +214,7 @@ class Handlers:
         payload: Mapping[str, Any] | None = None,
         time_zone: str = "UTC",
         catch_up: CatchUp = "one",
+        priority: Priority = 1,
     ) -> None:
         """Declare a named schedule. Starting workers create it, or change it to this declaration.
 
@@ -220,14 +225,17 @@ class Handlers:
             payload: the job's payload; ``cron`` (the name) and ``scheduled_at`` are added to it.
             time_zone: the time zone of the fields, such as ``Europe/Berlin``.
             catch_up: which times missed while no worker ran are fired: ``none``, ``one`` (the last) or ``all``.
+            priority: of the jobs: 0 runs first, 3 last.
 
         Raises:
-            HandlersError: the schedule cannot be read, or the name is taken.
+            HandlersError: the schedule cannot be used, or the name is taken.
         """
         if any(known.name == name for known in self._schedules):
             raise HandlersError(f"two schedules are called {name!r}")
         try:
-            self._schedules.append(Schedule(name, schedule, kind, dict(payload or {}), time_zone, catch_up))
+            self._schedules.append(
+                Schedule(name, schedule, kind, dict(payload or {}), time_zone, catch_up, priority)
+            )
         except ValueError as error:
             raise HandlersError(f"schedule {name!r}: {error}") from None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 
 from surelane.events import Event
+from surelane_service.engine import band_of
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Leases
 from surelane_worker.running.runner import DRAINED, Runner, Work, works_of
@@ -19,11 +20,62 @@ MOST_UNSETTLED = 3000
 """Events held at once, at most: waiting, running and being settled."""
 HORIZON = 0.05
 """Seconds within which work claimed ahead should start, judged by how long work takes now."""
+FRESH = 0.01
+"""Seconds for which slots that were freed wait for others, to be filled in one claim."""
 PATIENCE = 1.0
 """Seconds that work waits for a slot before it is released: another worker may have a free one."""
 GRACE = 5.0
 """Seconds that handlers have to end after a drain cancelled them."""
 WEIGHT = 0.1
+AGED = 2 * HORIZON
+"""Seconds that claimed work of a low priority waits for a slot, before it comes next."""
+RANKS = {1: 0, 2: 2, 3: 3}
+"""The order of bands; the others hold priority 1."""
+
+
+class Waiting:
+    """Work that waits for a slot, by the band of lanes that it was claimed from.
+
+    Priority 0 comes first, then 1, 2 and 3; of priority 1 the band with least work, which is not a crowd's. Work that
+    waited for :data:`AGED` seconds comes before all other.
+    """
+
+    def __init__(self) -> None:
+        self._bands: dict[int, deque[Work]] = {}
+        """No band is empty."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._bands.values()))
+
+    def add(self, work: Work, *, first: bool = False) -> None:
+        """Add work behind, or ``first`` before, what waits of its band."""
+        band = band_of(work.claims[0].event.lane or 0)
+        queue = self._bands.get(band)
+        if queue is None:
+            queue = self._bands[band] = deque()
+        queue.appendleft(work) if first else queue.append(work)
+
+    def take(self, now: float) -> Work:
+        """Take out the work that comes next."""
+        band = next(iter(self._bands))
+        if len(self._bands) > 1:
+            band = min(self._bands, key=lambda each: self._bands[each][0].since)
+            if now - self._bands[band][0].since < AGED:
+                band = min(self._bands, key=lambda each: (RANKS.get(each, 1), len(self._bands[each])))
+        queue = self._bands[band]
+        work = queue.popleft()
+        if not queue:
+            del self._bands[band]
+        return work
+
+    def take_since(self, since: float) -> list[Work]:
+        """Take out the work that has waited since before ``since``."""
+        taken = [work for queue in self._bands.values() for work in queue if work.since < since]
+        left = {
+            band: deque(work for work in queue if work.since >= since) for band, queue in self._bands.items()
+        }
+        self._bands = {band: queue for band, queue in left.items() if queue}
+        return taken
 
 
 class Share:
@@ -33,7 +85,7 @@ class Share:
         self.kinds = [kind for handler in handlers for kind in handler.kinds]
         self.limit = limit
         self.running = 0
-        self.waiting: deque[Work] = deque()
+        self.waiting = Waiting()
         self._mean: float | None = None
 
     def took(self, seconds: float) -> None:
@@ -103,7 +155,7 @@ class Slots:
         ahead = share.ahead
         slots = min(share.limit - share.running, self._concurrency - len(self._running))
         free = min(slots + ahead - len(share.waiting), MOST)
-        return free if free > min(ahead, MOST) // 2 else 0
+        return free if free > min(int(ahead * FRESH / HORIZON), MOST // 2) else 0
 
     def accept(self, events: Sequence[Event], claimed_at: float) -> None:
         """Hold claimed events and start those that find a slot.
@@ -118,14 +170,14 @@ class Slots:
             self._release(works)
             return
         for work in works:
-            self._share_of[work.handler].waiting.append(work)
+            self._share_of[work.handler].waiting.add(work)
         self._start()
 
     def _start(self) -> None:
         loop = self._loop
         for share in self._shares:
             while share.waiting and share.running < share.limit and len(self._running) < self._concurrency:
-                work = share.waiting.popleft()
+                work = share.waiting.take(loop.time())
                 share.running += 1
                 self._running.add(work)
                 work.task = loop.create_task(self._run(work, share))
@@ -142,7 +194,7 @@ class Slots:
             self._running.discard(work)
             if goes_on:
                 work.since = self._loop.time()
-                self._share_of[work.handler].waiting.appendleft(work)  # its group waits for it already
+                self._share_of[work.handler].waiting.add(work, first=True)  # its group waits for it already
             self._start()
             self._leases.capacity.free()
 
@@ -153,11 +205,7 @@ class Slots:
 
     def _take_waiting(self, since: float = float("inf")) -> list[Work]:
         """Take out the work that has waited for a slot since before ``since``, by the event loop's clock."""
-        taken = []
-        for share in self._shares:
-            taken += [work for work in share.waiting if work.since < since]
-            share.waiting = deque(work for work in share.waiting if work.since >= since)
-        return taken
+        return [work for share in self._shares for work in share.waiting.take_since(since)]
 
     def _release(self, works: Iterable[Work]) -> None:
         for work in works:
