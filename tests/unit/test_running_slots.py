@@ -1,10 +1,14 @@
 """How many events a worker may claim."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import sentinel
+
+import pytest
 
 from surelane.events import Event
 from surelane_worker.handling.handler import Handler
@@ -32,9 +36,13 @@ class Endless:
         await asyncio.Event().wait()
         return False
 
+    def release(self, work: Work) -> None:
+        assert work.claims
 
-def busy(seconds: float, waiting: int) -> tuple[Slots, Capacity]:
-    """Return slots that all run, with some work that waits; handlers took that many seconds until now."""
+
+@asynccontextmanager
+async def busy(seconds: float, waiting: int) -> AsyncIterator[tuple[Slots, Capacity]]:
+    """Yield slots that all run, with some work that waits; handlers took that many seconds until now."""
     capacity = Capacity()
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
     settings = cast("Any", SimpleNamespace(concurrency=CONCURRENCY, claim_bytes=1_000_000))
@@ -43,32 +51,36 @@ def busy(seconds: float, waiting: int) -> tuple[Slots, Capacity]:
     slots._shares[0].took(seconds)
     events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(CONCURRENCY + waiting)]
     slots.accept(events, asyncio.get_running_loop().time())
-    return slots, capacity
+    await asyncio.sleep(0)
+    yield slots, capacity
+    await slots.drain(0)
 
 
 async def test_a_notification_lets_one_more_event_be_claimed() -> None:
     """It may be of a priority that comes before those that wait for a slot."""
-    slots, capacity = busy(seconds=0.1, waiting=5)
-    assert slots.free() == []
-    freed = asyncio.create_task(capacity.freed(within=30))
-    await asyncio.sleep(0)
-    slots.let_overtake()
-    assert await freed
-    assert slots.free() == [(["a"], 1)]
-    assert slots.full(), "another worker with a free slot is the better one"
-    slots.left_out(slots.free())
-    assert slots.free() == [], "the claim has begun"
+    async with busy(seconds=0.1, waiting=5) as (slots, capacity):
+        assert slots.free() == []
+        freed = asyncio.create_task(capacity.freed(within=30))
+        await asyncio.sleep(0)
+        slots.let_overtake()
+        assert await freed
+        assert slots.free() == [(["a"], 1)]
+        assert slots.full(), "another worker with a free slot is the better one"
+        slots.left_out(slots.free())
+        assert slots.free() == [], "the claim has begun"
 
 
 async def test_notifications_double_what_waits_at_most() -> None:
-    slots, _ = busy(seconds=0.1, waiting=10)
-    slots.let_overtake()
-    assert slots.free() == []
+    async with busy(seconds=0.1, waiting=10) as (slots, _):
+        slots.let_overtake()
+        assert slots.free() == []
 
 
-async def test_a_notification_makes_no_claim_where_handlers_are_fast_or_slow() -> None:
+@pytest.mark.parametrize(("seconds", "waiting"), [(0.01, 50), (7.0, 0)])
+async def test_a_notification_makes_no_claim_where_handlers_are_fast_or_slow(
+    seconds: float, waiting: int
+) -> None:
     """Fast ones free slots soon, and larger claims are better. Of slow ones, others may have a free slot before."""
-    for seconds, waiting in ((0.01, 50), (7.0, 0)):
-        slots, _ = busy(seconds=seconds, waiting=waiting)
+    async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
         assert slots.free() == []
