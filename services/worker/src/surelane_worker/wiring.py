@@ -235,7 +235,10 @@ def assemble(
     slots = Slots(settings, handlers, Runner(services, handlers, settler, observer), leases)
     session = Session(settings.name)
     position = Position(
-        wakeup.wake, slots.full, settings.lease.total_seconds(), notifications=settings.notifications
+        partial(_notified, wakeup, slots),
+        slots.full,
+        settings.lease.total_seconds(),
+        notifications=settings.notifications,
     )
     listener = Listener(
         settings.database_url.get_secret_value(),
@@ -304,6 +307,12 @@ def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Le
     position.lost()
     wakeup.look_ahead()
     leases.renew_soon()
+
+
+def _notified(wakeup: Wakeup, slots: Slots) -> None:
+    """Claim because of a notification. If no slot is free, the event may come before those that wait for one."""
+    slots.let_overtake()
+    wakeup.wake()
 
 
 def _lost(session: Session, position: Position, wakeup: Wakeup) -> None:
