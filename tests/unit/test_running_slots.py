@@ -26,6 +26,8 @@ class Plain:
 
     kinds = ("a",)
     concurrency = None
+    interactive = False
+    waits = False
 
 
 class Endless:
@@ -47,7 +49,7 @@ async def busy(seconds: float, waiting: int) -> AsyncIterator[tuple[Slots, Capac
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
     settings = cast("Any", SimpleNamespace(concurrency=CONCURRENCY, claim_bytes=1_000_000))
     handler = cast("Handler", Plain())
-    slots = Slots(settings, {"a": handler}, cast("Runner", Endless()), leases)
+    slots = Slots(settings, {"a": handler}, cast("Runner", Endless()), leases, capacity, sentinel.answers)
     slots._shares[0].took(seconds)
     events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(CONCURRENCY + waiting)]
     slots.accept(events, asyncio.get_running_loop().time())
