@@ -3,11 +3,11 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from surelane import __version__
 from surelane.calls import Pool
@@ -21,6 +21,7 @@ from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, privat
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.watch import Watch
+from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
@@ -119,7 +120,12 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     Raises:
         SettingsError: they cannot be used, or need a token that is not set.
     """
-    loaded = load_handlers(settings.handlers)
+
+    def adapt(found: object) -> object:
+        return bolt_handlers(cast("Any", found), settings.bolt_kinds) if is_bolt_app(found) else found
+
+    with nullcontext() if settings.speaks_to_slack else pointed_at(settings.slack_api_url):
+        loaded = load_handlers(settings.handlers, adapt)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types
