@@ -136,7 +136,7 @@ async def test_a_command_opens_a_form_that_is_filled_in(slack: "SlackPage", pair
     label = {"type": "plain_text", "text": "What is wrong?"}
     block = {"type": "input", "block_id": "ticket", "label": label, "element": element}
     title = {"type": "plain_text", "text": "Open a ticket"}
-    view = {"type": "modal", "title": title, "blocks": [block]}
+    view = {"type": "modal", "title": title, "submit": title, "blocks": [block]}
     await pair.web.views_open(trigger_id=form["trigger_id"][0], view=view)
     await slack.page.get_by_label("What is wrong?").fill(form["text"][0])
     await slack.page.get_by_role("button", name="Submit").click()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from dev.simulator.client import SimulatorClient
@@ -44,6 +45,18 @@ class Received:
         return found
 
     @property
+    def form(self) -> dict[str, str] | None:
+        """The fields of a command or an interaction; ``None`` for an event."""
+        is_form = self.headers.get("Content-Type") == "application/x-www-form-urlencoded"
+        return dict(parse_qsl(self.body.decode(), keep_blank_values=True)) if is_form else None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The interaction in its form."""
+        found: dict[str, Any] = json.loads((self.form or {})["payload"])
+        return found
+
+    @property
     def retry(self) -> tuple[str | None, str | None]:
         """Slack's retry headers: number and reason."""
         return self.headers.get("X-Slack-Retry-Num"), self.headers.get("X-Slack-Retry-Reason")
@@ -70,19 +83,21 @@ class StandIn:
     @property
     def events(self) -> list[dict[str, Any]]:
         """The received events, with repeated deliveries."""
-        return [each.envelope for each in self.received if each.path == "/slack/events"]
+        return [each.envelope for each in self.received if each.form is None]
 
     @property
     def acknowledged(self) -> list[dict[str, Any]]:
         """The events with the answer 200."""
-        return [
-            each.envelope for each in self.received if each.path == "/slack/events" and each.status == 200
-        ]
+        return [each.envelope for each in self.received if each.form is None and each.status == 200]
 
     def app(self) -> web.Application:
         app = web.Application()
         app.add_routes([web.post("/slack/{what}", self._take)])
         return app
+
+    def answer(self, body: object) -> None:
+        """Prepare an answer in JSON."""
+        self.answers.append(Answer(headers={"Content-Type": "application/json"}, body=json.dumps(body)))
 
     async def arrive(self, number: int) -> list[Received]:
         """Wait until that many requests have arrived."""
