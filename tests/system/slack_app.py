@@ -5,7 +5,7 @@ import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -78,6 +78,8 @@ class StandIn:
     def __init__(self) -> None:
         self.received: list[Received] = []
         self.answers: deque[Answer] = deque()
+        self.over = asyncio.Event()
+        """Set when no slow answer is waited for."""
         self._verifier = SignatureVerifier(DEMO_SIGNING_SECRET)
 
     @property
@@ -110,7 +112,9 @@ class StandIn:
         headers = {name.title(): value for name, value in request.headers.items()}
         answer = self.answers.popleft() if self.answers else Answer()
         self.received.append(Received(request.path, headers, body, genuine, answer.status))
-        await asyncio.sleep(answer.after)
+        if answer.after:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.over.wait(), answer.after)
         return web.Response(status=answer.status, headers=answer.headers, text=answer.body)
 
 
@@ -157,3 +161,4 @@ async def simulated(**settings: Any) -> AsyncIterator[Pair]:
         chosen = SimulatorSettings(**(defaults | settings))
         async with simulator_at(chosen) as url, SimulatorClient(url) as control:
             yield Pair(url, control, app)
+        app.over.set()
