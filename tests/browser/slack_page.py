@@ -24,6 +24,7 @@ class SlackPage:
         self.composer = page.get_by_role("textbox", name="Message", exact=True)
         self.reply_box = page.get_by_role("textbox", name="Reply")
         self.tools = page.get_by_role("complementary", name="Faults and activity")
+        self.modal = page.get_by_role("dialog")
 
     async def say(self, text: str) -> None:
         """Type a message and send it with Enter."""
@@ -33,6 +34,11 @@ class SlackPage:
     async def open_channel(self, name: str) -> None:
         """Open a channel, or the direct messages by the bot's name."""
         await self.page.get_by_role("navigation").get_by_role("button", name=name).click()
+
+    async def use_shortcut(self, name: str) -> None:
+        """Use a global shortcut of the app."""
+        await self.page.locator("#composer").get_by_role("button", name="Shortcuts").click()
+        await self.page.get_by_role("menuitem", name=name).click()
 
     async def open_tools(self, tab: str = "Faults") -> None:
         """Open the tools' pane at the faults or another tab."""

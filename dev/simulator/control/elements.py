@@ -30,11 +30,8 @@ async def press(request: web.Request) -> web.Response:
     asked = await body_of(request, Press)
     used = used_element(simulator, asked)
     workspace, interactions = simulator.workspace, simulator.interactions
-    try:
-        action = _action(used, asked.value)
-        state = state_of(used.blocks, asked.values, used.offered)
-    except NotOfferedError as error:
-        raise RefusedError(str(error)) from None
+    action = _action(used, asked.value)
+    state = state_of(used.blocks, asked.values, used.offered)
     if isinstance(used.place, View):
         payload = view_action_payload(
             workspace, interactions, view=used.place, user=used.user, action=action, state=state

@@ -8,6 +8,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dev.simulator.simulator import Simulator
+from dev.simulator.state import NotOfferedError
 from dev.simulator.workspace.model import Channel, Message, User
 
 SIMULATOR = web.AppKey("simulator", Simulator)
@@ -145,7 +146,7 @@ async def explain_errors(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer 400 with the reason if a body cannot be used, or names an unknown object."""
     try:
         return await handler(request)
-    except RefusedError as error:
+    except (RefusedError, NotOfferedError) as error:
         return web.json_response({"error": str(error)}, status=400)
     except ValidationError as error:
         details = json.loads(error.json(include_url=False, include_context=False, include_input=False))

@@ -7,7 +7,7 @@ from dev.simulator.control.inputs import SIMULATOR, Closing, RefusedError, Submi
 from dev.simulator.control.interacting import attempted, interact, open_view
 from dev.simulator.posting.payloads import view_payload
 from dev.simulator.simulator import Simulator
-from dev.simulator.state import NotOfferedError, mistakes, state_of
+from dev.simulator.state import Entered, mistakes, state_of
 from dev.simulator.views import View
 from dev.simulator.workspace.model import JSON
 
@@ -17,10 +17,7 @@ async def submit(request: web.Request) -> web.Response:
     simulator = request.app[SIMULATOR]
     filled = await body_of(request, Submission)
     view = _modal(simulator, request.match_info["view"])
-    try:
-        state = state_of(view.content["blocks"], filled.values, simulator.offered.of(view.id))
-    except NotOfferedError as error:
-        raise RefusedError(str(error)) from None
+    state = _state(simulator, view, filled.values)
     if errors := mistakes(view.content["blocks"], state):
         return web.json_response({"status": None, "problem": None, "errors": errors, "message": None})
     attempt = await interact(simulator, _payload(simulator, view, "view_submission", state))
@@ -35,16 +32,23 @@ async def close(request: web.Request) -> web.Response:
     views = simulator.interactions.views
     view = _modal(simulator, request.match_info["view"])
     whole = asked.all or view.content["clear_on_close"]
-    closed = views.clear(view.user) if whole else [view]
-    if not whole:
-        views.close(view.id)
-    statuses = []
+    closed = views.stack(view.user)[::-1] if whole else [view]
+    payloads = [
+        _payload(
+            simulator, each, "view_closed", _state(simulator, each, asked.values if each is view else {})
+        )
+        | {"is_cleared": bool(whole)}
+        for each in closed
+        if each.content["notify_on_close"]
+    ]
     for each in closed:
-        if each.content["notify_on_close"]:
-            state = state_of(each.content["blocks"], asked.values if each is view else {}, lambda *_: {})
-            payload = _payload(simulator, each, "view_closed", state) | {"is_cleared": bool(whole)}
-            statuses.append((await interact(simulator, payload)).status)
-    return web.json_response({"told": statuses})
+        views.close(each.id)
+    attempts = [await interact(simulator, payload) for payload in payloads]
+    return web.json_response({"told": [attempt.status for attempt in attempts]})
+
+
+def _state(simulator: Simulator, view: View, entered: Entered) -> JSON:
+    return state_of(view.content["blocks"], entered, simulator.offered.of(view.id))
 
 
 def _payload(simulator: Simulator, view: View, kind: str, state: JSON) -> JSON:

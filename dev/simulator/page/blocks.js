@@ -78,9 +78,10 @@ let numbers = 0;
 function input(part, form) {
   const id = `input-${++numbers}`;
   const label = { id: `${id}-label`, for: id };
+  const corrected = (event) => markInput(event.currentTarget, "");
   return h(
     "div",
-    { class: "block input", dataset: { block: part.block_id } },
+    { class: "block input", dataset: { block: part.block_id }, oninput: corrected, onchange: corrected },
     h("label", label, plain(part.label), part.optional && h("span", { class: "note" }, " (optional)")),
     element(part, part.element, form, { id, label: plain(part.label) }),
     part.hint && h("p", { class: "note" }, plain(part.hint)),
@@ -90,22 +91,22 @@ function input(part, form) {
 
 // Show errors under the inputs of some blocks, by their ids, and remove the others. Focus the first one.
 export function showErrors(holder, errors) {
-  for (const node of holder.querySelectorAll(".block.input")) {
-    const error = errors[node.dataset.block];
-    const line = node.querySelector(".input-error");
-    const control = node.querySelector("input, textarea, select");
-    line.textContent = error || "";
-    line.hidden = !error;
-    node.classList.toggle("wrong", Boolean(error));
-    if (error) {
-      control?.setAttribute("aria-invalid", "true");
-      control?.setAttribute("aria-describedby", line.id);
-    } else {
-      control?.removeAttribute("aria-invalid");
-      control?.removeAttribute("aria-describedby");
-    }
-  }
+  for (const node of holder.querySelectorAll(".block.input")) markInput(node, errors[node.dataset.block]);
   holder.querySelector(".wrong")?.querySelector("input, textarea, select")?.focus();
+}
+
+function markInput(node, error) {
+  const line = node.querySelector(".input-error");
+  const control = node.querySelector("input, textarea, select");
+  line.textContent = error || "";
+  line.hidden = !error;
+  node.classList.toggle("wrong", Boolean(error));
+  for (const [name, value] of [
+    ["aria-invalid", "true"],
+    ["aria-describedby", line.id],
+  ])
+    if (error) control?.setAttribute(name, value);
+    else control?.removeAttribute(name);
 }
 
 function richSection(section) {
