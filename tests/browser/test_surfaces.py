@@ -128,7 +128,7 @@ async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -
     await slack.page.get_by_role("button", name="Go", exact=True).click()
     await slack.page.get_by_role("button", name="No", exact=True).click()
     await slack.page.get_by_role("button", name="Go", exact=True).click()
-    await slack.page.get_by_role("button", name="Yes").click()
+    await slack.page.get_by_role("button", name="Yes", exact=True).click()
     assert (await forms(pair, "block_actions", 2))[1].payload["actions"][0]["action_id"] == "go"
 
 

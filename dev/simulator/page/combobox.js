@@ -100,7 +100,8 @@ export function combobox({ label, placeholder, multiple, most, chosen, load, cha
     if (multiple) input.value = "";
   }
 
-  function mark(at) {
+  function mark(wanted) {
+    const at = wanted < shown.length ? wanted : -1;
     active = at;
     for (const item of list.querySelectorAll("[role=option]"))
       item.classList.toggle("active", item.id === `${listId}-${at}`);
@@ -131,7 +132,8 @@ export function combobox({ label, placeholder, multiple, most, chosen, load, cha
   input.addEventListener("input", later);
   input.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step && isOpen()) mark((active + step + shown.length) % (shown.length || 1));
+    const from = active < 0 && step < 0 ? 0 : active;
+    if (step && isOpen()) mark((from + step + shown.length) % (shown.length || 1));
     else if (step) open(multiple ? input.value : "");
     else if (event.key === "Enter" && isOpen()) shown[active] && choose(shown[active]);
     else if (event.key === "Escape" && isOpen()) {
