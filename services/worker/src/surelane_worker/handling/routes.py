@@ -23,7 +23,7 @@ MESSAGES = tuple(f"slack.message{channel}" for channel in (".im", ".mpim", ".cha
 
 EVENT_TYPES = frozenset(
     """
-    app_context_changed app_deleted app_home_opened app_installed app_mention app_requested app_uninstalled
+    agent_session_stopped app_context_changed app_deleted app_home_opened app_installed app_mention app_requested app_uninstalled
     app_uninstalled_team assistant_thread_context_changed assistant_thread_started call_rejected channel_archive
     channel_created channel_deleted channel_history_changed channel_id_changed channel_left channel_rename
     channel_shared
