@@ -14,6 +14,7 @@ from benchmarks.result import Result
 from benchmarks.server import migrated_template, running_server
 
 NAMES = (
+    "answers",
     "drain",
     "bare",
     "backlog",

@@ -81,13 +81,13 @@ async def load_once(bench: Bench, name: str, count: int, settings: Mapping[str, 
     async with (
         bench.database() as database,
         at_rest(database) as connection,
-        _service(name, bench.server.uri(database.name, "surelane_ingest"), settings or {}) as service,
+        running_service(name, bench.server.uri(database.name, "surelane_ingest"), settings or {}) as service,
     ):
-        await _load(service.port, WARMING)
+        await load(service.port, WARMING)
         cpu, batches = service.cpu(), await service.batches()
-        told = await _load(service.port, count)
+        told = await load(service.port, count)
         cpu, batches = service.cpu() - cpu, await service.batches() - batches
-        paced = await _load(service.port, count // 3, PACE)
+        paced = await load(service.port, count // 3, PACE)
         stored = await connection.fetchval("select count(*) from agent.event")
     expected = sent(count) if name == STORING else 0
     if stored != expected:
@@ -102,7 +102,7 @@ def sent(count: int) -> int:
 
 
 @asynccontextmanager
-async def _service(name: str, uri: str, settings: Mapping[str, str]) -> AsyncIterator[Service]:
+async def running_service(name: str, uri: str, settings: Mapping[str, str]) -> AsyncIterator[Service]:
     port, private = free_port(), free_port()
     env = {
         "DATABASE_URL": uri,
@@ -139,7 +139,7 @@ async def _until_ready(service: Service) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _load(port: int, count: int, pace: int = 0) -> dict[str, Any]:
+async def load(port: int, count: int, pace: int = 0) -> dict[str, Any]:
     """Send ``count`` requests from a process of its own, paced or as fast as they are answered.
 
     Returns:

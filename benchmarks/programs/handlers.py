@@ -17,6 +17,7 @@ counting = Handlers()
 waiting = Handlers()
 napping = Handlers()
 busy = Handlers()
+answering = Handlers()
 _tally = tally.Tally()
 
 
@@ -48,3 +49,22 @@ async def occupy(event: Event, ctx: Context) -> None:  # noqa: ARG001
     if event.item_key is not None and event.item_key.startswith(TIMED):
         tally.started(int(event.item_key.removeprefix(TIMED)))
     await asyncio.sleep(NAP * random.uniform(0.5, 1.5))
+
+
+@answering.command("/bench", answers=True)
+async def answer(event: Event, ctx: Context) -> bool:
+    """Answer in the HTTP response."""
+    return await ctx.ack(text=event.payload["text"])
+
+
+@answering.on("slack.block_actions")
+async def clicked(event: Event, ctx: Context) -> str | None:
+    """Report the start of a numbered click, and keep in history that its trigger had expired."""
+    tally.started(int(event.payload["actions"][0]["value"]))
+    return "expired" if ctx.trigger_expired else None
+
+
+@answering.on("bench", "slack.app_mention")
+async def ordinary(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Take a while for each event of a backlog, and less for others."""
+    await asyncio.sleep(NAP * random.uniform(0.5, 1.5) if event.kind == "bench" else SHORT_NAP)

@@ -74,6 +74,27 @@ begin
 end
 $$;
 
+-- Whether a person waits for events of a kind: commands and interactions.
+create or replace function agent.is_interactive(_kind text) returns boolean
+language sql immutable parallel safe
+return _kind like 'slack.command.%' or _kind in ('slack.block_actions', 'slack.block_suggestion', 'slack.dialog_cancellation'
+    , 'slack.dialog_submission', 'slack.dialog_suggestion', 'slack.interactive_message', 'slack.message_action', 'slack.shortcut'
+    , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit');
+
+-- The group of a new event. Commands and interactions have none, and so wait for no other event,
+-- unless a handler keeps their thread's order.
+create or replace function agent.stored_group_key(_kind text, _event jsonb) returns text
+language plpgsql stable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if agent.is_interactive(_kind) and not exists (select from agent.kind where kind = _kind and ordered) then
+        return null;
+    end if;
+    return agent.event_group_key(_event);
+end
+$$;
+
 -- When an event happened: its event_ts, else the envelope's event_time, else now; exact says which.
 -- A timestamp counts if it is well-formed, not before 2013 and not more than a day ahead: each
 -- stray one would open a chunk of history.

@@ -228,7 +228,7 @@ begin
     if new.kind is null then
         new.kind := agent.event_kind(new.event);
         new.item_key := coalesce(new.item_key, agent.event_item_key(new.event));
-        new.group_key := coalesce(new.group_key, agent.event_group_key(new.event));
+        new.group_key := coalesce(new.group_key, agent.stored_group_key(new.kind, new.event));
     end if;
     new.lane := coalesce(new.lane, agent.lane_for(new.kind, 1::int2, new.group_key, new.event));
     if new.group_key is not null then

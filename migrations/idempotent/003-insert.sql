@@ -142,9 +142,12 @@ begin
     _new.event := _event;
     _new.kind := agent.event_kind(_event);
     _new.item_key := agent.stored_item_key(_item_key, _event);
-    _new.group_key := agent.event_group_key(_event);
+    _new.group_key := agent.stored_group_key(_new.kind, _event);
     _new.traceparent := _traceparent;
     select added.id, added.duplicate into id, duplicate from agent.add_event(_new, _exact, true) as added;
+    if agent.is_interactive(_new.kind) then
+        perform pg_notify('agent_event', 'interactive');
+    end if;
 end
 $$;
 
@@ -196,8 +199,9 @@ begin
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as given (id, event, traceparent, item_key, nth)
         cross join lateral agent.event_time(event, _now)
-        cross join lateral (values (agent.event_kind(event), agent.event_group_key(event)
-            , agent.stored_item_key(given.item_key, event))) as read (kind, group_key, item_key)
+        -- "offset 0": the kind is read once, however often it is used.
+        cross join lateral (select agent.event_kind(event) as kind offset 0) as known
+        cross join lateral (values (agent.stored_group_key(kind, event), agent.stored_item_key(given.item_key, event))) as read (group_key, item_key)
         where jsonb_typeof(event) = 'object'
         order by read.item_key, nth
     ), stored as (
@@ -242,11 +246,15 @@ declare
     _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, cardinality(_events)));
     _stored int8[];
     _given record;
+    _kinds text[] := array(select agent.event_kind(event) from unnest(_events) as event);
 begin
     perform agent.require_read_committed();
     -- At once, not at commit: waiting for a head is bounded here.
     set constraints agent.member_joins immediate;
-    perform agent.register_kinds(array(select agent.event_kind(event) from unnest(_events) as event));
+    perform agent.register_kinds(_kinds);
+    if exists (select from unnest(_kinds) as kind where agent.is_interactive(kind)) then
+        perform pg_notify('agent_event', 'interactive');
+    end if;
     for _turn in 1..4 loop
         begin
             _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
@@ -269,7 +277,7 @@ begin
         select g.event, g.traceparent, g.item_key, g.nth
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as g (id, event, traceparent, item_key, nth)
         where g.nth <= cardinality(_ids) and g.id <> all(_stored)
-        order by agent.event_group_key(g.event), agent.stored_item_key(g.item_key, g.event), g.nth
+        order by agent.stored_group_key(agent.event_kind(g.event), g.event), agent.stored_item_key(g.item_key, g.event), g.nth
     loop
         ordinal := _given.nth;
         id := agent.known_event(_given.event, _given.item_key);

@@ -273,7 +273,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if _mend then
-        perform agent.sweep_kinds(), agent.sweep_groups(_limit), agent.sweep_waiting(_limit);
+        perform agent.sweep_kinds(), agent.sweep_groups(_limit), agent.sweep_waiting(_limit), agent.sweep_requests();
     end if;
     return agent.sweep_exhausted(_max_attempts, _limit, null) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;

@@ -50,3 +50,18 @@ create table agent.band
 create index band_of on agent.band (kind, workspace, band);
 -- Replaced by a form with a priority. No service calls it.
 drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text);
+
+-- Commands and interactions wait for no other event of their thread, unless their kind keeps its
+-- order.
+alter table agent.kind add column ordered boolean not null default false;
+alter table agent.worker add column ordered text[];  -- its kinds that keep their thread's order; null: it has not said
+
+-- Requests of Slack's that wait in an ingest process for their answer. They are worth nothing after
+-- a crash of the server, so their writes need not reach the disk.
+create unlogged table agent.request
+( event_id int8 not null
+, channel text not null             -- where the process listens
+, waits_until timestamptz not null
+, answer text                       -- JSON; null: there is none yet
+, primary key (event_id, channel)
+);

@@ -26,8 +26,10 @@ INGEST = [
     "fire_trigger",
     "insert_event",
     "insert_events",
+    "insert_requests",
     "measure_queue",
     "schema_version",
+    "take_answers",
 ]
 
 

@@ -10,10 +10,12 @@ from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope,
 INGEST_MAY = {
     "insert_event",
     "insert_events",
+    "insert_requests",
     "fire_trigger",
     "answer_dispatch",
     "measure_queue",
     "schema_version",
+    "take_answers",
 }
 
 

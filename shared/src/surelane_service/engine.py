@@ -263,6 +263,16 @@ class Engine(Schedules, Measured):
             await self._database.fetchval("select agent.note_event($1, $2, $3)", identity, claim, notes)
         )
 
+    async def answer_requests(self, items: Sequence[tuple[int, int, str]]) -> set[int]:
+        """Answer the requests that wait for events: (id, claim, JSON text). Return the ids whose answer was taken."""
+        taken: list[int] = await self._database.fetchval(
+            "select agent.answer_requests($1, $2, $3)",
+            [identity for identity, _, _ in items],
+            [claim for _, claim, _ in items],
+            [answer for _, _, answer in items],
+        )
+        return set(taken)
+
     async def delete_event(self, identity: int) -> None:
         """Complete an event without a fence, even one that another worker has claimed. Ignore an unknown id."""
         await self._database.execute("select agent.delete_event($1)", identity)
@@ -372,6 +382,10 @@ class Engine(Schedules, Measured):
             clock_offset,
             max_attempts,
         )
+
+    async def order_kinds(self, name: str, ordered: Sequence[str]) -> None:
+        """Record which of a worker's commands and interactions keep their thread's order; the others need not."""
+        await self._database.execute("select agent.order_kinds($1, $2)", name, ordered)
 
     async def retire_worker(self, name: str) -> None:
         """Record that a worker has ended."""

@@ -1,6 +1,7 @@
 """The ingest service's client of the queue: store requests and take answers. Each method is one SQL call."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from surelane.calls import Calls, Connection, Pool
 from surelane.events import Inserted
@@ -42,6 +43,55 @@ class Intake(Measured):
             item_keys,
         )
         return [Inserted(row["id"], row["duplicate"]) for row in rows]
+
+    async def insert_requests(
+        self,
+        events: Sequence[str],
+        *,
+        traceparents: Sequence[str | None],
+        item_keys: Sequence[str | None],
+        waits: Sequence[timedelta | None],
+        channel: str,
+    ) -> list[tuple[Inserted, bool]]:
+        """Store a batch as :meth:`insert_events` does. Return with each answer whether somebody can still answer it.
+
+        Args:
+            events: JSON texts of objects.
+            traceparents: the span that stores each.
+            item_keys: natural keys that override the event's own, where not ``None``.
+            waits: for how long each event's request waits for an answer; ``None``: not at all.
+            channel: where this process listens to answers.
+
+        Raises:
+            Conflict, InvalidInput: as for :meth:`insert_events`.
+        """
+        rows = await self._database.fetch(
+            "select id, duplicate, waits from agent.insert_requests($1, $2, $3, $4, $5) order by ordinal",
+            events,
+            traceparents,
+            item_keys,
+            waits,
+            channel,
+        )
+        return [(Inserted(row["id"], row["duplicate"]), row["waits"]) for row in rows]
+
+    async def take_answers(
+        self, channel: str, requests: Sequence[int], ending: Sequence[int]
+    ) -> dict[int, str | None]:
+        """Take the answers to requests of this process, and end those of ``ending`` without one.
+
+        Args:
+            channel: where this process listens.
+            requests: the events whose requests wait.
+            ending: the events whose requests no longer wait. From then on, an answer to them is refused.
+
+        Returns:
+            The answers (JSON text) of the requests that ended; ``None`` for one without an answer.
+        """
+        rows = await self._database.fetch(
+            "select event_id, answer from agent.take_answers($1, $2, $3)", channel, requests, ending
+        )
+        return {row["event_id"]: row["answer"] for row in rows}
 
     async def fire_trigger(
         self, name: str, webhook_id: str, payload: str, traceparent: str | None = None

@@ -207,8 +207,10 @@ class Endpoint(Protocol):
     def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
         """Return the senders whose secret signed the request; none: it is refused."""
 
-    async def take(self, request: web.Request, body: bytes, senders: Sequence[str]) -> web.Response:
-        """Store a verified request and answer it.
+    async def take(
+        self, request: web.Request, body: bytes, senders: Sequence[str], arrived: float
+    ) -> web.Response:
+        """Store a verified request and answer it. It arrived then, by the event loop's clock.
 
         Raises:
             Refused: it is answered with an error.
@@ -257,6 +259,7 @@ class App:
         path = endpoint.path
 
         async def answer(request: web.Request) -> web.Response:
+            arrived = asyncio.get_running_loop().time()
             verified = False
             try:
                 self._check(endpoint, request)
@@ -267,7 +270,7 @@ class App:
                         raise unsigned()
                     verified = True
                     self._connections.trust(request)
-                    response = await endpoint.take(request, body, senders)
+                    response = await endpoint.take(request, body, senders, arrived)
             except Refused as refused:
                 response = self._refusal(path, refused)
                 if not verified:

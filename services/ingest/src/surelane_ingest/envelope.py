@@ -43,12 +43,14 @@ class Take:
         key: its natural key, which is the same for each retry; ``None`` where only the database can derive it.
         body: JSON text that PostgreSQL can hold.
         altered: something PostgreSQL cannot hold was replaced.
+        waits: it is a command or an interaction, so a handler may answer it in the HTTP response.
     """
 
     kind: str
     key: str | None
     body: str
     altered: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def read_form(body: bytes) -> Envelope:
         return _interaction(fields["payload"])
     if not fields.get("command", "").lstrip("/"):
         return Malformed("neither a command nor an interaction")
-    return _take(read_json(json.dumps(fields)))
+    return _take(read_json(json.dumps(fields)), waits=True)
 
 
 def subscription(event: Payload) -> str | None:
@@ -209,15 +211,15 @@ def _interaction(payload: str) -> Envelope:
     match parsed.value.get("type"):
         case "block_suggestion":
             # It has no trigger_id, and people type the same letters again: each request is an event of its own.
-            return _take(parsed, f"suggestion:{uuid4().hex}")
+            return _take(parsed, f"suggestion:{uuid4().hex}", waits=True)
         case str(name) if name:
-            return _take(parsed)
+            return _take(parsed, waits=True)
         case _:
             return Malformed("no type")
 
 
-def _take(parsed: Json, key: str | None = None) -> Take:
-    return Take(kind_of(parsed.value), key or key_of(parsed.value), parsed.text, parsed.altered)
+def _take(parsed: Json, key: str | None = None, *, waits: bool = False) -> Take:
+    return Take(kind_of(parsed.value), key or key_of(parsed.value), parsed.text, parsed.altered, waits)
 
 
 def _is_own(envelope: Payload, event: Payload, name: str) -> bool:

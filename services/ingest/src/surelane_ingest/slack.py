@@ -1,5 +1,6 @@
 """Slack's URLs: verify Slack's signature, decide what a payload is, and store the events."""
 
+import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from aiohttp import web
 from slack_sdk.signature import Clock, SignatureVerifier
 
 from surelane.trace_context import traceparent_of
+from surelane_ingest.answers import Answers, Request
 from surelane_ingest.app import FORM, JSON, Refused
 from surelane_ingest.envelope import (
     Challenge,
@@ -34,6 +36,9 @@ NO_RETRY = {"x-slack-no-retry": "1"}
 TIMESTAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
 TOLERANCE = 300
 """Seconds by which a request's timestamp may differ from the clock: the bound in Slack's documentation."""
+
+EMPTY = "null"
+"""The answer of a handler that has nothing to say."""
 
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
@@ -102,6 +107,7 @@ class SlackUrl:
         read: reads its bodies, by their content type.
         signatures: verifies them.
         writer: stores its events.
+        answers: waits for the answers to commands and interactions.
         tracer: makes spans; ``None``: tracing is off.
         log: a bound logger. An unbound one costs more per silenced line than the rest of the answer.
     """
@@ -110,6 +116,7 @@ class SlackUrl:
     read: Mapping[str, Callable[[bytes], Envelope]]
     signatures: Signatures
     writer: Writer
+    answers: Answers
     tracer: Tracer | None
     log: Logger
 
@@ -126,7 +133,7 @@ class SlackUrl:
         """Return Slack, if it signed the body."""
         return SLACK if self.signatures.valid(body, request.headers) else ()
 
-    async def take(self, request: web.Request, body: bytes, _: Sequence[str]) -> web.Response:
+    async def take(self, request: web.Request, body: bytes, _: Sequence[str], arrived: float) -> web.Response:
         """Store an event, or answer what else Slack sends.
 
         Raises:
@@ -135,6 +142,10 @@ class SlackUrl:
         metrics = self.writer.metrics
         envelope = self.read[request.content_type](body)
         match envelope:
+            case Take(waits=True) if (waiting := self.answers.request(arrived)) is not None:
+                with waiting:
+                    await self._store(request, envelope, waiting)
+                    return _response(await waiting.answer())
             case Take():
                 await self._store(request, envelope)
             case Challenge(challenge):
@@ -152,9 +163,9 @@ class SlackUrl:
                 assert_never(envelope)
         return web.Response()
 
-    async def _store(self, request: web.Request, event: Take) -> None:
+    async def _store(self, request: web.Request, event: Take, waiting: Request | None = None) -> None:
         metrics = self.writer.metrics
-        answer = await self._insert(request, event)
+        answer = await self._insert(request, event, waiting)
         if isinstance(answer, NotStored):
             metrics.sent(event.kind, answer.name.lower())
             named = {"event_id": event.key, "kind": event.kind}
@@ -172,19 +183,32 @@ class SlackUrl:
             "event stored", event_id=event.key, kind=event.kind, id=answer.id, duplicate=answer.duplicate
         )
 
-    async def _insert(self, request: web.Request, event: Take) -> Answer:
+    async def _insert(self, request: web.Request, event: Take, waiting: Request | None) -> Answer:
         if self.tracer is None:
-            return await self.writer.store(event.body, event.key)
+            return await self.writer.store(event.body, event.key, request=waiting)
         # The trace's id follows from the key, so that a retry continues the trace. Without a key it is random.
         with send_span(self.tracer, event.key or secrets.token_hex(16), event.kind) as span:
             delivered(span, request.headers.get(RETRY))
-            answer = await self.writer.store(event.body, event.key, traceparent_of(span))
+            answer = await self.writer.store(event.body, event.key, traceparent_of(span), waiting)
             answered(span, answer)
             return answer
 
 
+def _response(answer: str | None) -> web.Response:
+    """Return a handler's answer, JSON text, as Slack takes it: an object as JSON, a text as plain text."""
+    if answer is None or answer == EMPTY:
+        return web.Response()
+    if answer.startswith('"'):
+        return web.Response(text=json.loads(answer))
+    return web.Response(text=answer, content_type=JSON)
+
+
 def slack_urls(
-    signatures: Signatures, subscriptions: Subscriptions, writer: Writer, tracer: Tracer | None
+    signatures: Signatures,
+    subscriptions: Subscriptions,
+    writer: Writer,
+    answers: Answers,
+    tracer: Tracer | None,
 ) -> list[SlackUrl]:
     """Return the URL that takes all of Slack's requests, and those that take commands and interactions only."""
 
@@ -199,4 +223,6 @@ def slack_urls(
         "/slack/commands": forms,
         "/slack/interactions": forms,
     }
-    return [SlackUrl(path, readers, signatures, writer, tracer, log) for path, readers in paths.items()]
+    return [
+        SlackUrl(path, readers, signatures, writer, answers, tracer, log) for path, readers in paths.items()
+    ]

@@ -94,7 +94,7 @@ class TriggerUrl:
         """Return the trigger that the path names, if one of its keys signed the body."""
         return _signers(request, body, self.secrets, [request.match_info["name"]])
 
-    async def take(self, request: web.Request, body: bytes, senders: Sequence[str]) -> web.Response:
+    async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
         """Store the webhook; answer its event's id, and whether it was stored before.
 
         Raises:
@@ -139,7 +139,7 @@ class AnswerUrl:
         """Return the agents whose key signed the body. Several may share one."""
         return _signers(request, body, self.secrets, self.secrets)
 
-    async def take(self, request: web.Request, body: bytes, senders: Sequence[str]) -> web.Response:
+    async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
         """Settle the event with the answer, if it waits for one of the senders.
 
         Raises:

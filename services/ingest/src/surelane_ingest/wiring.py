@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from surelane import __version__
 from surelane.calls import Pool
+from surelane_ingest.answers import Answers
 from surelane_ingest.app import App, Bodies, Drain
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
@@ -83,7 +84,8 @@ async def running(settings: IngestSettings, tracer: Tracer | None = None) -> Asy
         _watching(settings),
         _serving_private(settings, connections, drain, operator_routes) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
-        _serving_public(settings, bodies, connections, writer, drain, tracer) as port,
+        _answers(settings) as answers,
+        _serving_public(settings, bodies, connections, writer, answers, drain, tracer) as port,
     ):
         try:
             yield Ingest(port, private_port, writer, bodies, drain)
@@ -120,6 +122,16 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
         settings.database_url, CONNECTIONS, statement_timeout=budget, connect_timeout=budget
     ) as pool:
         yield Connections(pool, budget)
+
+
+@asynccontextmanager
+async def _answers(settings: IngestSettings) -> AsyncIterator[Answers]:
+    budget = settings.database_budget
+    async with (
+        _pool(settings.database_url, 1, statement_timeout=budget, connect_timeout=budget) as pool,
+        Answers(Connections(pool, budget), most=max(settings.connections // 2, 1)) as answers,
+    ):
+        yield answers
 
 
 @asynccontextmanager
@@ -171,6 +183,7 @@ async def _serving_public(
     bodies: Bodies,
     connections: Connections,
     writer: Writer,
+    answers: Answers,
     drain: Drain,
     tracer: Tracer | None,
 ) -> AsyncIterator[int]:
@@ -178,7 +191,11 @@ async def _serving_public(
     app = App(
         [
             *slack_urls(
-                Signatures(settings.signing_secrets), Subscriptions(settings.event_types), writer, tracer
+                Signatures(settings.signing_secrets),
+                Subscriptions(settings.event_types),
+                writer,
+                answers,
+                tracer,
             ),
             TriggerUrl(settings.trigger_secrets, call, writer.metrics, tracer),
             AnswerUrl(settings.dispatch_secrets, call),

@@ -16,6 +16,7 @@ from typing import Self
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable, TransientConflict
 from surelane.events import Inserted
+from surelane_ingest.answers import Request
 from surelane_ingest.connections import Connections, never_storable
 from surelane_ingest.metrics import Metrics
 from surelane_service.intake import Intake
@@ -57,6 +58,7 @@ class Pending:
     body: str
     key: str | None
     traceparent: str | None
+    request: Request | None
     since: float
     answer: asyncio.Future[Answer]
 
@@ -148,18 +150,21 @@ class Writer:
             flusher.cancel()
         await asyncio.gather(*self._flushers, return_exceptions=True)
 
-    async def store(self, body: str, key: str | None, traceparent: str | None = None) -> Answer:
+    async def store(
+        self, body: str, key: str | None, traceparent: str | None = None, request: Request | None = None
+    ) -> Answer:
         """Store an event. Return after its commit, or with the reason once the budget is spent.
 
         Args:
             body: JSON text of an object.
             key: its natural key, by which duplicates are found; ``None``: the database derives it.
             traceparent: the span that stores it.
+            request: waits for an answer to the event from then on, if one is possible.
         """
         if self.waiting >= self._buffer:
             return NotStored.FULL
         loop = asyncio.get_running_loop()
-        pending = Pending(body, key, traceparent, loop.time(), loop.create_future())
+        pending = Pending(body, key, traceparent, request, loop.time(), loop.create_future())
         self._shared.put([pending])
         try:
             async with asyncio.timeout(self._budget):
@@ -202,12 +207,26 @@ class Writer:
             self.metrics.inserted(time.perf_counter() - started, failure)
 
     async def _insert(self, connection: Connection, batch: list[Pending]) -> list[Inserted]:
+        bodies = [pending.body for pending in batch]
+        traceparents = [pending.traceparent for pending in batch]
+        keys = [pending.key for pending in batch]
+        channel = next((pending.request.channel for pending in batch if pending.request is not None), None)
         async with asyncio.timeout(self._budget):
-            return await Intake(connection).insert_events(
-                [pending.body for pending in batch],
-                traceparents=[pending.traceparent for pending in batch],
-                item_keys=[pending.key for pending in batch],
+            if channel is None:
+                return await Intake(connection).insert_events(
+                    bodies, traceparents=traceparents, item_keys=keys
+                )
+            stored = await Intake(connection).insert_requests(
+                bodies,
+                traceparents=traceparents,
+                item_keys=keys,
+                waits=[None if pending.request is None else pending.request.left for pending in batch],
+                channel=channel,
             )
+        for pending, (inserted, waits) in zip(batch, stored, strict=True):
+            if pending.request is not None and waits:
+                pending.request.stored(inserted.id)
+        return [inserted for inserted, _ in stored]
 
     def _separate(self, lane: Lane, batch: list[Pending], error: Exception) -> bool:
         reason = _reason(error)

@@ -6,11 +6,13 @@ A team imports the names below. Everything else is internal to the worker.
 from surelane import __version__
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
+from surelane_worker.handling.answers import AnswerError
 from surelane_worker.handling.handler import Call, Context, Given, Middleware
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers, HandlersError
 
 __all__ = [
+    "AnswerError",
     "Await",
     "Call",
     "Child",

@@ -50,15 +50,20 @@ class Announcer:
         engine: Engine,
         settings: WorkerSettings,
         kinds: Sequence[str],
+        ordered: Sequence[str] | None,
         clock_offset: ClockOffset,
         heartbeats: Heartbeats,
     ) -> None:
-        """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``."""
+        """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``.
+
+        ``ordered`` are the commands and interactions that keep their thread's order; ``None``: there are none at all.
+        """
         self._listener = listener
         self._engine = engine
         self._name = settings.name
         self._max_attempts = settings.max_attempts
         self._kinds = kinds
+        self._ordered = ordered
         self._clock_offset = clock_offset
         self._heartbeats = heartbeats
         self._announced = False
@@ -97,6 +102,8 @@ class Announcer:
                 await Engine(connection).announce_worker(
                     self._name, self._kinds, __version__, offset, self._max_attempts
                 )
+                if self._ordered is not None:
+                    await Engine(connection).order_kinds(self._name, self._ordered)
                 if not self._announced:
                     await Engine(connection).free_groups()
                 self._announced = True

@@ -33,6 +33,11 @@ class WorkerSettings(DispatchSettings):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
 
+    interactive_concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
+        4, validation_alias="SURELANE_INTERACTIVE_CONCURRENCY"
+    )
+    """How many handlers of commands and interactions run at once, beside those of ``SURELANE_CONCURRENCY``."""
+
     poll_interval: Duration = Field("5s", validation_alias="SURELANE_POLL_INTERVAL", validate_default=True)
     """How often the worker polls the queue when no notification comes."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,15 +24,16 @@ from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
-from surelane_worker.claiming.position import Position, PositionKeeper
+from surelane_worker.claiming.position import Position, PositionKeeper, Side
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
+from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler, Services
 from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.readiness import Readiness, until_schema_fits
+from surelane_worker.observing.readiness import Outage, Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
@@ -55,7 +56,7 @@ _log = get_logger("surelane_worker")
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Ten connections, divided so that a hanging statement delays only statements of its own kind.
+    """Eleven connections, divided so that a hanging statement delays only statements of its own kind.
 
     If handlers wait for locks on all of theirs, heartbeats and settles still have connections.
     """
@@ -65,6 +66,8 @@ class Pools:
     """For settles and notes: both give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
+    answers: Pool
+    """For answers to Slack's requests, which wait for nothing else."""
     sweeps: Pool
     """For sweeps and rescues, and to share kinds."""
     handlers: Pool
@@ -107,6 +110,7 @@ async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
         leases=await pool(1, LOCK_TIMEOUT),
         settles=await pool(3, LOCK_TIMEOUT),
         looks=await pool(2),
+        answers=await pool(1, LOCK_TIMEOUT),
         sweeps=await pool(1),
         handlers=await pool(3),
     )
@@ -155,7 +159,7 @@ async def _serve(
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with beside(*worker.duties()):
-                await worker.claimer.run(stop)
+                await worker.claim(stop)
                 await worker.positions.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
         finally:
@@ -170,6 +174,9 @@ class Worker:
 
     claimer: Claimer
     slots: Slots
+    quick_claimer: Claimer | None
+    """Claims commands and interactions for their own slots; ``None`` if the worker handles none, or nothing else."""
+    quick_slots: Slots | None
     settler: Settler
     leases: Leases
     listener: Listener
@@ -201,10 +208,16 @@ class Worker:
             *self.session_duties,
         ]
 
+    async def claim(self, stop: asyncio.Event) -> None:
+        """Claim until ``stop`` is set."""
+        claimers = (self.claimer, self.quick_claimer)
+        await asyncio.gather(*(each.run(stop) for each in claimers if each is not None))
+
     async def drain(self, within: float) -> None:
         """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
         _log.info("draining", held=len(self.leases.held))
-        await self.slots.drain(within)
+        slots = (self.slots, self.quick_slots)
+        await asyncio.gather(*(each.drain(within) for each in slots if each is not None))
         try:
             async with asyncio.timeout(FLUSH):
                 await self.settler.flushed()
@@ -220,35 +233,59 @@ def assemble(
 ) -> Worker:
     """Put the parts together. Nothing runs yet."""
     metrics, handlers = observer.metrics, _kinds(registered)
-    cursors, wakeup = Cursors(), Wakeup()
-    leases = Leases(Engine(pools.leases), settings.lease, metrics, Capacity(wakeup.wake))
+    cursors, curious = Cursors(), asyncio.Event()
+    wakeup, quick_wakeup = Wakeup(curious), Wakeup(curious)
+    capacity = Capacity(wakeup.wake)
+    leases = Leases(Engine(pools.leases), settings.lease, metrics, capacity)
     settler = Settler(Engine(pools.settles), leases, observer)
+    answers = Answers(Engine(pools.answers), settings.lease)
     services = Services(
         Queue(pools.handlers, metrics.sent),
         Engine(pools.settles),
         leases.hold,
         settings,
         slack,
+        answers,
         get_logger("surelane_worker.handling.handler"),
         asyncio.get_running_loop(),
     )
-    slots = Slots(settings, handlers, Runner(services, handlers, settler, observer), leases)
+    runner = Runner(services, handlers, settler, observer)
+    quick = {kind: handler for kind, handler in handlers.items() if handler.interactive}
+    others = {kind: handler for kind, handler in handlers.items() if not handler.interactive}
+    if not others:
+        others, quick = quick, {}  # it has interactive slots alone
+    slots = Slots(settings, others, runner, leases, capacity, answers)
+    quick_slots = (
+        Slots(settings, quick, runner, leases, Capacity(quick_wakeup.wake), answers) if quick else None
+    )
     session = Session(settings.name)
     position = Position(
-        wakeup.wake, slots.full, settings.lease.total_seconds(), notifications=settings.notifications
+        wakeup.wake,
+        slots.full,
+        settings.lease.total_seconds(),
+        notifications=settings.notifications,
+        interactive=Side(quick_wakeup.wake, quick_slots.full) if quick_slots is not None else None,
     )
     listener = Listener(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_notice=position.heard,
-        on_lost=partial(_lost, session, position, wakeup),
+        on_lost=partial(_lost, session, position),
         on_open=partial(_begin_anew, cursors, wakeup, position, leases),
         introduce=session.open,
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
     sharer = Sharer(Engine(pools.sweeps), settings.lease)
-    claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer)
+    outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
+    claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer, outage)
+    quick_claimer = (
+        None
+        if quick_slots is None
+        else Claimer(
+            settings, listener, cursors, quick_wakeup, position, sharer, quick_slots, observer, outage
+        )
+    )
     kinds = sorted(handlers)
     heartbeats = Heartbeats(settings.name)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
@@ -264,16 +301,22 @@ def assemble(
         interval=settings.poll_interval,
         max_attempts=settings.max_attempts,
         on_cron=scheduler.due_in,
+        interactive=quick_wakeup if quick else None,
+        interactive_kinds=quick.keys(),
     )
     watch = Watch(poller)
-    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset, heartbeats)
+    announcer = Announcer(
+        listener, Engine(pools.leases), settings, kinds, _ordered(handlers), watch.clock_offset, heartbeats
+    )
     return Worker(
         claimer=claimer,
         slots=slots,
+        quick_claimer=quick_claimer,
+        quick_slots=quick_slots,
         settler=settler,
         leases=leases,
         listener=listener,
-        positions=PositionKeeper(position, listener, wakeup.wake, kinds),
+        positions=PositionKeeper(position, listener, kinds),
         poller=poller,
         sharer=sharer,
         sweeper=sweeper,
@@ -298,6 +341,13 @@ def assemble(
     )
 
 
+def _ordered(handlers: Mapping[str, Handler]) -> list[str] | None:
+    """Return the commands and interactions that keep their thread's order; ``None``: it handles none at all."""
+    if not any(handler.waits for handler in handlers.values()):
+        return None
+    return [kind for kind, handler in handlers.items() if handler.waits and handler.ordered]
+
+
 def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Leases) -> None:
     """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
     cursors.forget()
@@ -306,11 +356,11 @@ def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Le
     leases.renew_soon()
 
 
-def _lost(session: Session, position: Position, wakeup: Wakeup) -> None:
+def _lost(session: Session, position: Position) -> None:
     """Open another connection when it broke, and claim: notifications were missed."""
     session.lost()
     position.lost()
-    wakeup.wake()
+    position.wake()
 
 
 Duty = Callable[[], Coroutine[Any, Any, None]]

@@ -36,6 +36,7 @@ class Claimer:
         sharer: Sharer,
         slots: Slots,
         observer: Observer,
+        outage: Outage,
     ) -> None:
         self._settings = settings
         self._listener = listener
@@ -46,7 +47,7 @@ class Claimer:
         self._slots = slots
         self._metrics = observer.metrics
         self._tracing = observer.tracing
-        self._outage = Outage(log, "claims")
+        self._outage = outage
         self._failures = 0
         self._claiming_since: float | None = None
         self._slept: float | None = None
@@ -134,7 +135,7 @@ class Claimer:
             self._tracing.received(events, began_at)
         self._sharer.claimed(events)
         self._slots.accept(events, began)
-        self._position.claimed(events, limit)
+        self._position.claimed(events, limit, self._slots.full)
         return True
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:

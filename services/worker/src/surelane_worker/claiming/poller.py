@@ -8,12 +8,13 @@ vacuum is held back, a look at everything reads every dead row; neither a claim 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import compress, cycle
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
-from surelane_service.engine import POSITIONS, Engine, Peek
+from surelane_service.engine import POSITIONS, Engine
 from surelane_service.figures import Figures
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
@@ -27,9 +28,10 @@ class Wakeup:
     An idle worker claims again when it is notified, when the next event is due, or when a poll found one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, curious: asyncio.Event | None = None) -> None:
+        """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
         self._reason = asyncio.Event()
-        self._curious = asyncio.Event()
+        self._curious = asyncio.Event() if curious is None else curious
         self._active = True
         self._timer: asyncio.TimerHandle | None = None
 
@@ -74,14 +76,22 @@ class Wakeup:
         """Say that a peek begins: it answers everything asked until now."""
         self._curious.clear()
 
-    def peeked(self, peek: Peek, on_due: Callable[[], None] | None) -> None:
-        """Wake at once if the peek found an event to claim. Call ``on_due`` when the next one is due."""
-        vts = [vt for vt in peek.vts if vt is not None]
-        if any(vt <= peek.now for vt in vts):
+    def peeked(
+        self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
+    ) -> None:
+        """Wake at once if a peek found an event to claim. Call ``on_due`` when the next one is due.
+
+        Args:
+            now: the time of the peek.
+            vts: when the events that it found are visible.
+            on_due: ``None``: another worker claims the next one.
+        """
+        found = [vt for vt in vts if vt is not None]
+        if any(vt <= now for vt in found):
             self._reason.set()
         if self._timer is not None:
             self._timer.cancel()
-        due_in = min(((vt - peek.now).total_seconds() for vt in vts if vt > peek.now), default=None)
+        due_in = min(((vt - now).total_seconds() for vt in found if vt > now), default=None)
         self._timer = None
         if on_due is not None and due_in is not None:
             self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
@@ -124,8 +134,15 @@ class Poller:
         max_attempts: int,
         on_cron: Callable[[float | None], None],
         patience: float = PATIENCE,
+        interactive: Wakeup | None = None,
+        interactive_kinds: Collection[str] = (),
     ) -> None:
-        """``on_cron`` gets the seconds until the next named schedule is due, or ``None``."""
+        """Keep the arguments.
+
+        Args:
+            on_cron: gets the seconds until the next named schedule is due, or ``None``.
+            interactive: what claims ``interactive_kinds``, which are some of the ``kinds``.
+        """
         self._engine = engine
         self._kinds = list(kinds)
         self._cursors = cursors
@@ -136,6 +153,10 @@ class Poller:
         self._max_attempts = max_attempts
         self._on_cron = on_cron
         self._patience = patience
+        self._wakeups = [(wakeup, [kind not in interactive_kinds for kind in kinds])]
+        """Each with a mask of its kinds."""
+        if interactive is not None:
+            self._wakeups.append((interactive, [kind in interactive_kinds for kind in kinds]))
         self._workers = 1
         """Workers that are alive, as last measured."""
         self._slow = timedelta()
@@ -207,7 +228,8 @@ class Poller:
         )
         self._cursors.correct(self._kinds, before, peek)
         answers = self._position.answers()
-        self._wakeup.peeked(peek, self._position.due if answers else None)
+        for wakeup, mask in self._wakeups:
+            wakeup.peeked(peek.now, compress(peek.vts, cycle(mask)), self._position.due if answers else None)
         # Others fire a schedule only if its time has come and no worker did.
         self._on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
         if peek.position_free:

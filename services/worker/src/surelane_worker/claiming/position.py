@@ -14,6 +14,7 @@ more to do than those who listen can. For some minutes it then listens and answe
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane.events import Event
@@ -22,9 +23,11 @@ from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 
 FULL, FREE, TAKEN = "full", "free", "taken"
-"""Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one.
+"""Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
+INTERACTIVE = "interactive"
+"""Payload of a notification: a person waits for a command or an interaction.
 
-All others say that there may be an event.
+All others say that there may be another event.
 """
 LISTENERS = 2
 """Positions that always listen."""
@@ -44,11 +47,30 @@ FAREWELL = 5.0
 log = get_logger("surelane_worker.claiming.position")
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What claims for one sort of slots.
+
+    Attributes:
+        wake: called when it is to claim.
+        is_full: returns whether events of some kind would find no slot.
+    """
+
+    wake: Callable[[], None]
+    is_full: Callable[[], bool]
+
+
 class Position:
     """This worker's position, and whether the worker answers notifications."""
 
     def __init__(
-        self, wake: Callable[[], None], is_full: Callable[[], bool], lease: float, *, notifications: bool
+        self,
+        wake: Callable[[], None],
+        is_full: Callable[[], bool],
+        lease: float,
+        *,
+        notifications: bool,
+        interactive: "Side | None" = None,
     ) -> None:
         """Keep the arguments.
 
@@ -57,10 +79,11 @@ class Position:
             is_full: returns whether events of some kind would find no slot.
             lease: seconds that a claim stands.
             notifications: false behind a transaction pooler: no worker listens, and every one polls.
+            interactive: the same as ``wake`` and ``is_full``, for commands and interactions, if it handles any.
         """
         self.number: int | None = None
-        self._wake = wake
-        self._is_full = is_full
+        self._ordinary = Side(wake, is_full)
+        self._interactive = interactive
         self._lease = lease
         self._notifications = notifications
         self._attentive_until = float("-inf")
@@ -115,23 +138,39 @@ class Position:
             self._attend(PASSED_ON)
         elif payload == FREE:
             self.seek()
-        if self.answers():
-            self.due()
+        if not self.answers():
+            return
+        if payload != INTERACTIVE:
+            self._answer(self._ordinary)
+        # The insert of an ordinary event is not worth a second claim.
+        if payload and self._interactive is not None:
+            self._answer(self._interactive)
 
     def due(self) -> None:
         """Claim, because an event is due. The responder passes it on if it has no free slot."""
-        if self.number == 0 and self._is_full():
-            self._pass_on()
-        self._wake()
+        self._answer(self._ordinary)
+        if self._interactive is not None:
+            self._answer(self._interactive)
 
-    def claimed(self, events: Sequence[Event], limit: int) -> None:
+    def _answer(self, side: "Side") -> None:
+        if self.number == 0 and side.is_full():
+            self._pass_on()
+        side.wake()
+
+    def wake(self) -> None:
+        """Claim, because this worker may have missed notifications."""
+        self._ordinary.wake()
+        if self._interactive is not None:
+            self._interactive.wake()
+
+    def claimed(self, events: Sequence[Event], limit: int, is_full: Callable[[], bool]) -> None:
         """Note a claim's events: whether they were overdue, and whether there may be more than slots."""
         first = events[0]
         if first.prior_vt is not None:
             age = (first.vt - first.prior_vt).total_seconds() - self._lease
             if age > OVERDUE and not self.leads():
                 self._attend(ATTENTION)
-        if self.number == 0 and len(events) >= limit and self._is_full():
+        if self.number == 0 and len(events) >= limit and is_full():
             self._pass_on()
 
     def _attend(self, seconds: float) -> None:
@@ -170,7 +209,7 @@ class Position:
         self._news.set()
         log.info("position taken", position=number)
         if number == 0:
-            self._wake()
+            self.wake()
 
     async def news(self, within: float) -> None:
         """Wait ``within`` seconds, or until this worker or another one has taken a position."""
@@ -207,13 +246,9 @@ class Position:
 class PositionKeeper:
     """Takes a position when one is free, and listens or stops listening accordingly."""
 
-    def __init__(
-        self, position: Position, listener: Listener, wake: Callable[[], None], kinds: Sequence[str]
-    ) -> None:
-        """``wake`` is called when the worker has begun to listen: it claims, because it missed notifications."""
+    def __init__(self, position: Position, listener: Listener, kinds: Sequence[str]) -> None:
         self._position = position
         self._listener = listener
-        self._wake = wake
         self._kinds = kinds
 
     async def run(self) -> None:
@@ -235,7 +270,7 @@ class PositionKeeper:
                 held = self._position.number
                 self._position.taken(await Engine(connection).take_position(self._kinds, held))
         if await self._listener.listen(wanted=self._position.listens()):
-            self._wake()
+            self._position.wake()
         if passes_on:
             async with self._listener.connection() as connection:
                 await Engine(connection).pass_on()

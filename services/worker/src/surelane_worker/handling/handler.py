@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -12,12 +12,16 @@ from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
 from surelane_worker.handling.routes import Takes
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.replies import Replies
 
 Result = TypeVar("Result")
+
+TRIGGER_LIVES = 3.0
+"""Seconds for which Slack takes a ``trigger_id``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Services:
     check_claim: "ClaimCheck"
     settings: WorkerSettings
     slack: SlackClients
+    answers: Answers
     log: Logger
     loop: asyncio.AbstractEventLoop
 
@@ -48,14 +53,16 @@ ClaimCheck = Callable[[Stoppable], Awaitable[None]]
 class Context:
     """The surroundings of one attempt. Each part is made on first use, because most handlers need few of them."""
 
-    __slots__ = ("_events", "_log", "_services", "_slack", "_work")
+    __slots__ = ("_answered", "_began", "_events", "_log", "_services", "_slack", "_work")
 
     def __init__(self, services: Services, events: Sequence[Event], work: Stoppable) -> None:
         self._services = services
+        self._began = services.loop.time()
         self._events = events
         self._work = work
         self._slack: Replies | None = None
         self._log: Logger | None = None
+        self._answered = False
 
     @property
     def slack(self) -> Replies:
@@ -96,6 +103,80 @@ class Context:
         """
         return self._work.stopped is not None
 
+    async def ack(
+        self,
+        body: Body | None = None,
+        /,
+        *,
+        text: str | None = None,
+        blocks: Sequence[Any] | None = None,
+        response_type: ResponseType | None = None,
+        response_action: ResponseAction | None = None,
+        errors: Mapping[str, str] | None = None,
+        view: Any = None,  # noqa: ANN401 - slack-sdk's, or a mapping
+        options: Sequence[Any] | None = None,
+        option_groups: Sequence[Any] | None = None,
+    ) -> bool:
+        """Answer a command or an interaction in the HTTP response to Slack's request.
+
+        Only a handler that was registered with ``answers=True``, or by :meth:`Handlers.options`, has something to
+        answer: the other events are acknowledged when they are claimed. Slack waits for three seconds, so an answer
+        counts within 2.5 seconds of the request. Without arguments it is empty.
+
+        Args:
+            body: the whole answer, sent as it is: a mapping as JSON, a string as text.
+            text: of a command's answer.
+            blocks: of a command's answer.
+            response_type: of a command's answer: ``ephemeral`` or ``in_channel``.
+            response_action: what becomes of a modal: ``errors``, ``update``, ``push`` or ``clear``.
+            errors: a message for each wrong input of a modal, by its ``block_id``.
+            view: the modal that is updated or pushed.
+            options: of a menu.
+            option_groups: of a menu.
+
+        Returns:
+            Whether the answer was taken. ``False``: it came too late, Slack's request has an answer already, the claim
+            no longer stands, or the database is away. Then go on with ``ctx.slack.reply``, which answers through the
+            ``response_url``.
+
+        Raises:
+            AnswerError: the event's kind does not take such an answer.
+        """
+        parts = {
+            "text": text,
+            "blocks": blocks,
+            "response_type": response_type,
+            "response_action": response_action,
+            "errors": errors,
+            "view": view,
+            "options": options,
+            "option_groups": option_groups,
+        }
+        event = self._events[0]
+        answer = answer_text(event.kind, body, parts)
+        if self._answered:
+            return False
+        self._answered = await self._services.answers.answer(event, answer)
+        return self._answered
+
+    def conclude(self) -> None:
+        """Answer Slack's request with nothing, after a handler that was to answer and did not."""
+        if not self._answered:
+            self._services.answers.acknowledge(self._events[0])
+
+    @property
+    def trigger_expired(self) -> bool:
+        """Whether the event's ``trigger_id`` is older than the three seconds in which it opens a modal.
+
+        Its age counts from the moment at which the event was stored, by the database's clock.
+        """
+        event = self._events[0]
+        if not event.payload.get("trigger_id"):
+            return False
+        claimed_at = event.vt - self._services.settings.lease
+        age = (claimed_at - event.event_ts).total_seconds() + self._services.loop.time() - self._began
+        return age > TRIGGER_LIVES
+
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine, such as ``ctx.slack.reply(…)``, from a synchronous handler and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._services.loop).result()
@@ -132,6 +213,9 @@ class Handler:
         grouped: whether it takes the events of a group together.
         timeout: seconds that an attempt may take; ``None`` for no limit.
         concurrency: how many may run at once in a worker; ``None`` for as many as the worker has slots.
+        answers: whether it calls :meth:`Context.ack`. The others' events are acknowledged when they are claimed.
+        ordered: whether its commands and interactions wait for their turn in their thread.
+        waits: whether its kinds are commands and interactions, for which Slack's requests wait.
     """
 
     name: str
@@ -140,8 +224,16 @@ class Handler:
     grouped: bool = False
     timeout: float | None = None
     concurrency: int | None = None
+    answers: bool = False
+    ordered: bool = False
+    waits: bool = False
     routes: tuple[Route, ...] = ()
     """The handlers that take some of its events instead, in the order in which they are tried."""
+
+    @property
+    def interactive(self) -> bool:
+        """Whether its events wait for no others: neither in their thread nor for a slot."""
+        return self.waits and not self.ordered
 
     def within(self, middlewares: Sequence[Middleware]) -> "Handler":
         """Return this handler inside ``middlewares``, the first of them outermost."""

@@ -86,7 +86,12 @@ class Handlers:
         self._included: list[Handlers] = []
 
     def on(
-        self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *kinds: str,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
 
@@ -96,11 +101,17 @@ class Handlers:
             kinds: such as ``slack.app_mention``. Each kind has one handler.
             timeout: how long an attempt may take. A longer one fails.
             concurrency: how many events of these kinds, taken together, run at once in one worker.
+            answers: of commands and interactions: whether the function calls ``ctx.ack``. Without it, Slack's request
+                is answered when the event is claimed.
+            ordered: of commands and interactions: whether they wait for their turn in their thread, in the slots of
+                all other events. Without it, they wait for no other event, and have slots of their own.
 
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
-        return self._registering(kinds, timeout=timeout, concurrency=concurrency)
+        return self._registering(
+            kinds, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered
+        )
 
     def on_group(
         self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
@@ -133,15 +144,29 @@ class Handlers:
         return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency)
 
     def command(
-        self, *names: str, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *names: str,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function for slash commands, such as ``/deploy``.
+
+        Args:
+            names: the commands.
+            timeout: as for :meth:`on`.
+            concurrency: as for :meth:`on`.
+            answers: as for :meth:`on`.
+            ordered: as for :meth:`on`.
 
         Raises:
             HandlersError: a name is a pattern, or as for :meth:`event`.
         """
         kinds = _named("command", routes.command_kinds, names)
-        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency)
+        return self._registering(
+            kinds, takes=every, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered
+        )
 
     def message(
         self, *wanted: Wanted, timeout: Pause | None = None, concurrency: int | None = None
@@ -159,40 +184,86 @@ class Handlers:
         return self._routing(routes.MESSAGE, wanted, timeout, concurrency)
 
     def action(
-        self, *action_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *action_ids: Wanted,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
-        """Register a function for buttons and menus with one of these ``action_id``; see :meth:`message`."""
-        return self._routing(routes.ACTION, action_ids, timeout, concurrency)
+        """Register a function for buttons and menus with one of these ``action_id``; see :meth:`message`.
+
+        Args:
+            action_ids: strings, which must be equal, and compiled patterns.
+            timeout: as for :meth:`on`.
+            concurrency: only without ``action_ids``.
+            answers: as for :meth:`on`.
+            ordered: as for :meth:`on`; only without ``action_ids``: the database knows kinds alone.
+
+        Raises:
+            HandlersError: as for :meth:`message`.
+        """
+        return self._routing(
+            routes.ACTION, action_ids, timeout, concurrency, answers=answers, ordered=ordered
+        )
 
     def view(
-        self, *callback_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *callback_ids: Wanted,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
-        """Register a function for submitted modals with one of these ``callback_id``; see :meth:`message`."""
-        return self._routing(routes.VIEW, callback_ids, timeout, concurrency)
+        """Register a function for submitted modals with one of these ``callback_id``; see :meth:`action`."""
+        return self._routing(
+            routes.VIEW, callback_ids, timeout, concurrency, answers=answers, ordered=ordered
+        )
 
     def view_closed(
-        self, *callback_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *callback_ids: Wanted,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
-        """Register a function for closed modals with one of these ``callback_id``; see :meth:`message`.
+        """Register a function for closed modals with one of these ``callback_id``; see :meth:`action`.
 
         Slack reports the closing of modals that were opened with ``notify_on_close``.
         """
-        return self._routing(routes.VIEW_CLOSED, callback_ids, timeout, concurrency)
+        return self._routing(
+            routes.VIEW_CLOSED, callback_ids, timeout, concurrency, answers=answers, ordered=ordered
+        )
 
     def shortcut(
-        self, *callback_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *callback_ids: Wanted,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
-        """Register a function for shortcuts, global or of a message, by ``callback_id``; see :meth:`message`."""
-        return self._routing(routes.SHORTCUT, callback_ids, timeout, concurrency)
+        """Register a function for shortcuts, global or of a message, by ``callback_id``; see :meth:`action`."""
+        return self._routing(
+            routes.SHORTCUT, callback_ids, timeout, concurrency, answers=answers, ordered=ordered
+        )
 
     def options(
-        self, *action_ids: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *action_ids: Wanted,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = True,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
-        """Register a function for menus that ask for their options, by ``action_id``; see :meth:`message`.
+        """Register a function for menus that ask for their options, by ``action_id``; see :meth:`action`.
 
-        The function cannot supply the options yet: Slack has its answer when the event is stored.
+        The function answers with ``await ctx.ack(options=…)``, unless ``answers`` is false.
         """
-        return self._routing(routes.OPTIONS, action_ids, timeout, concurrency)
+        return self._routing(
+            routes.OPTIONS, action_ids, timeout, concurrency, answers=answers, ordered=ordered
+        )
 
     def middleware(self, function: OnMiddleware) -> OnMiddleware:
         """Register ``async (event_or_events, ctx, call_next)`` around every handler. The first one is outermost.
@@ -250,6 +321,8 @@ class Handlers:
     def all(self) -> list[Handler]:
         """Return one handler for each kind, with the routes that come before it.
 
+        One for both commands or interactions and other events is there twice.
+
         Raises:
             HandlersError: routes come before a handler of groups.
         """
@@ -257,8 +330,12 @@ class Handlers:
         last: dict[str, Route | None] = {kind: None for route in tried for kind in route.handler.kinds}
         for route in reversed([route for route in tried if route.takes is every]):
             last.update(dict.fromkeys(route.handler.kinds, route))
-        kinds = {end: tuple(kind for kind in last if last[kind] is end) for end in last.values()}
-        return [_routed(tried, end, kinds[end]) for end in kinds]
+        alike: dict[tuple[Route | None, bool], list[str]] = {}
+        for kind, end in last.items():
+            alike.setdefault((end, routes.is_interactive(kind)), []).append(kind)
+        return [
+            replace(_routed(tried, end, tuple(kinds)), waits=waits) for (end, waits), kinds in alike.items()
+        ]
 
     def tried(self) -> list[Route]:
         """Return all routes inside their middleware, in the order in which they are tried."""
@@ -272,7 +349,14 @@ class Handlers:
         return list((found | {known.name: known for known in self._schedules}).values())
 
     def _routing(
-        self, sort: Sort, wanted: tuple[Wanted, ...], timeout: Pause | None, concurrency: int | None
+        self,
+        sort: Sort,
+        wanted: tuple[Wanted, ...],
+        timeout: Pause | None,
+        concurrency: int | None,
+        *,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnEvent], OnEvent]:
         takes = sort.takes(wanted)
         if concurrency is not None and takes is not every:
@@ -280,7 +364,18 @@ class Handlers:
                 f"concurrency={concurrency}: a worker claims {sort.kinds[0]!r} as a whole, so a route within it "
                 "cannot have a bound of its own; give the bound to handlers.on(kind)"
             )
-        return self._registering(sort.kinds, takes=takes, timeout=timeout, concurrency=concurrency)
+        if ordered and takes is not every:
+            raise HandlersError(
+                f"ordered=True: all {sort.kinds[0]!r} are in order, or none; give the order to handlers.on(kind)"
+            )
+        return self._registering(
+            sort.kinds,
+            takes=takes,
+            timeout=timeout,
+            concurrency=concurrency,
+            answers=answers,
+            ordered=ordered,
+        )
 
     def _registering(
         self,
@@ -290,6 +385,8 @@ class Handlers:
         grouped: bool = False,
         timeout: Pause | None,
         concurrency: int | None,
+        answers: bool = False,
+        ordered: bool = False,
     ) -> Callable[[OnFunction], OnFunction]:
         """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
@@ -298,12 +395,17 @@ class Handlers:
             self._check(name, function, kinds, grouped)
             if concurrency is not None and concurrency < 1:
                 raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
+            if (answers or ordered) and not any(map(routes.is_interactive, kinds)):
+                raise HandlersError(
+                    f"handler {name}: answers and ordered are for commands and interactions, not {kinds[0]!r}"
+                )
             call = (
                 cast("Call", function)
                 if _is_async(function)
                 else threaded(cast("Callable[[Given, Context], object]", function))
             )
-            handler = Handler(name, kinds, call, grouped, _seconds(name, timeout), concurrency)
+            bound = _seconds(name, timeout)
+            handler = Handler(name, kinds, call, grouped, bound, concurrency, answers, ordered)
             if takes is None:
                 self._check_one_per_kind(handler)
                 self._fallbacks.append(Route(handler, every))

@@ -54,6 +54,14 @@ INTERACTIONS = frozenset(
 """The types of interactions that Slack documents. They need no subscription."""
 
 
+def is_interactive(kind: str) -> bool:
+    """Return whether a person waits for events of a kind: commands and interactions.
+
+    ``agent.is_interactive`` says the same in the database.
+    """
+    return kind.startswith(COMMAND) or (kind.startswith("slack.") and kind[6:] in INTERACTIONS)
+
+
 def texts(event: Event) -> Iterator[object]:
     """Yield the text of a message."""
     yield event.slack.get("text")

@@ -210,6 +210,9 @@ class Runner:
             return Fail(error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
             return Fail(error)
+        finally:
+            if handler.answers:
+                context.conclude()
 
     async def _run_traced(
         self, span: Span, handler: Handler, work: Work, context: Context, events: list[Event]

@@ -7,8 +7,9 @@ from time import perf_counter
 
 from surelane.events import Event
 from surelane_service.engine import band_of
+from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler
-from surelane_worker.leasing import Leases
+from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.running.runner import DRAINED, Runner, Work, works_of
 from surelane_worker.settings import WorkerSettings
 
@@ -101,18 +102,34 @@ class Share:
 
 
 class Slots:
-    """Run work in ``concurrency`` slots, of which a handler with a bound of its own gets fewer."""
+    """Run work in ``concurrency`` slots, of which a handler with a bound of its own gets fewer.
+
+    Commands and interactions have slots of their own. Those claim no more events than they can start at once, since
+    another worker may have a free one, and do not wait until other outcomes are settled.
+    """
 
     def __init__(
-        self, settings: WorkerSettings, handlers: Mapping[str, Handler], runner: Runner, leases: Leases
+        self,
+        settings: WorkerSettings,
+        handlers: Mapping[str, Handler],
+        runner: Runner,
+        leases: Leases,
+        capacity: Capacity,
+        answers: Answers,
     ) -> None:
+        """``handlers`` are all interactive, or none of them is; ``capacity`` is freed when work ends."""
         self._loop = asyncio.get_running_loop()
-        self._concurrency = settings.concurrency
+        self._interactive = all(handler.interactive for handler in handlers.values())
+        self._concurrency = settings.interactive_concurrency if self._interactive else settings.concurrency
         self._claim_bytes = settings.claim_bytes
         self._handlers = handlers
         self.kinds = list(handlers)
         self._runner = runner
         self._leases = leases
+        self._capacity = capacity
+        self._answers = answers
+        self._waited = {kind: handler for kind, handler in handlers.items() if handler.waits}
+        """The handlers of kinds for which Slack's requests wait."""
         self._share_of: dict[Handler, Share] = {}
         self._shares: list[Share] = []
         distinct = list(dict.fromkeys(handlers.values()))
@@ -133,7 +150,7 @@ class Slots:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
         if self.bytes_left <= 0:
             return []
-        left = MOST_UNSETTLED - len(self._leases.held)
+        left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held)
         free = ((share.kinds, min(self._free(share), left)) for share in self._shares)
         return [(kinds, count) for kinds, count in free if count > 0]
 
@@ -144,15 +161,15 @@ class Slots:
     @property
     def bytes_left(self) -> int:
         """How many characters of events and outcomes the worker may still take into memory."""
-        return self._claim_bytes - self._leases.bytes
+        return self._claim_bytes if self._interactive else self._claim_bytes - self._leases.bytes
 
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
-        self._leases.capacity.left_out = len(free) < len(self._shares)
+        self._capacity.left_out = len(free) < len(self._shares)
 
     def _free(self, share: Share) -> int:
         """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
-        ahead = share.ahead
+        ahead = 0 if self._interactive else share.ahead
         slots = min(share.limit - share.running, self._concurrency - len(self._running))
         free = min(slots + ahead - len(share.waiting), MOST)
         return free if free > min(int(ahead * FRESH / HORIZON), MOST // 2) else 0
@@ -172,6 +189,10 @@ class Slots:
         for work in works:
             self._share_of[work.handler].waiting.add(work)
         self._start()
+        if self._waited:
+            for event in events:
+                if event.kind in self._waited:
+                    self._answers.claimed(event, self._waited[event.kind])
 
     def _start(self) -> None:
         loop = self._loop
@@ -196,11 +217,11 @@ class Slots:
                 work.since = self._loop.time()
                 self._share_of[work.handler].waiting.add(work, first=True)  # its group waits for it already
             self._start()
-            self._leases.capacity.free()
+            self._capacity.free()
 
     async def freed(self) -> None:
         """Wait until more may be claimed. Release work that has waited for a slot for too long."""
-        if not await self._leases.capacity.freed(within=PATIENCE):
+        if not await self._capacity.freed(within=PATIENCE):
             self._release(self._take_waiting(self._loop.time() - PATIENCE))
 
     def _take_waiting(self, since: float = float("inf")) -> list[Work]:
@@ -214,7 +235,7 @@ class Slots:
     def close(self) -> None:
         """Release events that are claimed from now on, and wake the claimer."""
         self._closed = True
-        self._leases.capacity.free()
+        self._capacity.free()
 
     async def drain(self, within: float) -> None:
         """Release waiting work, let running handlers end within ``within`` seconds, then cancel them.

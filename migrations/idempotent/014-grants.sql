@@ -25,7 +25,8 @@ revoke execute on all functions in schema agent from public;
 
 do $$
 declare
-    _inserting text := 'insert_event(jsonb), agent.insert_events(jsonb[], text[], text[]), agent.fire_trigger(text, text, jsonb, text)'
+    _inserting text := 'insert_event(jsonb), agent.insert_events(jsonb[], text[], text[])'
+        ', agent.insert_requests(jsonb[], text[], text[], interval[], text), agent.take_answers(text, int8[], int8[]), agent.fire_trigger(text, text, jsonb, text)'
         ', agent.answer_dispatch(int8, text[], jsonb)';
     _working text := 'claim_event(int4, interval), agent.claim_events(text[], int4, int4, interval, text, timestamptz[], text[], int8)'
         ', agent.claim_events(text[], int4, int4, interval, text, timestamptz[]), agent.peek_events(text[], interval, int4, timestamptz[])'
@@ -36,6 +37,7 @@ declare
         ', agent.rescue_worker(text, int4, interval, text), agent.open_session(text, text, boolean), agent.watch_sessions(text)'
         ', agent.sweep_events(int4, interval, text[], boolean, int4, boolean), agent.sweep_events(int4, interval, text[], boolean, int4), agent.delete_expired_events(int, interval)'
         ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz), agent.answer_event(int8, jsonb)'
+        ', agent.answer_requests(int8[], int4[], text[]), agent.order_kinds(text, text[])'
         ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text, interval, int4)'
         ', agent.announce_worker(text, text[], text, interval)'
         ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval)'

@@ -1,0 +1,270 @@
+"""Wait for the answers to commands and interactions, to return them in the HTTP response.
+
+The event is stored together with a row that says that its request waits, and on which channel. A worker answers that
+row; a notification on the channel brings the answer. This process polls its rows, too, while requests wait: the
+notification may be missed. A request ends its row before it gives up, so the worker knows whether the answer counted.
+
+All requests share one connection. It listens while requests wait and for a minute after, because a connection that
+listens is woken for the notifications of all events.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from surelane.calls import Connection, translating
+from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane_ingest.connections import Connections
+from surelane_service.intake import Intake
+from surelane_service.logs import get_logger
+
+WAIT = 2.5
+"""Seconds from a request's arrival within which it is answered by a handler, or else by nothing."""
+GRACE = 0.3
+"""Seconds after :data:`WAIT` for the database to end a request. Then it is answered all the same."""
+LEAST = 0.1
+"""Seconds below which there is no use in waiting."""
+POLL = 0.25
+"""Seconds between two polls where notifications arrive."""
+QUICK_POLL = 0.02
+"""Seconds between two polls where they do not, as behind a transaction pooler, and for requests that end."""
+LISTEN = 60.0
+"""Seconds without a request after which the connection listens no more."""
+PAUSE = 0.1
+"""Seconds between two tries of a database that is away."""
+
+_logger = get_logger(__name__)
+
+
+class Request:
+    """One request that waits. Use it as a context manager: it no longer waits after the block."""
+
+    def __init__(self, answers: "Answers", until: float) -> None:
+        self._answers = answers
+        self._answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.until = until
+        """When it gives up, by the event loop's clock."""
+        self.event: int | None = None
+        """The event that it waits for, once it is stored and can be answered."""
+
+    def __enter__(self) -> Self:
+        self._answers.open(self)
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._answers.close(self)
+
+    @property
+    def channel(self) -> str:
+        """Where its answer is announced."""
+        return self._answers.channel
+
+    @property
+    def left(self) -> timedelta | None:
+        """How long it waits from now on; ``None`` if there is no use in it."""
+        seconds = self.until - asyncio.get_running_loop().time()
+        return timedelta(seconds=seconds) if seconds > LEAST else None
+
+    def stored(self, event: int) -> None:
+        """Wait for the answer to ``event``."""
+        self.event = event
+        self._answers.wait(self)
+
+    def end(self, answer: str | None) -> None:
+        """Answer the request, if it still waits."""
+        if not self._answer.done():
+            self._answer.set_result(answer)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no answer yet."""
+        return not self._answer.done()
+
+    async def answer(self) -> str | None:
+        """Return the handler's answer, as JSON text; ``None``: there is none."""
+        if self.event is None:
+            return None
+        try:
+            async with asyncio.timeout_at(self.until + GRACE):
+                return await self._answer
+        except TimeoutError:
+            return None
+
+
+class Answers:
+    """Gets answers from the database while requests wait. Use it as a context manager."""
+
+    def __init__(self, connections: Connections, *, most: int) -> None:
+        """Prepare to wait.
+
+        Args:
+            connections: lends the connection that listens, and no other one.
+            most: the most requests that wait at once. Further ones are answered by nothing.
+        """
+        self.channel = f"agent_request_{secrets.token_hex(8)}"
+        self._connections = connections
+        self._most = most
+        self._requests: set[Request] = set()
+        self._waiting: dict[int, list[Request]] = {}
+        self._early: dict[int, str | None] = {}
+        """Answers to events of which this process does not know yet that it stored them; ``None``: to be fetched."""
+        self._announced: set[int] = set()
+        """Events whose large answers are to be fetched."""
+        self._answered: set[int] = set()
+        """Events whose requests have their answers, and whose rows remain."""
+        self._news = asyncio.Event()
+        self._listens = False
+        self._hears = True
+        """Whether notifications arrive."""
+        self._working = True
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def request(self, arrived: float) -> Request | None:
+        """Return a request that arrived then, by the event loop's clock; ``None`` if too many wait."""
+        return Request(self, arrived + WAIT) if len(self._requests) < self._most else None
+
+    def open(self, request: Request) -> None:
+        """Listen, because this request's event is being stored."""
+        self._requests.add(request)
+        if not self._listens:
+            self._news.set()
+
+    def close(self, request: Request) -> None:
+        """Forget a request."""
+        self._requests.discard(request)
+        if request.event is not None and (others := self._waiting.get(request.event)) is not None:
+            others.remove(request)
+            if not others:
+                del self._waiting[request.event]
+        if not self._requests:
+            self._early.clear()
+
+    def wait(self, request: Request) -> None:
+        """Wait for the answer to a request's event."""
+        event = request.event
+        if event is None or request not in self._requests:
+            return
+        self._waiting.setdefault(event, []).append(request)
+        if event in self._early:
+            self._heard(event, self._early.pop(event))
+
+    def _notice(self, *notice: object) -> None:
+        """Take a notification: an event's id, and its answer if that is small."""
+        self._hears = True
+        identity, _, answer = str(notice[3]).partition(" ")
+        self._heard(int(identity), answer or None)
+
+    def _heard(self, event: int, answer: str | None) -> None:
+        if event not in self._waiting:
+            if self._requests:
+                self._early[event] = answer
+        elif answer is None:
+            self._announced.add(event)
+            self._news.set()
+        else:
+            self._answered.add(event)
+            self._end(event, answer)
+
+    def _end(self, event: int, answer: str | None) -> None:
+        for request in self._waiting.get(event, ()):
+            request.end(answer)
+
+    async def _run(self) -> None:
+        while True:
+            await self._news.wait()
+            try:
+                async with self._connections.lend() as connection:
+                    await self._listen(connection)
+            except (DatabaseUnavailable, DatabaseRefused, TimeoutError, OSError) as error:
+                self._report(type(error).__name__)
+            except Exception:
+                _logger.exception("waiting for answers crashed; it starts again")
+            else:
+                continue
+            await asyncio.sleep(PAUSE)
+            if self._requests:
+                self._news.set()
+
+    async def _listen(self, connection: Connection) -> None:
+        """Listen and poll until no request has waited for a while."""
+        with translating():
+            await connection.add_listener(self.channel, self._notice)
+            connection.add_termination_listener(self._lost)
+        self._listens = True
+        try:
+            await self._take_all(connection)
+        finally:
+            self._listens = False
+            if not connection.is_closed():
+                connection.remove_termination_listener(self._lost)
+                with translating():
+                    await connection.remove_listener(self.channel, self._notice)
+
+    def _lost(self, _: object) -> None:
+        self._news.set()
+
+    async def _take_all(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        used = loop.time()
+        while self._requests or self._answered or loop.time() < used + LISTEN:
+            await self._take(connection)
+            pause = LISTEN
+            if self._requests or self._answered:
+                used = loop.time()
+                pause = self._pause(used)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+            self._news.clear()
+
+    def _pause(self, now: float) -> float:
+        """Return the seconds until the next poll."""
+        ends = min((request.until for request in self._all_waiting()), default=now + POLL)
+        return max(min(POLL if self._hears else QUICK_POLL, ends - now), QUICK_POLL)
+
+    def _all_waiting(self) -> Iterable[Request]:
+        return (request for requests in self._waiting.values() for request in requests if request.waits)
+
+    async def _take(self, connection: Connection) -> None:
+        """Fetch what was answered, and end what has waited for long enough."""
+        now = asyncio.get_running_loop().time()
+        waiting = {
+            request.event: request.until for request in self._all_waiting() if request.event is not None
+        }
+        answered, announced = self._answered, self._announced
+        self._answered, self._announced = set(), set()
+        ending = {event for event, until in waiting.items() if until <= now} | answered
+        if not waiting and not ending:
+            if connection.is_closed():
+                raise DatabaseUnavailable
+            return
+        taken = await Intake(connection).take_answers(self.channel, list(waiting), list(ending))
+        self._report(None)
+        for event, answer in taken.items():
+            self._end(event, answer)
+        heard = answered | announced | self._answered | self._announced
+        if any(answer is not None and event not in heard for event, answer in taken.items()):
+            self._hears = False  # until the next notification
+
+    def _report(self, error: str | None) -> None:
+        """Log once that answers cannot be fetched, and once that they can."""
+        if error is None and not self._working:
+            _logger.info("answers arrive again")
+        elif error is not None and self._working:
+            _logger.warning("answers do not arrive; requests are answered by nothing", error=error)
+        self._working = error is None

@@ -1,0 +1,179 @@
+"""Answer commands, modals and menus in the HTTP response to Slack's request.
+
+:func:`answer_text` makes the body that a kind takes, and refuses what Slack would not understand.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from slack_sdk.models import JsonObject
+
+from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane.events import Event
+from surelane_service.engine import Engine
+from surelane_service.logs import get_logger
+from surelane_worker.handling.routes import COMMAND
+
+if TYPE_CHECKING:
+    from surelane_worker.handling.handler import Handler
+
+ResponseType = Literal["ephemeral", "in_channel"]
+ResponseAction = Literal["errors", "update", "push", "clear"]
+Body = str | Mapping[str, Any]
+
+MOST_OPTIONS = 100
+"""Slack's bound for the options, and for the groups of options, of one answer."""
+LARGEST = 1_000_000
+"""The most characters of an answer. Slack's largest view has 250,000 bytes."""
+
+TAKES = {
+    COMMAND: ("text", "blocks", "response_type"),
+    "slack.view_submission": ("response_action", "errors", "view"),
+    "slack.block_suggestion": ("options", "option_groups"),
+}
+
+
+EMPTY = "null"
+WAIT = timedelta(seconds=2.5)
+"""How long a request waits, at most."""
+
+log = get_logger("surelane_worker.handling.answers")
+
+
+class AnswerError(ValueError):
+    """An answer is not one that the event's kind takes."""
+
+
+def answer_text(kind: str, body: Body | None, parts: Mapping[str, Any]) -> str:
+    """Return an answer as JSON text: an object, a string, or ``null`` for an empty one.
+
+    Args:
+        kind: the event's kind, which says what Slack takes.
+        body: the answer as a whole, which is sent as it is; it excludes ``parts``.
+        parts: the parts of the answer by their names in Slack's documentation; those that are ``None`` are left out.
+
+    Raises:
+        AnswerError: Slack would not take it for this kind.
+    """
+    given = {name: part for name, part in parts.items() if part is not None}
+    if body is not None and given:
+        raise AnswerError(f"ack takes a body or {', '.join(given)}, not both")
+    if given:
+        _check(kind, given)
+    text = json.dumps(given or body, default=_plain)
+    if len(text) > LARGEST:
+        raise AnswerError(f"the answer has {len(text)} characters; at most {LARGEST} can be sent")
+    return text
+
+
+def _check(kind: str, given: dict[str, Any]) -> None:
+    sort = COMMAND if kind.startswith(COMMAND) else kind
+    takes = TAKES.get(sort, ())
+    wrong = [name for name in given if name not in takes]
+    if wrong:
+        wanted = f"only {', '.join(takes)}" if takes else "nothing: call ack() without arguments"
+        raise AnswerError(f"the answer to {kind} cannot hold {', '.join(wrong)}; it takes {wanted}")
+    if sort == COMMAND:
+        _check_command(given)
+    elif "option_groups" in given or "options" in given:
+        _check_options(given)
+    else:
+        _check_view(given)
+
+
+def _check_command(given: Mapping[str, Any]) -> None:
+    if given.get("response_type") not in (None, "ephemeral", "in_channel"):
+        raise AnswerError(f"response_type is 'ephemeral' or 'in_channel', not {given['response_type']!r}")
+    if not given.keys() & {"text", "blocks"}:
+        raise AnswerError("response_type needs text or blocks")
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    if len(given) > 1:
+        raise AnswerError("a menu takes options or option_groups, not both")
+    for name, some in given.items():
+        if not isinstance(some, Sequence) or isinstance(some, str):
+            raise AnswerError(f"{name} must be a list, not {type(some).__name__}")
+        if len(some) > MOST_OPTIONS:
+            raise AnswerError(f"Slack takes {MOST_OPTIONS} {name}, not {len(some)}")
+
+
+def _check_view(given: dict[str, Any]) -> None:
+    action = given.setdefault("response_action", "errors" if "errors" in given else None)
+    if action not in ("errors", "update", "push", "clear"):
+        raise AnswerError(f"response_action is 'errors', 'update', 'push' or 'clear', not {action!r}")
+    needs = {"errors": "errors", "update": "view", "push": "view"}.get(action)
+    if needs is not None and not given.get(needs):
+        raise AnswerError(f"response_action={action!r} needs {needs}")
+    for name in ("errors", "view"):
+        if name in given and name != needs:
+            raise AnswerError(f"response_action={action!r} cannot hold {name}")
+    if needs == "errors" and not isinstance(given["errors"], Mapping):
+        raise AnswerError("errors maps the block_id of each wrong input to a message")
+
+
+def _plain(value: object) -> object:
+    """Return one of slack-sdk's blocks, views or options as JSON."""
+    if isinstance(value, JsonObject):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise AnswerError(f"an answer cannot hold a {type(value).__name__}")
+
+
+class Answers:
+    """Sends answers to the ingest processes that wait. Those that come during a call share the next one."""
+
+    def __init__(self, engine: Engine, lease: timedelta) -> None:
+        """``lease`` is that of claims: it tells when an event was claimed."""
+        self._engine = engine
+        self._lease = lease
+        self._waiting: list[tuple[Event, str, asyncio.Future[bool]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def answer(self, event: Event, text: str) -> bool:
+        """Answer Slack's request with ``text``, from :func:`answer_text`. Return whether the answer was taken."""
+        return await self._put(event, text)
+
+    def acknowledge(self, event: Event) -> None:
+        """Answer Slack's request with nothing, if it may still wait. Return at once."""
+        if event.vt - self._lease - event.event_ts < WAIT:
+            self._put(event, EMPTY)
+
+    def claimed(self, event: Event, handler: "Handler") -> None:
+        """Answer the request of an event that was just claimed, unless its handler does."""
+        try:
+            answers = handler.for_event(event).answers
+        except Exception:  # noqa: BLE001 - a payload that no route can read fails its attempt
+            answers = False
+        if not answers:
+            self.acknowledge(event)
+
+    def _put(self, event: Event, text: str) -> asyncio.Future[bool]:
+        taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((event, text, taken))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_all())
+        return taken
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            taken = await self._send(batch)
+            for event, _, answer in batch:
+                if not answer.done():  # its handler may be cancelled
+                    answer.set_result(event.id in taken)
+                taken.discard(event.id)  # of two answers in one call, one was taken
+
+    async def _send(self, batch: Sequence[tuple[Event, str, object]]) -> set[int]:
+        try:
+            async with asyncio.timeout(WAIT.total_seconds()):
+                return await self._engine.answer_requests(
+                    [(event.id, event.claim, text) for event, text, _ in batch]
+                )
+        except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
+            log.warning("requests of Slack's are not answered", count=len(batch), error=type(error).__name__)
+            return set()

@@ -1,0 +1,89 @@
+# ruff: noqa: ARG001 - a handler takes both arguments, used or not
+"""Answer commands, modals and menus, for the tests of answers in real worker processes."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from surelane_worker import Context, Event, Handlers
+
+handlers = Handlers()
+
+
+@handlers.command("/deploy", answers=True)
+async def deploy(event: Event, ctx: Context) -> list[bool]:
+    """Answer twice. The second answer is not taken."""
+    return [await ctx.ack(text="deploying", response_type="in_channel"), await ctx.ack(text="again")]
+
+
+@handlers.command("/text", answers=True)
+def text(event: Event, ctx: Context) -> bool:
+    """Answer with a text, from a thread."""
+    return ctx.run(ctx.ack(event.payload["text"]))
+
+
+@handlers.command("/raise", answers=True)
+async def fail(event: Event, ctx: Context) -> None:
+    """Fail before any answer."""
+    raise RuntimeError("no answer")
+
+
+@handlers.command("/wrong", answers=True)
+async def wrong(event: Event, ctx: Context) -> None:
+    """Answer with something that a command cannot take."""
+    await ctx.ack(options=[])
+
+
+@handlers.command("/die", answers=True)
+async def die(event: Event, ctx: Context) -> bool:
+    """Kill the worker at the first attempt."""
+    if event.attempts == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await ctx.ack(text="too late")
+
+
+@handlers.command("/hold")
+async def hold(event: Event, ctx: Context) -> None:
+    """Run until the worker stops, without an answer."""
+    await asyncio.Event().wait()
+
+
+@handlers.command("/hold-answer", answers=True)
+async def hold_answer(event: Event, ctx: Context) -> bool:
+    """Answer once the test says so, by the name of a file."""
+    while not Path(event.payload["text"]).exists():  # noqa: ASYNC110, ASYNC240 - the test writes it
+        await asyncio.sleep(0.005)
+    return await ctx.ack(text="held")
+
+
+@handlers.view("ask", answers=True)
+async def ask(event: Event, ctx: Context) -> bool:
+    """Say that an input is wrong."""
+    return await ctx.ack(response_action="errors", errors={"name": "taken"})
+
+
+@handlers.view("large", answers=True)
+async def large(event: Event, ctx: Context) -> bool:
+    """Answer with the largest view."""
+    view = {"type": "modal", "private_metadata": "\N{BLACK CHESS KING}" * 80_000}
+    return await ctx.ack(response_action="update", view=view)
+
+
+@handlers.options("city")
+async def cities(event: Event, ctx: Context) -> bool:
+    """Answer with as many options as Slack takes."""
+    text = {"type": "plain_text", "text": "x" * 75}
+    return await ctx.ack(options=[{"text": text, "value": str(number)} for number in range(100)])
+
+
+@handlers.action("expired")
+async def expired(event: Event, ctx: Context) -> bool:
+    """Return whether the trigger has expired."""
+    return ctx.trigger_expired
+
+
+@handlers.on("hold")
+async def hold_slot(event: Event, ctx: Context) -> None:
+    """Keep an ordinary slot."""
+    await asyncio.Event().wait()

@@ -1,0 +1,200 @@
+"""A handler answers Slack's request in the HTTP response: through real HTTP, with real workers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+
+import surelane_ingest.answers
+from surelane.calls import Connection
+from tests.databases import as_role
+from tests.processes import Service
+from tests.system.ingest_client import Answer, Slack, served
+from tests.system.worker import claimed, ended, enqueue, worker
+
+pytestmark = pytest.mark.usefixtures("running")
+
+HANDLERS = "tests.system.answering_handlers:handlers"
+
+
+def command(name: str, trigger: str, text: str = "") -> dict[str, str]:
+    return {"command": name, "text": text, "trigger_id": trigger, "team_id": "T1"}
+
+
+def interaction(kind: str, trigger: str, **fields: Any) -> dict[str, str]:
+    team = {"team": {"id": "T1", "domain": "acme"}, "user": {"id": "U1"}}
+    return {"payload": json.dumps({"type": kind, "trigger_id": trigger, **team, **fields})}
+
+
+@pytest.fixture
+async def slack(database: str) -> AsyncIterator[Slack]:
+    async with served(as_role(database, "surelane_ingest")) as running:
+        yield running.slack
+
+
+@pytest.fixture
+async def running(database: str) -> AsyncIterator[Service]:
+    async with answering(database) as started:
+        yield started
+
+
+def answering(database: str) -> AbstractAsyncContextManager[Service]:
+    return worker(
+        database,
+        SURELANE_HANDLERS=HANDLERS,
+        SURELANE_CONCURRENCY="1",
+        SURELANE_MAX_ATTEMPTS="2",
+        SURELANE_DRAIN_TIMEOUT="100ms",
+        SURELANE_SESSION_GRACE="200ms",
+    )
+
+
+async def post(slack: Slack, form: dict[str, str]) -> Answer:
+    answer = await slack.form("/slack/events", form)
+    assert answer.status == 200, answer
+    return answer
+
+
+async def result(connection: Connection, identity: int) -> Any:
+    row = await ended(connection, identity)
+    return row["result"] and json.loads(row["result"])
+
+
+async def test_handlers_answer_commands_modals_and_menus(slack: Slack, connection: Connection) -> None:
+    answer = await post(slack, command("/deploy", "1"))
+    assert json.loads(answer.body) == {"text": "deploying", "response_type": "in_channel"}
+    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert await result(connection, 1) == [True, False]
+    answer = await post(slack, command("/text", "2", "gr\u00fc\u00df\U0001f600"))
+    assert answer.body.decode() == "gr\u00fc\u00df\U0001f600"
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    answer = await post(slack, interaction("view_submission", "3", view={"callback_id": "ask"}))
+    assert json.loads(answer.body) == {"response_action": "errors", "errors": {"name": "taken"}}
+    answer = await post(slack, interaction("view_submission", "4", view={"callback_id": "large"}))
+    assert json.loads(answer.body)["view"]["private_metadata"] == "\N{BLACK CHESS KING}" * 80_000
+    answer = await post(slack, interaction("block_suggestion", "5", action_id="city"))
+    assert len(json.loads(answer.body)["options"]) == 100
+    assert [await result(connection, identity) for identity in (2, 3, 4, 5)] == [True] * 4
+    assert await connection.fetchval("select count(*) from agent.request where answer is null") == 0
+
+
+async def test_event_without_an_answer_is_acknowledged_when_it_is_claimed_or_ends(
+    slack: Slack, connection: Connection
+) -> None:
+    answer = await post(slack, command("/hold", "1"))
+    assert answer.body == b""
+    assert await claimed(connection, 1), "the handler still runs"
+    for trigger, name in (("2", "/raise"), ("3", "/wrong")):
+        assert (await post(slack, command(name, trigger))).body == b""
+    row = await ended(connection, 3)
+    assert "takes only text, blocks, response_type" in row["errors"]
+
+
+async def test_request_gets_an_empty_answer_when_its_time_is_up_and_a_late_one_is_refused(
+    slack: Slack, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(surelane_ingest.answers, "WAIT", 0.3)
+    say = tmp_path / "say"
+    assert (await post(slack, command("/hold-answer", "1", str(say)))).body == b""
+    assert await connection.fetchval("select count(*) from agent.request") == 0
+    say.touch()
+    assert await result(connection, 1) is False
+    # A kind that no worker handles: the event stays.
+    assert (await post(slack, command("/nobody", "2"))).body == b""
+    assert await connection.fetchval("select kind from agent.event where id = 2") == "slack.command.nobody"
+
+
+async def test_answer_finds_the_replica_that_waits_and_a_repeated_request_gets_it_too(
+    slack: Slack, database: str, connection: Connection, tmp_path: Path
+) -> None:
+    say = tmp_path / "say"
+    form = command("/hold-answer", "1", str(say))
+    async with served(as_role(database, "surelane_ingest")) as other:
+        first, again, elsewhere = (
+            asyncio.create_task(post(each, form)) for each in (slack, slack, other.slack)
+        )
+        while await connection.fetchval("select count(*) from agent.request") < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await claimed(connection, 1)
+        say.touch()
+        for task in (first, elsewhere):
+            assert json.loads((await task).body) == {"text": "held"}
+        assert (await again).body in (b"", b'{"text": "held"}')
+    assert await result(connection, 1) is True
+    # The event has ended: a repeated request is answered at once.
+    assert (await post(slack, form)).body == b""
+
+
+async def test_death_of_the_worker_answers_nothing_in_time_and_loses_no_event(
+    slack: Slack, database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surelane_ingest.answers, "WAIT", 0.3)
+    async with answering(database):
+        assert (await post(slack, command("/die", "1"))).body == b""
+        row = await ended(connection, 1)
+    assert (row["outcome"], row["attempts"], row["result"]) == ("completed", 2, "false")
+
+
+async def test_answer_arrives_although_the_connection_that_listens_was_cut(
+    slack: Slack, database: str, connection: Connection, tmp_path: Path
+) -> None:
+    say = tmp_path / "say"
+    asked = asyncio.create_task(post(slack, command("/hold-answer", "1", str(say))))
+    await claimed(connection, 1)
+    ingest = await asyncpg.connect(as_role(database, "surelane_ingest"))
+    assert await ingest.fetchval(
+        "select bool_or(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database()"
+        " and usename = current_user and pid <> pg_backend_pid()"
+    )
+    await ingest.close()
+    say.touch()
+    assert json.loads((await asked).body) == {"text": "held"}
+    assert await result(connection, 1) is True
+
+
+async def test_click_is_handled_while_all_ordinary_slots_are_taken_and_its_thread_is_busy(
+    slack: Slack, connection: Connection
+) -> None:
+    held = await enqueue(connection, "hold", group_key="T1:C1:1.1")
+    await claimed(connection, held)
+    waiting = [await enqueue(connection, "hold") for _ in range(3)]
+    place = {"channel": {"id": "C1"}, "message": {"ts": "1.1"}}
+    click = interaction("block_actions", "1", actions=[{"action_id": "expired"}], **place)
+    assert (await post(slack, click)).body == b""
+    (identity,) = await connection.fetchrow(
+        "select id from agent.event_hist union all select id from agent.event where kind = 'slack.block_actions'"
+    )
+    assert await result(connection, identity) is False
+    assert (
+        await connection.fetchval(
+            "select count(*) from agent.event where id = any($1) and attempts = 0", waiting
+        )
+        == 3
+    )
+    # By the time of a later attempt, the trigger is of no use.
+    late = json.loads(click["payload"]) | {"trigger_id": "2"}
+    await connection.execute(
+        "insert into agent.event (event_ts, event) values (agent.clock() - interval '4 s', $1)",
+        json.dumps(late),
+    )
+    await connection.execute("select pg_notify('agent_event', 'interactive')")
+    assert await result(connection, identity + 1) is True
+
+
+async def test_stopping_ingest_waits_for_answers(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    say = tmp_path / "say"
+    async with aiohttp.ClientSession() as session:
+        async with served(as_role(database, "surelane_ingest")) as ingest:
+            slack = Slack(session, ingest.url)
+            asked = asyncio.create_task(post(slack, command("/hold-answer", "1", str(say))))
+            await claimed(connection, 1)
+            asyncio.get_running_loop().call_later(0.1, say.touch)
+        assert json.loads((await asked).body) == {"text": "held"}
