@@ -130,6 +130,11 @@ async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -
     await slack.page.get_by_role("button", name="Go", exact=True).click()
     await slack.page.get_by_role("button", name="Yes", exact=True).click()
     assert (await forms(pair, "block_actions", 2))[1].payload["actions"][0]["action_id"] == "go"
+    warning = slack.page.get_by_role("img", name="The app did not acknowledge: http_error 500")
+    await slack.expect(warning).to_have_count(0)
+    pair.app.answers.append(Answer(500))
+    await slack.page.get_by_role("button", name="Good").click()
+    await slack.expect(warning).to_be_visible()
 
 
 async def test_the_agent_is_stopped(slack: "SlackPage", pair: Pair) -> None:

@@ -30,7 +30,9 @@ export function block(part, form) {
       return h(
         "div",
         { class: "block context" },
-        (part.elements || []).map((each) => h("span", {}, each.type === "image" ? image(each) : textOf(each))),
+        (part.elements || []).map((each) =>
+          h("span", {}, each.type === "image" ? image(each) : textOf(each)),
+        ),
       );
     case "actions":
     case "context_actions":
@@ -67,7 +69,12 @@ function section(part, form) {
     (part.accessory.type === "image"
       ? image(part.accessory)
       : element(part, part.accessory, form, { label: plain(part.text) }));
-  return h("div", { class: "block section" }, h("div", { class: "text" }, textOf(part.text), fields), accessory);
+  return h(
+    "div",
+    { class: "block section" },
+    h("div", { class: "text" }, textOf(part.text), fields),
+    accessory,
+  );
 }
 
 // The page loads nothing from elsewhere, so it names images.

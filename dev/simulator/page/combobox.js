@@ -59,10 +59,12 @@ export function combobox({ label, placeholder, multiple, most, chosen, load, cha
     mark(-1);
     let at = 0;
     list.replaceChildren(
-      ...groups.flatMap((group) => [
-        group.label && h("li", { class: "group", role: "presentation" }, group.label),
-        ...group.options.map((option) => line(option, at++)),
-      ]).filter(Boolean),
+      ...groups
+        .flatMap((group) => [
+          group.label && h("li", { class: "group", role: "presentation" }, group.label),
+          ...group.options.map((option) => line(option, at++)),
+        ])
+        .filter(Boolean),
     );
     list.hidden = !shown.length;
     say(text || (shown.length ? "" : "No result"));

@@ -16,7 +16,11 @@ export function confirmed(asked) {
       h(
         "footer",
         {},
-        h("button", { type: "button", class: "small", onclick: answer(false) }, plain(asked.deny) || "Cancel"),
+        h(
+          "button",
+          { type: "button", class: "small", onclick: answer(false) },
+          plain(asked.deny) || "Cancel",
+        ),
         h(
           "button",
           { type: "button", class: `primary ${asked.style || ""}`, onclick: answer(true) },

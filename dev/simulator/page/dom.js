@@ -8,8 +8,7 @@ export function h(tag, attributes = {}, ...children) {
     else if (name === "class") element.className = value;
     else if (name === "dataset") {
       for (const [key, text] of Object.entries(value)) if (text !== undefined) element.dataset[key] = text;
-    }
-    else if (name === "value") element.value = value;
+    } else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(

@@ -28,15 +28,29 @@ export function element(block, part, form, labelled = {}) {
   if (!shape) return h("span", { class: "note" }, `[${part.type}]`);
   const inInput = block.type === "input";
   const name = labelled.label || plain(part.placeholder) || plain(part.text) || part.action_id;
+  let node = null;
+  const act = async (value) => {
+    node.parentElement?.querySelector(":scope > .unanswered")?.remove();
+    const why = await form.act(block, part, value);
+    if (why) node.after(unanswered(why));
+  };
   const changed = async (value) => {
     form.enter(block, part, value);
-    if (inInput ? block.dispatch_action : await confirmed(part.confirm)) form.act(block, part, value);
+    if (inInput ? block.dispatch_action : await confirmed(part.confirm)) act(value);
   };
-  return shape({ block, part, form, changed, name, id: labelled.id, focus: focusOf(block, part), more });
+  const focus = focusOf(block, part);
+  node = shape({ block, part, form, act, changed, name, id: labelled.id, focus, more });
+  return node;
+}
+
+// Slack shows a triangle beside a button whose app did not acknowledge in time.
+function unanswered(why) {
+  const text = `The app did not acknowledge: ${why}`;
+  return h("span", { class: "unanswered", role: "img", "aria-label": text, title: text }, "⚠");
 }
 
 // Texts, numbers, dates and times are lines of text.
-function line({ block, part, form, name, id, focus, more }) {
+function line({ block, part, form, act, name, id, focus, more }) {
   const was = form.entered(block, part) ?? initialText(part);
   const input = part.multiline ? h("textarea", { rows: 4, id }) : h("input", { id, ...more });
   input.value = part.type === "datetimepicker" ? localTime(was) : was;
@@ -52,13 +66,13 @@ function line({ block, part, form, name, id, focus, more }) {
   input.addEventListener("input", () => {
     form.enter(block, part, value());
     const at = isText ? sends.includes("on_character_entered") : true;
-    if (at && (block.type !== "input" || block.dispatch_action)) form.act(block, part, value());
+    if (at && (block.type !== "input" || block.dispatch_action)) act(value());
   });
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || !block.dispatch_action || !isText) return;
     if (!sends.includes("on_enter_pressed")) return;
     event.preventDefault();
-    form.act(block, part, value());
+    act(value());
   });
   return input;
 }
@@ -199,16 +213,16 @@ function boxes({ block, part, form, changed, name, id, focus, more: type }) {
   return group;
 }
 
-const press = (block, part, form, value) => async (event) => {
+const press = (part, act, value) => async (event) => {
   const button = event.currentTarget;
   if (!(await confirmed(part.confirm))) return;
   button.disabled = true;
-  await form.act(block, part, value);
+  await act(value);
   button.disabled = false;
 };
 
-function button({ block, part, form, focus }) {
-  const pressed = press(block, part, form);
+function button({ part, act, focus }) {
+  const pressed = press(part, act);
   return h(
     "button",
     {
@@ -225,7 +239,7 @@ function button({ block, part, form, focus }) {
   );
 }
 
-function iconButton({ block, part, form, focus }) {
+function iconButton({ part, act, focus }) {
   return h(
     "button",
     {
@@ -234,30 +248,30 @@ function iconButton({ block, part, form, focus }) {
       "aria-label": part.accessibility_label || plain(part.text),
       title: plain(part.text),
       dataset: { focus },
-      onclick: press(block, part, form),
+      onclick: press(part, act),
     },
     ICONS[part.icon] || plain(part.text),
   );
 }
 
-function feedback({ block, part, form, focus }) {
+function feedback({ block, part, form, act, focus }) {
   const one = (which, sign) => {
-    const part_ = part[which];
-    const chosen = form.entered(block, part) === part_.value;
+    const answer = part[which];
+    const chosen = form.entered(block, part) === answer.value;
     return h(
       "button",
       {
         type: "button",
         class: "icon-button",
-        "aria-label": part_.accessibility_label || plain(part_.text),
+        "aria-label": answer.accessibility_label || plain(answer.text),
         "aria-pressed": String(chosen),
-        title: plain(part_.text),
+        title: plain(answer.text),
         dataset: { focus: `${focus}-${which}` },
         onclick: (event) => {
-          form.enter(block, part, part_.value);
+          form.enter(block, part, answer.value);
           for (const each of event.currentTarget.parentElement.children)
             each.setAttribute("aria-pressed", String(each === event.currentTarget));
-          press(block, part, form, part_.value)(event);
+          press(part, act, answer.value)(event);
         },
       },
       sign,

@@ -40,12 +40,14 @@ class Form {
     return { ...this.place, ...named, user: store.user, values: this.values };
   }
 
+  // Return why the app did not take the action; null if it did.
   async act(block, element, value = null) {
     try {
       const answer = await request("POST", "/control/actions", { ...this.#body(block, element), value });
-      if (answer.problem) toast(`The app did not take it: ${answer.problem} ${answer.status || ""}`, "bad");
+      return answer.problem && `${answer.problem} ${answer.status || ""}`.trim();
     } catch (error) {
       toast(error.message, "bad");
+      return null;
     }
   }
 

@@ -46,10 +46,7 @@ def checked(view: JSON, kind: str) -> JSON:
     problems = list(_problems(view, kind))
     if problems:
         raise invalid_arguments(*problems)
-    try:
-        return DEFAULTS | view | {"blocks": identified(view["blocks"])}
-    except BadBlocksError as error:
-        raise invalid_arguments(f"{error} [json-pointer:/view/blocks]") from None
+    return DEFAULTS | view | {"blocks": identified(view["blocks"])}
 
 
 def placed(
@@ -129,7 +126,10 @@ def _block_problems(view: JSON, kind: str) -> Iterator[str]:
             yield from _input_problems(block, at)
             if kind == "modal" and not view.get("submit"):
                 yield f"must define `submit` to use an `input` block {at}]"
-    yield from _option_problems(blocks)
+    try:
+        yield from _option_problems(identified(blocks))
+    except BadBlocksError as error:
+        yield f"{error} [json-pointer:/view/blocks]"
 
 
 def _input_problems(block: JSON, at: str) -> Iterator[str]:
@@ -140,15 +140,8 @@ def _input_problems(block: JSON, at: str) -> Iterator[str]:
 
 def _option_problems(blocks: list[JSON]) -> Iterator[str]:
     for block, element in elements_of(blocks):
-        options = element.get("options")
-        if not isinstance(options, list):
-            continue
+        options = element.get("options", [])
         if len(options) > MOST_OPTIONS:
-            yield f"no more than {MOST_OPTIONS} options allowed in block {block.get('block_id')}"
-        for option in options:
-            text = option.get("text") if isinstance(option, dict) else None
-            shown = text.get("text") if isinstance(text, dict) else None
-            if not isinstance(shown, str):
-                yield f"an option of block {block.get('block_id')} has no text"
-            elif len(shown) > LONGEST_OPTION:
-                yield f"an option of block {block.get('block_id')} must be less than 76 characters"
+            yield f"no more than {MOST_OPTIONS} options allowed in block {block['block_id']}"
+        if any(len(option["text"]["text"]) > LONGEST_OPTION for option in options):
+            yield f"an option of block {block['block_id']} must be less than {LONGEST_OPTION + 1} characters"
