@@ -417,11 +417,26 @@ $$;
 
 -- Enqueues a job; returns its id, or the id of the one that is pending under its dedupe key or live
 -- under its item key, which _on_duplicate says what to do with: skip, replace or earliest.
--- _priority: 0 (first) to 3 (last), by default 1.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
 , _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
-, _traceparent text default null, _on_duplicate text default 'skip', _priority int4 default null
+, _traceparent text default null, _on_duplicate text default 'skip'
+) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return agent.enqueue(_kind, _payload, null::int4, _dedupe_key, _run_at, _max_attempts, _group_key, _item_key, _enqueued_by, _deadline
+    , _traceparent, _on_duplicate);
+end
+$$;
+
+-- The same with a priority, 0 (first) to 3 (last); null is 1. A form of its own: with one more
+-- default, calls of the form above would be ambiguous, and the previous release makes them.
+create or replace function agent.enqueue
+( _kind text, _payload jsonb, _priority int4, _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
+, _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
+, _traceparent text default null, _on_duplicate text default 'skip'
 ) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -48,8 +48,6 @@ create table agent.band
 , moved_to timestamptz not null default '-infinity'
 );
 create index band_of on agent.band (kind, workspace, band);
--- Replaced by a form with a priority. No service calls it.
-drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text);
 
 -- Commands and interactions wait for no other event of their thread, unless their kind keeps its
 -- order.

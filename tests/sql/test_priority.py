@@ -30,7 +30,7 @@ async def test_a_claim_takes_events_by_priority(queue: Connection) -> None:
     """Those of the first priority come before older ones of the others; one claim in eight may go another way."""
     for priority in (3, 2, 1, 0):
         await queue.execute(
-            "select agent.enqueue('job', _priority => $1) from generate_series(1, 96)", priority
+            "select agent.enqueue('job', '{}', $1::int4) from generate_series(1, 96)", priority
         )
     taken: Counter[int] = Counter()
     for _ in range(12):
@@ -135,7 +135,7 @@ async def test_each_band_comes_first_in_some_claims(queue: Connection) -> None:
     has a chance of one in ten million.
     """
     await queue.execute(
-        "select agent.enqueue('job', _priority => p) from generate_series(0, 3) as p, generate_series(1, 520)"
+        "select agent.enqueue('job', '{}', p) from generate_series(0, 3) as p, generate_series(1, 520)"
     )
     taken: Counter[int] = Counter()
     for _ in range(500):
@@ -182,7 +182,7 @@ async def test_the_previous_releases_peek_tells_of_every_lane(queue: Connection)
 
 async def test_figures_count_every_band(queue: Connection) -> None:
     await queue.execute(
-        "select agent.enqueue('job', _priority => p) from generate_series(0, 3) as p, generate_series(1, 10)"
+        "select agent.enqueue('job', '{}', p) from generate_series(0, 3) as p, generate_series(1, 10)"
     )
     assert await queue.fetchval("select pending from agent.count_heads('job', agent.clock())") == 40
     await queue.execute(

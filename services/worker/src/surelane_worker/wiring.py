@@ -56,18 +56,16 @@ _log = get_logger("surelane_worker")
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Eleven connections, divided so that a hanging statement delays only statements of its own kind.
+    """Ten connections, divided so that a hanging statement delays only statements of its own kind.
 
     If handlers wait for locks on all of theirs, heartbeats and settles still have connections.
     """
 
     leases: Pool
     settles: Pool
-    """For settles and notes: both give up soon where a row is locked."""
+    """For settles, notes and answers: all give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
-    answers: Pool
-    """For answers to Slack's requests, which wait for nothing else."""
     sweeps: Pool
     """For sweeps and rescues, and to share kinds."""
     handlers: Pool
@@ -110,7 +108,6 @@ async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
         leases=await pool(1, LOCK_TIMEOUT),
         settles=await pool(3, LOCK_TIMEOUT),
         looks=await pool(2),
-        answers=await pool(1, LOCK_TIMEOUT),
         sweeps=await pool(1),
         handlers=await pool(3),
     )
@@ -210,8 +207,10 @@ class Worker:
 
     async def claim(self, stop: asyncio.Event) -> None:
         """Claim until ``stop`` is set."""
-        claimers = (self.claimer, self.quick_claimer)
-        await asyncio.gather(*(each.run(stop) for each in claimers if each is not None))
+        async with asyncio.TaskGroup() as group:
+            if self.quick_claimer is not None:
+                group.create_task(self.quick_claimer.run(stop))
+            await self.claimer.run(stop)
 
     async def drain(self, within: float) -> None:
         """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
@@ -238,7 +237,7 @@ def assemble(
     capacity = Capacity(wakeup.wake)
     leases = Leases(Engine(pools.leases), settings.lease, metrics, capacity)
     settler = Settler(Engine(pools.settles), leases, observer)
-    answers = Answers(Engine(pools.answers), settings.lease)
+    answers = Answers(Engine(pools.settles), settings.lease)
     services = Services(
         Queue(pools.handlers, metrics.sent),
         Engine(pools.settles),
