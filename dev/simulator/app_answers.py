@@ -12,7 +12,7 @@ from dev.simulator.views import DEEPEST, View, Views
 from dev.simulator.webapi.call import ApiError, Call
 from dev.simulator.webapi.chat import content_of
 from dev.simulator.webapi.view_content import checked, placed
-from dev.simulator.workspace.model import JSON, Channel, User
+from dev.simulator.workspace.model import JSON, Channel, Message, User
 from dev.simulator.workspace.workspace import Workspace
 
 TROUBLE = "We had some trouble connecting. Try again?"
@@ -26,8 +26,8 @@ class UnusableError(Exception):
 
 def show_command_answer(
     workspace: Workspace, attempt: Attempt, *, command: str, channel: Channel, user: User
-) -> None:
-    """Post the answer to a command: for its user alone, or for all if it says ``in_channel``.
+) -> Message | None:
+    """Post the answer to a command, if it is not empty: for its user alone, or for all if it says ``in_channel``.
 
     If there is none that can be used, Slackbot says so to the user.
     """
@@ -35,13 +35,11 @@ def show_command_answer(
         content = _command_content(attempt)
     except UnusableError as error:
         text = f'{command} failed with the error "{error}"'
-        workspace.post(channel, SLACKBOT, text, username="Slackbot", visible_to=user.id)
-        return
-    if content is not None:
-        public = content.pop("response_type") == "in_channel"
-        workspace.post(
-            channel, workspace.bot.id, **content, by_app=True, visible_to=None if public else user.id
-        )
+        return workspace.post(channel, SLACKBOT, text, username="Slackbot", visible_to=user.id)
+    if content is None:
+        return None
+    visible_to = None if content.pop("response_type") == "in_channel" else user.id
+    return workspace.post(channel, workspace.bot.id, **content, by_app=True, visible_to=visible_to)
 
 
 def _command_content(attempt: Attempt) -> JSON | None:

@@ -138,6 +138,8 @@ async def test_three_modals_at_most_lie_over_each_other(pair: Pair) -> None:
         trigger = await triggered(pair)
         pushed = await pair.web.views_push(trigger_id=trigger, view=asking(name))
         assert pushed["view"]["root_view_id"] == view_id
+        again = pair.web.views_push(trigger_id=trigger, view=asking("again"))
+        assert await failing(again) == "exchanged_trigger_id"
     assert await shown(pair) == ["one", "two", "three"]
     trigger = await triggered(pair)
     assert await failing(pair.web.views_push(trigger_id=trigger, view=asking("x"))) == "push_limit_reached"

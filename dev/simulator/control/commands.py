@@ -33,8 +33,15 @@ async def command(request: web.Request) -> web.Response:
         user=user,
     )
     attempt = await simulator.sender.send_once(form_delivery(asked.command, form["trigger_id"], form))
-    show_command_answer(simulator.workspace, attempt, command=asked.command, channel=channel, user=user)
-    return attempted(attempt, trigger_id=form["trigger_id"], response_url=form["response_url"])
+    shown = show_command_answer(
+        simulator.workspace, attempt, command=asked.command, channel=channel, user=user
+    )
+    return attempted(
+        attempt,
+        trigger_id=form["trigger_id"],
+        response_url=form["response_url"],
+        message=simulator.message(shown) if shown else None,
+    )
 
 
 async def shortcut(request: web.Request) -> web.Response:
