@@ -60,6 +60,14 @@ class SlackPage:
         """Return the channel's message with this text."""
         return self.channel.get_by_role("listitem").filter(has_text=text)
 
+    async def unnamed(self) -> list[str]:
+        """Return the controls that have no name for a screen reader."""
+        script = """() => [...document.querySelectorAll('button, input, select, textarea')].filter((control) =>
+          !control.textContent.trim() && !control.getAttribute('aria-label') && !control.labels?.length
+        ).map((control) => control.outerHTML)"""
+        found: list[str] = await self.page.evaluate(script)
+        return found
+
     async def scrolls_sideways(self) -> bool:
         """Return whether the page is wider than the screen."""
         script = "document.documentElement.scrollWidth > document.documentElement.clientWidth"

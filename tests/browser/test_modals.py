@@ -123,6 +123,8 @@ async def test_a_modal_is_filled_in_by_keyboard(slack: "SlackPage", pair: Pair) 
     tags = asking("tags", "Tags", type="multi_static_select", options=[option("door"), option("roof")])
     radio = asking("when", "When?", type="radio_buttons", options=[option("today"), option("later")])
     await opened(slack, pair, {**TICKET, "blocks": [WHAT, CITY, tags, radio]})
+    await slack.expect(slack.page.get_by_label("When?")).to_be_visible()
+    assert await slack.unnamed() == []
     keyboard = slack.page.keyboard
     await keyboard.type("the door")
     await keyboard.press("Tab")
