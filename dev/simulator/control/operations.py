@@ -12,6 +12,7 @@ from dev.simulator.control.inputs import SIMULATOR, RefusedError, body_of, chann
 from dev.simulator.faults import Fault
 from dev.simulator.posting.delivery import delivery_json
 from dev.simulator.simulator import Simulator
+from dev.simulator.webapi.assistant import STOPPED
 from dev.simulator.webapi.dispatch import METHODS
 from dev.simulator.workspace.model import JSON, Change, Channel, Message
 from dev.simulator.workspace.shapes import channel_json, user_json
@@ -39,6 +40,12 @@ async def state(request: web.Request) -> web.Response:
                 message for channel in workspace.channels.values() for message in _shown(simulator, channel)
             ],
             "statuses": workspace.statuses(),
+            "sessions": simulator.sessions.json(),
+            "views": [simulator.views_json(user.id) for user in workspace.users.values() if not user.is_bot],
+            "commands": [command.model_dump() for command in simulator.manifest.commands],
+            "shortcuts": [shortcut.model_dump() for shortcut in simulator.manifest.shortcuts],
+            "home_tab": simulator.manifest.home_tab,
+            "can_stop": STOPPED in simulator.subscriptions,
             "deliveries": [delivery_json(delivery) for delivery in deliveries][::-1],
             "faults": simulator.faults_json(),
             "calls": list(simulator.api.calls),

@@ -10,7 +10,7 @@ from secrets import token_hex
 from aiohttp import web
 
 from dev.simulator.faults import Fault, Faults
-from dev.simulator.webapi import chat, conversations, reactions, streams, surfaces, users
+from dev.simulator.webapi import assistant, chat, conversations, files, reactions, streams, users, views
 from dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
 from dev.simulator.workspace.model import JSON
 from surelane_service.lifecycle import sleep_unless
@@ -21,7 +21,9 @@ METHODS: dict[str, Method] = {
     **reactions.METHODS,
     **conversations.METHODS,
     **users.METHODS,
-    **surfaces.METHODS,
+    **assistant.METHODS,
+    **views.METHODS,
+    **files.METHODS,
 }
 CALLS_KEPT = 300
 
@@ -93,8 +95,9 @@ class WebApi:
         self._check(method, sent)
         answer = {"ok": True, **method.run(Call(name, sent.arguments), self._slack)}
         if sent.warnings:
-            metadata = {**answer.get("response_metadata", {}), "warnings": sent.warnings}
-            answer |= {"warning": ",".join(sent.warnings), "response_metadata": metadata}
+            metadata = answer.get("response_metadata", {})
+            warnings = [*metadata.get("warnings", ()), *sent.warnings]
+            answer |= {"warning": ",".join(warnings), "response_metadata": {**metadata, "warnings": warnings}}
         return answer
 
     def _check(self, method: Method, sent: Sent) -> None:
