@@ -12,6 +12,7 @@ from dev.simulator.posting.sender import Sender
 from dev.simulator.settings import SimulatorSettings
 from dev.simulator.webapi.call import Slack
 from dev.simulator.webapi.dispatch import WebApi
+from dev.simulator.webapi.tiers import RateLimits
 from dev.simulator.workspace.demo import demo_workspace
 from dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
 from dev.simulator.workspace.shapes import message_json
@@ -28,7 +29,14 @@ class Simulator:
         self.interactions.shown = self._view_shown
         self.faults = Faults(self._faults_changed)
         slack = Slack(self.workspace, self.interactions)
-        self.api = WebApi(slack, self.faults, settings.scopes, lambda call: self.feed.publish("call", call))
+        self.rate_limits = RateLimits(settings.tiers)
+        self.api = WebApi(
+            slack,
+            self.faults,
+            settings.scopes,
+            self.rate_limits,
+            lambda call: self.feed.publish("call", call),
+        )
         post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)

@@ -63,11 +63,11 @@ async def calls(pool: Pool) -> AsyncIterator[Calls]:
 
 async def test_workers_that_flood_a_method_keep_its_limit_together_with_few_statements(calls: Calls) -> None:
     async with asyncio.TaskGroup() as group:
-        for number in range(24):
+        for number in range(12):
             group.create_task(calls.call("short", worker=number % 3))
     made = sorted(calls.made)
     assert all(later - first >= SHORT for first, later in zip(made, made[5:], strict=False))
-    assert calls.statements < 24
+    assert calls.statements < 12
 
 
 async def test_calls_one_after_another_share_statements(calls: Calls) -> None:
@@ -127,7 +127,8 @@ async def test_calls_go_ahead_by_a_share_while_the_database_is_away() -> None:
             for _ in range(4):
                 await limiter.admit("T", "many")
             await limiter.admit("T", "long")
-            with pytest.raises(SlackBusyError):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
                 await limiter.admit("T", "long")
         await limiter.close()
 

@@ -85,7 +85,7 @@ class Metrics(Collector):
         self._lease_losses: Counter[str] = Counter()
         self._stale: Counter[str] = Counter()
         self._expired = 0
-        self._slack_refused: Counter[str] = Counter()
+        self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
         self._slack_methods = Bounded(MOST_KINDS)
         self.slack_wait = Distribution(
             "surelane.slack.wait", "From a call of Slack's Web API until Slack's limits allowed it.", METHOD

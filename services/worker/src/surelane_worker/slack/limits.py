@@ -15,9 +15,9 @@ from surelane_service.logs import get_logger
 from surelane_service.slack_limits import Leased, LeaseWanted, SlackLimits
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.tiers import CHANNEL, Rule, rules_of
-from surelane_worker.slack.turns import LONGEST_WAIT, Limit, Turn
+from surelane_worker.slack.turns import LONGEST_WAIT, Limit, SlackBusyError, Turn
 
-PATIENCE = 0.5
+PATIENCE = 2.0
 """Seconds that a call waits for the database. It then takes its turn by the worker's own share."""
 AWAY = 2.0
 """Seconds without another question after the database did not answer."""
@@ -81,26 +81,34 @@ class Limiter:
         limits = self._limits_of(workspace, method, channel, began)
         turns: dict[Limit, Turn] = {}
         try:
-            while True:
-                now = clock()
-                missing = [
-                    limit for limit in limits if limit not in turns or not limit.is_valid(turns[limit], now)
-                ]
-                if missing:
-                    await self._take(missing, turns, now)
-                elif (pause := max(turn.at for turn in turns.values()) - now) > 0:
-                    await asyncio.sleep(pause)
-                else:
-                    break
-        except BaseException:
+            async with asyncio.timeout(LONGEST_WAIT) as bound:
+                now = await self._turns_come(limits, turns)
+        except BaseException as error:
             for limit, turn in turns.items():
                 if limit.is_valid(turn, clock()):
                     limit.give([turn])
+            if isinstance(error, TimeoutError) and bound.expired():
+                raise SlackBusyError(LONGEST_WAIT) from None
             raise
         for limit in limits:
             limit.use(turns[limit], now)
         self._metrics.slack_admitted(method, now - began)
         return now - began
+
+    async def _turns_come(self, limits: Sequence[Limit], turns: dict[Limit, Turn]) -> float:
+        """Collect a turn of each limit in ``turns``, and return at the time when all have come."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            now = clock()
+            missing = [
+                limit for limit in limits if limit not in turns or not limit.is_valid(turns[limit], now)
+            ]
+            if missing:
+                await self._take(missing, turns, now)
+            elif (pause := max(turn.at for turn in turns.values()) - now) > 0:
+                await asyncio.sleep(pause)
+            else:
+                return now
 
     def refused(self, workspace: str, method: str, channel: str | None, retry_after: float) -> None:
         """Tell all workers that Slack refused a call, and for how many seconds it will refuse others."""
@@ -188,7 +196,7 @@ class Limiter:
         now = clock()
         if answers is None:
             for limit in limits:
-                limit.share(self._workers, now)
+                limit.share(self._workers, now, self._away_until)
                 limit.report_at = self._away_until
             return
         for limit, leased, wanted in zip(limits, answers, asked, strict=True):
@@ -197,7 +205,7 @@ class Limiter:
                 limit.lease(leased, wanted, sent, now)
             elif limit.tries >= TRIES:
                 limit.tries = 0
-                limit.share(self._workers, now)
+                limit.share(self._workers, now, now + AWAY)
             else:
                 limit.tries += 1
                 limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret

@@ -171,16 +171,19 @@ class Limit:
         if leased.later is not None and len(leased.waits) < asked.wanted:
             self.refuse(leased.later)
 
-    def share(self, workers: int, now: float) -> None:
-        """Give each caller a turn by this worker's share of the limit, without the database."""
+    def share(self, workers: int, now: float, until: float) -> None:
+        """Give callers turns by this worker's share of the limit, without the database.
+
+        Those whose turn would begin after ``until``, when the database is asked again, stay in line.
+        """
         calls = max(1, self.rule.calls // workers)
         window = self.window * max(1.0, workers / self.rule.calls)
         self.counted = [end for end in self.counted if end > now]
         while self.callers:
             busy = len(self.counted) - calls
             at = max(now, self.not_before, self.counted[busy] if busy >= 0 else now)
-            if at > now + LONGEST_WAIT:
-                self.refuse(at - now)
+            if at > until:
+                self.retry_at = until
                 return
             insort(self.counted, at + window)
             self.unreported.append(at + self.window)
