@@ -17,7 +17,7 @@ begin
     if not found then
         insert into agent.slack_limit (name) values (_name) on conflict do nothing returning busy into _busy;
         if found and random() < 0.1 then
-            -- Limits of quiet channels are dropped here, about as many as are added, whenever there are any.
+            -- Drop limits of quiet channels: about as many as are added.
             delete from agent.slack_limit where name in (
                 select name from agent.slack_limit
                 where name <> _name and coalesce(busy[cardinality(busy)], '-infinity') < _now - interval '1 minute' limit 50 for update skip locked);

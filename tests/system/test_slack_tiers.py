@@ -23,7 +23,12 @@ async def slack(connection: Connection) -> AsyncIterator[Stand]:
 
 
 def settings(slack: Stand, **others: str) -> dict[str, str]:
-    return {"SURELANE_HANDLERS": "tests.system.slack_flood:handlers", "SLACK_API_URL": slack.api, **others}
+    return {
+        "SURELANE_HANDLERS": "tests.system.slack_flood:handlers",
+        "SLACK_API_URL": slack.api,
+        "SURELANE_SLACK_LIMITS": "on",
+        **others,
+    }
 
 
 async def test_five_workers_that_flood_slack_are_never_refused(
