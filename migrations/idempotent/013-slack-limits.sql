@@ -28,9 +28,9 @@ end
 $$;
 
 -- Lease calls of several limits at once. The arrays have an element per limit: its name, the calls
--- that it allows in a window, the window in seconds, the calls that are wanted, and further ones to
--- have at hand. Those wanted begin within _within seconds. Those at hand may be made within
--- _at_hand_for seconds; they are leased only while less than half of the limit counts.
+-- that it allows in a window, the window in seconds, the calls that are wanted, further ones to have
+-- at hand, and the seconds for which those may be kept. The calls wanted begin within _within
+-- seconds. Calls at hand are leased only while a quarter of the limit is free.
 -- An answer has the seconds from now until each wanted call, as many as were leased (none: null);
 -- the number of calls at hand; the seconds until the first call that was not leased; and the number
 -- of workers alive. A limit that another transaction has locked has no row: ask again.
@@ -71,7 +71,7 @@ begin
             _busy := case when _ends >= _busy[cardinality(_busy)] or _busy = '{}' then _busy || _ends
                 else array(select ends from unnest(_busy || _ends) as b (ends) order by ends) end;
         end loop;
-        while at_hand < _asked.spare and 2 * (cardinality(_busy) + 1) <= _asked.calls loop
+        while at_hand < _asked.spare and 4 * (cardinality(_busy) + 1) <= 3 * _asked.calls loop
             at_hand := at_hand + 1;
             _ends := _now + (_asked.seconds + _asked.keep) * interval '1 second';
             _busy := array(select ends from unnest(_busy || _ends) as b (ends) order by ends);

@@ -105,10 +105,14 @@ class Limiter:
             ]
             if missing:
                 await self._take(missing, turns, now)
-            elif (pause := max(turn.at for turn in turns.values()) - now) > 0:
-                await asyncio.sleep(pause)
-            else:
+                continue
+            last = max(turn.at for turn in turns.values())
+            if last <= now:
                 return now
+            for limit, turn in list(turns.items()):
+                if turn.until < last:  # it would lapse: another caller may need it until then
+                    limit.give([turns.pop(limit)])
+            await asyncio.sleep(last - now)
 
     def refused(self, workspace: str, method: str, channel: str | None, retry_after: float) -> None:
         """Tell all workers that Slack refused a call, and for how many seconds it will refuse others."""

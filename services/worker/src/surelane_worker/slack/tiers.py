@@ -27,7 +27,7 @@ SPECIAL = Rule(100, 10.0)
 """Hundreds per minute."""
 CHANNEL = Rule(4, 4.0, per_channel=True)
 """One per second in a channel, with short bursts."""
-POSTS = Rule(50, 10.0)
+POSTS = Rule(100, 20.0)
 """Several hundred messages per minute in a workspace."""
 
 _METHODS = {

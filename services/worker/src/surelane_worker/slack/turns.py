@@ -54,7 +54,7 @@ class Limit:
     def __init__(self, name: str, rule: Rule) -> None:
         self.name = name
         self.rule = rule
-        self.keep = min(rule.seconds / 2, 5.0)
+        self.keep = min(rule.seconds / 2, 10.0)
         """Seconds for which calls are kept at hand."""
         self.callers: deque[asyncio.Future[Turn]] = deque()
         self.turns: list[Turn] = []
@@ -62,6 +62,8 @@ class Limit:
         """When the last leased turn begins."""
         self.crowded = False
         """Whether turns had to be waited for at the last lease."""
+        self.ahead = 1
+        """How many turns to lease for callers who have yet to come, while the limit is crowded."""
         self.counted: list[float] = []
         """When this worker's own calls cease to count, in order."""
         self.unreported: list[float] = []
@@ -96,9 +98,10 @@ class Limit:
     def call(self, now: float) -> asyncio.Future[Turn]:
         """Return a turn, or wait in line for it."""
         caller: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        self.turns = [turn for turn in self.turns if turn.until >= now]
+        self._drop_lapsed(now)
         if self.turns and not self.callers:
             caller.set_result(self.turns.pop(0))
+            self.ahead = min(self.ahead + 1, HANDFUL)
         else:
             self.callers.append(caller)
         return caller
@@ -132,6 +135,12 @@ class Limit:
                 return caller
         return None
 
+    def _drop_lapsed(self, now: float) -> None:
+        live = [turn for turn in self.turns if turn.until >= now]
+        if len(live) < len(self.turns):
+            self.ahead = 0
+        self.turns = live
+
     def is_valid(self, turn: Turn, now: float) -> bool:
         """Return whether a turn may be waited for, or used."""
         return turn.until >= now and turn.refusals == self.refusals
@@ -144,6 +153,7 @@ class Limit:
 
     def wanted(self, now: float) -> LeaseWanted:
         """Return what to ask the database for."""
+        self._drop_lapsed(now)
         self.unreported = [end for end in self.unreported if end > now]
         waiting = len(self.callers)
         recent = sum(end > now + self.window - self.keep for end in self.counted)
@@ -151,7 +161,7 @@ class Limit:
             self.name,
             self.rule.calls,
             self.window,
-            len(self.unreported) + waiting + (min(waiting, HANDFUL) if self.crowded else 0),
+            len(self.unreported) + waiting + (min(waiting, self.ahead) if self.crowded else 0),
             min(1 + recent, HANDFUL) if waiting and not self.crowded else 0,
             self.keep,
         )
