@@ -28,12 +28,12 @@ end
 $$;
 
 -- Lease calls of several limits at once. The arrays have an element per limit: its name, the calls
--- that it allows in a window, the window in seconds, the calls that are wanted, further ones to have
--- at hand, and the seconds for which those may be kept. The calls wanted begin within _within
+-- that it allows in a window, the window in seconds, the calls that are wanted, further ones to
+-- have at hand, and the seconds for which those may be kept. The calls wanted begin within _within
 -- seconds. Calls at hand are leased only while a quarter of the limit is free.
--- An answer has the seconds from now until each wanted call, as many as were leased (none: null);
--- the number of calls at hand; the seconds until the first call that was not leased; and the number
--- of workers alive. A limit that another transaction has locked has no row: ask again.
+-- An answer has the seconds from now until each wanted call that was leased; the number of calls at
+-- hand; the seconds until the first call that was not leased (null: all were); and the number of
+-- workers alive. A limit that another transaction has locked has no row: ask again.
 create or replace function agent.lease_slack_calls
 ( _names text[], _calls int4[], _windows float8[], _wanted int4[], _spare int4[], _keep float8[], _within float8
 ) returns table (ordinal int4, waits float8[], at_hand int4, later float8, workers int4)

@@ -9,11 +9,17 @@ import pytest
 
 from surelane.calls import Connection, Pool
 from surelane_service.engine import Engine
+from surelane_service.logs import get_logger
+from surelane_service.settings import load_settings
 from surelane_worker.observing.metrics import Metrics
+from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack import limits
+from surelane_worker.slack.client import slack_clients
 from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tiers import Rule
 from surelane_worker.slack.turns import SlackBusyError
+from tests.system.slack_stand import slack_stand
 
 SHORT = 0.5
 RULES: dict[str, Sequence[Rule]] = {
@@ -152,3 +158,27 @@ async def test_the_time_that_calls_wait_and_the_calls_that_slack_refuses_are_cou
     calls.limiters[0].refused("T", "short", None, 0.0)
     assert sum(calls.metrics[0].slack_wait.counts["short"]) == 6
     assert calls.metrics[0].slack_wait.sums["short"] >= SHORT
+
+
+async def test_a_call_whose_claim_was_lost_while_it_waited_is_not_made(
+    pool: Pool, connection: Connection
+) -> None:
+    lost = asyncio.Event()
+
+    async def check_claim() -> None:
+        if lost.is_set():
+            raise asyncio.CancelledError
+
+    limiter = Limiter(Engine(pool), Metrics(), rules=lambda _: [Rule(1, SHORT)])
+    async with slack_stand(connection) as slack:
+        settings = load_settings(WorkerSettings, database_url="postgresql://x@/x", slack_api_url=slack.api)
+        async with slack_clients(settings, traced=False, limiter=limiter) as clients:
+            replies = Replies(clients, Engine(connection), get_logger("test"), check_claim)
+            await replies.client.api_test()
+            waiting = asyncio.create_task(replies.client.api_test())
+            await asyncio.sleep(0)
+            lost.set()
+            await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        assert [call["method"] for call in slack.simulator.api.calls] == ["api.test"]
+    await limiter.close()

@@ -4,11 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
+from dev.simulator.client import SimulatorError
+from slack_sdk.errors import SlackApiError
 
 from surelane.calls import Connection
 from tests.metrics import exported, value
 from tests.processes import Service
 from tests.scenario import eventually
+from tests.system.slack_app import simulated
 from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.worker import ended, enqueue, worker
 
@@ -86,6 +89,21 @@ async def test_limits_can_be_turned_off(database: str, slack: Stand, connection:
         await ended(connection, await enqueue(connection, "call", {"method": "api.test"}))
         assert await leases(running) == 0
     assert await connection.fetchval("select count(*) from agent.slack_limit") == 0
+
+
+async def test_simulator_enforces_the_tiers_that_it_is_told() -> None:
+    async with simulated() as pair:
+        with pytest.raises(SimulatorError, match="enforced"):
+            await pair.control.request("PUT", "/control/tiers", {"enforced": "some"})
+        await pair.control.request("PUT", "/control/tiers", {"enforced": "on"})
+        for _ in range(20):
+            await pair.web.users_list()
+        with pytest.raises(SlackApiError) as refused:
+            await pair.web.users_list()
+        assert refused.value.response.status_code == 429
+        assert 0 < int(refused.value.response.headers["Retry-After"]) <= 60
+        shown = await pair.control.request("GET", "/control/tiers")
+        assert shown == {"enforced": "on", "refused": 1}
 
 
 async def snoozed(connection: Connection) -> bool:

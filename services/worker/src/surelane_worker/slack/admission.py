@@ -1,8 +1,9 @@
 """Let the requests of an HTTP session to Slack's Web API wait for Slack's limits."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from hashlib import sha256
 from http import HTTPStatus
 from urllib.parse import parse_qsl
@@ -13,6 +14,9 @@ from aiohttp.payload import Payload
 from yarl import URL
 
 from surelane_worker.slack.limits import Limiter
+
+check_after_wait: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("check_after_wait")
+"""Awaited when a call's turn has come: it cancels the call of a handler whose claim was lost meanwhile."""
 
 LONGEST_DELAY = 3600.0
 """Most seconds that all calls of a limit are delayed because Slack asks for it."""
@@ -36,6 +40,8 @@ def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
         workspace = sha256(request.headers.get(AUTHORIZATION, "").encode()).hexdigest()[:16]
         channel = await _channel(request) if limiter.has_channels(method) else None
         await limiter.admit(workspace, method, channel)
+        if check := check_after_wait.get(None):
+            await check()
         response = await send(request)
         if response.status == HTTPStatus.TOO_MANY_REQUESTS:
             limiter.refused(workspace, method, channel, _seconds(response.headers.get(RETRY_AFTER)))

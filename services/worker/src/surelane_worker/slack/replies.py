@@ -22,6 +22,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import (
     RATE_LIMIT_RETRIES,
     NoTriggerError,
@@ -184,12 +185,16 @@ class Replies:
     def __init__(
         self, clients: SlackClients, engine: Engine, log: Logger, check_claim: Callable[[], Awaitable[None]]
     ) -> None:
-        """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler."""
+        """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
+
+        It is awaited again when a call has waited for Slack's limits, also a call of the plain client.
+        """
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
         self._engine = engine
         self._log = log
         self._check_claim = check_claim
+        check_after_wait.set(check_claim)
         self._ordinals = Counter[int]()
         self._calls = Counter[tuple[int, str]]()
         self._notebooks: dict[int, Notebook] = {}
