@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from dev.simulator.webapi.tiers import Enforced
 from surelane_service.durations import Duration
 from surelane_service.settings import Port
 
@@ -70,6 +71,9 @@ class SimulatorSettings(BaseSettings):
         None, validation_alias="SURELANE_SIMULATOR_SCOPES"
     )
     """The bot token's scopes; a call that needs another fails with ``missing_scope``. Default: the manifest's."""
+
+    tiers: Enforced = Field("off", validation_alias="SURELANE_SIMULATOR_TIERS")
+    """Whether calls above Slack's rate limits are refused. ``non-marketplace``: also the limits of such apps."""
 
     operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")

@@ -16,6 +16,7 @@ from dev.simulator.sessions import Sessions
 from dev.simulator.settings import SimulatorSettings
 from dev.simulator.webapi.call import Slack
 from dev.simulator.webapi.dispatch import WebApi
+from dev.simulator.webapi.tiers import RateLimits
 from dev.simulator.workspace.demo import demo_workspace
 from dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
 from dev.simulator.workspace.shapes import message_json
@@ -45,7 +46,10 @@ class Simulator:
             self.files,
         )
         scopes = self.manifest.scopes if settings.scopes is None else settings.scopes
-        self.api = WebApi(slack, self.faults, scopes, lambda call: self.feed.publish("call", call))
+        self.rate_limits = RateLimits(settings.tiers)
+        self.api = WebApi(
+            slack, self.faults, scopes, self.rate_limits, lambda call: self.feed.publish("call", call)
+        )
         post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)

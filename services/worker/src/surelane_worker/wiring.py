@@ -42,6 +42,8 @@ from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
+from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.tiers import rules_of
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -64,7 +66,7 @@ class Pools:
 
     leases: Pool
     settles: Pool
-    """For settles, notes and answers: all give up soon where a row is locked."""
+    """For settles, notes, answers and Slack's limits: they give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
     sweeps: Pool
@@ -85,7 +87,14 @@ async def main(stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
         pools = await _pools(settings, stack)
-        slack = await stack.enter_async_context(slack_clients(settings, traced=tracing is not None))
+        limiter = None
+        if settings.slack_limits != "off":
+            rules = partial(rules_of, apps=settings.slack_limits)
+            limiter = Limiter(Engine(pools.settles), metrics, rules)
+            stack.push_async_callback(limiter.close)
+        slack = await stack.enter_async_context(
+            slack_clients(settings, traced=tracing is not None, limiter=limiter)
+        )
         # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
