@@ -1,19 +1,17 @@
--- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, one index
--- probe a (lane, kind), from its cursor on where one is given. Their places (ctid) cannot change
--- while they are locked, so the caller updates them by place, without the index.
+-- About how many bytes an event takes as text. A small one is taken for as large as its row says:
+-- only large ones are turned into text for it.
+create or replace function agent.text_size(_event jsonb) returns int4
+language sql stable parallel safe
+return case when pg_column_compression(_event) is null and pg_column_size(_event) < 2000 then pg_column_size(_event) else octet_length(_event::text) end;
+
+-- The lanes that a claim of several kinds probes, in order, and the position of the kind in each.
+-- _most: as in take_heads.
 --
 -- The walk goes over priority 0, then 1, without and with crowds (agent.share_kind), then 2 and 3.
 -- Within a band it starts at a random lane and takes a lane's kinds in random order. One claim in
 -- eight walks over the bands in random order: each band in use is the first one in at least one of
 -- 96 claims, however much the others hold.
---
--- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A
--- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over
--- the others, each a row read: however many there are, it finds what lies behind them.
-create or replace function agent.hold_heads
-( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
-, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
-)
+create or replace function agent.walk_lanes(_kinds text[], _most int4[], out lanes int4[], out nths int4[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -24,47 +22,77 @@ declare
     -- Multiplied by it, the bands (plus 1) are in another order modulo 13, and each is first for
     -- one.
     _factor int4 := 1 + floor(random() * 12);
-    _bands int2[];
+begin
+    select array_agg(walk.lane), array_agg(walk.nth) into lanes, nths
+    from (
+        select case when used.band = 0 then (_first + turn) & 15 else 12 + 4 * used.band + ((_first + turn) & 3) end as lane, nth
+        from generate_subscripts(_kinds, 1) as nth
+        cross join lateral (
+            select 0 as band, exists (select from agent.band as b where b.kind = _kinds[nth] and b.band = 0 and b.workspace <> '') as crowded
+            union all
+            select b.band, bool_or(b.workspace <> '') from agent.band as b where b.kind = _kinds[nth] and b.band > 0 group by b.band
+        ) as used
+        cross join lateral generate_series(0, case when used.band = 0 then 15 else 3 end) as turn
+        where _most[nth] >= 0
+        order by case when _in_turn then 0
+            else 13 * case when used.band = 1 then 0 when used.band in (2, 3) then 1 + used.band when used.crowded then 2 else 1 end
+            end + (used.band + 1) * _factor % 13
+        , turn, random()
+    ) as walk;
+end
+$$;
+
+-- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, one index
+-- probe a (lane, kind), from its cursor on where one is given. Their places (ctid) cannot change
+-- while they are locked, so the caller updates them by place, without the index. bytes: what their
+-- events come to as text, or more. most: how many attempts an event of each kind may have; -1 where
+-- the kind is paused.
+--
+-- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A
+-- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over
+-- the others, each a row read: however many there are, it finds what lies behind them.
+create or replace function agent.take_heads
+( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out most int4[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    _around constant int4[] := '{0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14}';
+    _first int4 := floor(random() * 16);
+    _banded boolean;
+    _lanes int4[];
     _nths int4[];
-    _steps int4[];
     _exhausted int8;
     _past boolean := false;
-    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
 begin
-    -- Most kinds have band 0 alone.
-    if exists (select from agent.band where kind = any(_kinds)) then
-        select array_agg(used.band), array_agg(k.nth), array_agg(case when _in_turn then 0
-            else 13 * case when used.band = 1 then 0 when used.band in (2, 3) then 1 + used.band
-                when exists (select from agent.band as b where b.kind = k.kind and b.band = used.band and b.workspace <> '') then 2 else 1 end
-            end + (used.band + 1) * _factor % 13)
-        into _bands, _nths, _steps
-        from unnest(_kinds) with ordinality as k (kind, nth)
-        cross join lateral (
-            select 0::int2 as band union all select b.band from agent.band as b where b.kind = k.kind and b.band > 0 group by b.band
-        ) as used;
+    select array(
+        select coalesce((select case when paused then -1 else max_attempts end from agent.kind where kind.kind = wanted), _max_attempts, 3)
+        from unnest(_kinds) as wanted)
+    , exists (select from agent.band where kind = any(_kinds))
+    into most, _banded;
+    if _banded or cardinality(_kinds) > 1 then
+        select walk.lanes, walk.nths into _lanes, _nths from agent.walk_lanes(_kinds, most) as walk;
+    elsif most[1] >= 0 then
+        _lanes := _around[_first + 1 : _first + 16];
+        _nths := array_fill(1, array[16]);
     end if;
     foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
         select array_agg(h.ctid) filter (where h.claimable), array_agg(h.vt) filter (where h.claimable)
         , array_agg(h.group_key) filter (where h.claimable), array_agg(h.claimed) filter (where h.claimable), count(*) filter (where not h.claimable)
-        into places, vts, group_keys, lapsed, _exhausted
+        , sum(h.bytes)
+        into places, vts, group_keys, lapsed, _exhausted, bytes
         from (
             select e.ctid, e.vt, e.group_key, e.claimed_by is not null as claimed, e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, probe.most) as claimable
+            , agent.text_size(e.event) as bytes
             from (
-                select walk.lane, _kinds[walk.nth] as kind, _most[walk.nth] as most
+                select walk.lane, _kinds[walk.nth] as kind, most[walk.nth] as most
                 -- A cursor ahead of the clock would hide events: it is dropped.
                 , case when cursor <= _now then cursor else '-infinity' end as start
-                from (
-                    select (_first + turn) & 15 as lane, nth, 0 as step, turn
-                    from generate_series(0, 15) as turn cross join generate_series(1, cardinality(_kinds)) as nth where _bands is null
-                    union all
-                    select case when used.band = 0 then (_first + turn) & 15 else 12 + 4 * used.band + ((_first + turn) & 3) end
-                    , used.nth, used.step, turn
-                    from unnest(_bands, _nths, _steps) as used (band, nth, step)
-                    cross join lateral generate_series(0, case when used.band = 0 then 15 else 3 end) as turn where _bands is not null
-                ) as walk
+                from unnest(_lanes, _nths) as walk (lane, nth)
                 cross join lateral (select _cursors[walk.lane * cardinality(_kinds) + walk.nth]) as given (cursor)
-                where not exists (select from agent.kind where kind.kind = _kinds[walk.nth] and paused)
-                order by walk.step, walk.turn, random()
             ) as probe
             cross join lateral (
                 select ctid, * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
@@ -131,10 +159,11 @@ $$;
 -- What to claim with heads that are held: each head, then the visible members of its group, up to
 -- _limit and to the end of the group that reaches it. A group whose lease lapsed is fenced, and its
 -- head comes alone. Members have no prior vt. Steps over members that another transaction has
--- locked; a lapsed group that cannot be fenced for one is left alone.
-create or replace function agent.hold_members
-( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz
-, out places tid[], out vts timestamptz[]
+-- locked; a lapsed group that cannot be fenced for one is left alone. bytes: what the events come
+-- to as text, or more; _head_bytes: those of the heads.
+create or replace function agent.take_members
+( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _head_bytes int8
+, out places tid[], out vts timestamptz[], out bytes int8
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -142,18 +171,19 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     _last text;
+    _more record;
     _unfenced text[];
     _claimable text[] := array(select wanted from unnest(_kinds) as wanted where not exists (select from agent.kind where kind = wanted and paused));
     _most int4[] := agent.attempts_of(_claimable, _max_attempts);
 begin
-    select array_agg(m.place), array_agg(m.vt), (array_agg(m.group_key))[_limit] into places, vts, _last
+    select array_agg(m.place), array_agg(m.vt), (array_agg(m.group_key))[_limit], _head_bytes + coalesce(sum(m.bytes), 0) into places, vts, _last, bytes
     from (
-        select batch.place, batch.vt, h.group_key
+        select batch.place, batch.vt, h.group_key, batch.bytes
         from unnest(_heads, _head_vts, _group_keys, _lapsed) as h (place, vt, group_key, lapsed)
         cross join lateral (
-            select h.place, h.vt
+            select h.place, h.vt, 0 as bytes
             union all
-            select member.place, null from (select e.ctid as place from agent.event as e where h.group_key is not null and not h.lapsed and e.group_key = h.group_key and not e.head
+            select member.place, null, member.bytes from (select e.ctid as place, agent.text_size(e.event) as bytes from agent.event as e where h.group_key is not null and not h.lapsed and e.group_key = h.group_key and not e.head
              and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
              and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)]) and e.cancelled_by is null
              order by e.event_ts, e.id limit 100 for update skip locked) as member
@@ -161,13 +191,15 @@ begin
         limit _limit
     ) as m;
     if _last is not null and not _lapsed[array_position(_group_keys, _last)] then
-        places := places || array(
-            select batch.place from (
-                select e.ctid as place from agent.event as e where e.group_key = _last and not e.head
+        select array_agg(batch.place) as places, coalesce(sum(batch.bytes), 0) as bytes into _more
+        from (
+                select e.ctid as place, agent.text_size(e.event) as bytes from agent.event as e where e.group_key = _last and not e.head
                 and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
                 and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)]) and e.cancelled_by is null
                 order by e.event_ts, e.id limit 100 for update skip locked) as batch
-            where batch.place <> all(places));
+        where batch.place <> all(places);
+        places := places || _more.places;
+        bytes := bytes + _more.bytes;
     end if;
     if true = any(_lapsed) then
         _unfenced := agent.fence_groups(array(
@@ -215,7 +247,7 @@ declare
     _held record;
 begin
     select * into _held
-    from agent.hold_heads(array(select kind from agent.kind where not paused), 1, coalesce(_max_attempts, 0), _now, null);
+    from agent.take_heads(array(select kind from agent.kind where not paused), 1, coalesce(_max_attempts, 0), _now, null);
     if _held.lapsed[1] and _held.group_keys[1] is not null and agent.fence_groups(_held.group_keys[1:1], _now) <> '{}' then
         return; -- another transaction has a member locked
     end if;
@@ -233,12 +265,11 @@ $$;
 -- its head alone. prior_vt is a head's vt before the claim: the highest one seen in a (lane, kind)
 -- is where the claimant's cursor there may start next time. Steps over locked rows. Where
 -- PostgreSQL waits all the same, as a row is being updated at that moment, it gives up after 100 ms
--- (40001: claim again). _cursors: one for each lane and kind, at lane * cardinality(_kinds) +
+-- (55P03: claim again). _cursors: one for each lane and kind, at lane * cardinality(_kinds) +
 -- position. _member_kinds: the kinds of which a group brings members along, by default _kinds. A
 -- worker whose slots for some kinds are taken claims heads of the others alone, and their groups
 -- still come in order. _most_bytes: stops before the event whose text would exceed this many bytes,
--- but never before the first. A small event is taken for as large as its row says, so that only
--- large ones are turned into text twice; _limit bounds what small ones come to.
+-- but never before the first. They are counted only where all that could be claimed comes to more.
 create or replace function agent.claim_events
 ( _kinds text[], _limit int4, _max_attempts int4, _invisible_for interval, _claimed_by text, _cursors timestamptz[]
 , _member_kinds text[], _most_bytes int8
@@ -257,42 +288,41 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _held record;
-    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
+    _most int4[];
+    _same int4;
 begin
-    begin
-        select places[1:_limit] as places, vts, group_keys, lapsed into _held from agent.hold_heads(_kinds, _limit, _max_attempts, _now, _cursors);
-        if _held.places is null then
-            return;
-        end if;
-        if array_remove(_held.group_keys, null) <> '{}' then
-            select * into _held from agent.hold_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, coalesce(_member_kinds, _kinds), _limit, _max_attempts, _now);
-        end if;
-        if _most_bytes is not null then
-            select array_agg(fitting.place order by fitting.nth) as places, array_agg(fitting.vt order by fitting.nth) as vts into _held
-            from (
-                select held.place, held.vt, held.nth, body.size, sum(body.size) over (order by held.nth) - body.size as before
-                from unnest(_held.places, _held.vts) with ordinality as held (place, vt, nth)
-                cross join lateral (
-                    select case when pg_column_compression(e.event) is null and pg_column_size(e.event) < 2000 then pg_column_size(e.event) else octet_length(e.event::text) end as size
-                    from agent.event as e where e.ctid = held.place
-                ) as body
-            ) as fitting
-            where fitting.nth = 1 or fitting.before + fitting.size <= _most_bytes;
-        end if;
-        return query
-        update agent.event as e
-        set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
-        , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now else agent.last_claims(e.claimed, _now) end
-        , retrying = false
-        -- Few claims follow a lapsed one. Calling the function for each row would slow all claims.
-        , changes = case when e.claimed_by is null then e.changes else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
-        from unnest(_held.places, _held.vts) as held (place, vt)
-        where e.ctid = held.place
-        returning e.id, e.kind, e.lane, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
-        , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _most[array_position(_kinds, e.kind)]), e.enqueued_at, e.errors, e.notes, e.traceparent;
-    exception when lock_not_available then
-        raise serialization_failure using message = 'a row that could be claimed was locked for too long: claim again';
-    end;
+    select places[1:_limit] as places, vts, group_keys, lapsed, bytes, most into _held
+    from agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+    if _held.places is null then
+        return;
+    end if;
+    _most := _held.most;
+    -- Of most workers' kinds. Finding the position of its kind for each event would slow claims.
+    _same := case when _most[1] = all(_most) then _most[1] end;
+    if array_remove(_held.group_keys, null) <> '{}' then
+        select * into _held
+        from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, coalesce(_member_kinds, _kinds), _limit, _max_attempts, _now, _held.bytes);
+    end if;
+    if _held.bytes > _most_bytes then
+        select array_agg(fitting.place order by fitting.nth) as places, array_agg(fitting.vt order by fitting.nth) as vts into _held
+        from (
+            select held.place, held.vt, held.nth, body.size, sum(body.size) over (order by held.nth) - body.size as before
+            from unnest(_held.places, _held.vts) with ordinality as held (place, vt, nth)
+            cross join lateral (select agent.text_size(e.event) as size from agent.event as e where e.ctid = held.place) as body
+        ) as fitting
+        where fitting.nth = 1 or fitting.before + fitting.size <= _most_bytes;
+    end if;
+    return query
+    update agent.event as e
+    set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
+    , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now else agent.last_claims(e.claimed, _now) end
+    , retrying = false
+    -- Few claims follow a lapsed one. Calling the function for each row would slow all claims.
+    , changes = case when e.claimed_by is null then e.changes else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
+    from unnest(_held.places, _held.vts) as held (place, vt)
+    where e.ctid = held.place
+    returning e.id, e.kind, e.lane, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
+    , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _same, _most[array_position(_kinds, e.kind)]), e.enqueued_at, e.errors, e.notes, e.traceparent;
 end
 $$;
 

@@ -80,3 +80,23 @@ set search_path = pg_catalog, pg_temp
 begin atomic
     select agent.set_cron(_name, _kind, _schedule, _next_at, _payload, _time_zone, _catch_up, _paused, null);
 end;
+
+create or replace function agent.hold_heads
+( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select places, vts, group_keys, lapsed from agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+end;
+
+create or replace function agent.hold_members
+( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz
+, out places tid[], out vts timestamptz[]
+)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select places, vts from agent.take_members(_heads, _head_vts, _group_keys, _lapsed, _kinds, _limit, _max_attempts, _now, 0);
+end;

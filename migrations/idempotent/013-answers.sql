@@ -4,7 +4,7 @@
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
 -- an answer, null: not at all. _channel: where this ingest process listens. waits says whether
--- somebody can answer: nobody does where the event has ended before. A request that repeats a live
+-- an answer is possible: an event that has ended takes none. A request that repeats a live
 -- one waits beside it. A menu's question is of no use once its request has its answer: it has one
 -- attempt, and a deadline.
 create or replace function agent.insert_requests
@@ -75,7 +75,7 @@ end
 $$;
 
 -- Takes the answers to requests of one ingest process, and ends those of _ending, answered or not.
--- From then on nobody can answer them. Leaves alone what is being answered at this moment.
+-- From then on they take no answer. Leaves alone what is being answered at this moment.
 create or replace function agent.take_answers(_channel text, _ids int8[], _ending int8[]) returns table (event_id int8, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -48,8 +48,6 @@ create table agent.band
 , moved_to timestamptz not null default '-infinity'
 );
 create index band_of on agent.band (kind, workspace, band);
--- Replaced by a form with a priority. No service calls it.
-drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text);
 
 -- Commands and interactions wait for no other event of their thread, unless their kind keeps its
 -- order.
@@ -65,3 +63,11 @@ create unlogged table agent.request
 , answer text                       -- JSON; null: there is none yet
 , primary key (event_id, channel)
 );
+
+-- Slack's own rate limits, one row per limit that was used in the last minutes: per workspace and
+-- method, or per channel too. Its calls are leased by agent.lease_slack_calls. Not logged: after a
+-- crash all limits begin anew, which costs a few refused calls at most.
+create unlogged table agent.slack_limit
+( name text primary key constraint slack_limit_name_short check (length(name) <= 400)
+, busy timestamptz[] not null default '{}'  -- until when each leased call counts, in order
+) with (fillfactor = 50);

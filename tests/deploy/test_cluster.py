@@ -1,7 +1,9 @@
-"""``kubectl apply -k k8s/`` works on a real cluster. The images must be in its nodes' engines already."""
+"""``kubectl apply -k k8s/`` works on a real cluster, whose nodes use the engine that builds the images."""
 
 import asyncio
+import json
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,15 +12,27 @@ import pytest
 
 from tests.deploy.cluster import Cluster, apply, installed
 from tests.deploy.commands import version
-from tests.scenario import accepted_during, all_answered_once, answered_once, history_is_hypertable
+from tests.scenario import (
+    Mention,
+    accepted_during,
+    all_answered_once,
+    answered_once,
+    eventually,
+    history_is_hypertable,
+    new_mention,
+    replies,
+    send,
+)
 
 TOKEN = "surelane-demo-api-token"
+RECOVERY = 10.0
+"""Seconds from a pod's death until its events run again."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:  # noqa: ARG001 - built first
     with installed(tmp_path_factory.mktemp("overlay")) as running:
         running.rolled_out("statefulset/timescaledb")
         running.rolled_out(*(f"deployment/{name}" for name in ("ingest", "worker", "operator", "simulator")))
@@ -72,6 +86,37 @@ async def test_workers_are_scaled_and_pods_deleted_under_load_and_nothing_is_los
     accepted = await accepted_during(lambda: cluster.system, disturb())
     assert len(accepted) > 10
     await all_answered_once(cluster.system, accepted)
+
+
+async def test_a_killed_pods_event_runs_again_within_seconds(cluster: Cluster) -> None:
+    system = cluster.system
+    mention = await new_mention(system)
+    # The first attempt hangs in its reply, which Slack has taken but does not answer.
+    slow = {"kind": "slow", "methods": ["chat.postMessage"], "delay": "120s"}
+    url = system.slack.removesuffix("/api/") + "/control/faults"
+    async with aiohttp.ClientSession() as session, session.post(url, json=slow) as added:
+        assert added.status == 200
+    assert await send(system, mention) == 200
+    await eventually(lambda: _posted(cluster, mention), 1, within=30)
+    worker = cluster.query(f"select claimed_by from agent.event where item_key = '{mention.event_id}'")
+    killed = time.time()
+    await asyncio.to_thread(
+        cluster.kubectl, "delete", "pod", worker.split(":")[0], "--grace-period=0", "--force"
+    )
+    await all_answered_once(system, [mention], within=60)
+    claimed, actions = json.loads(
+        cluster.query(
+            "select jsonb_build_array(extract(epoch from claimed[array_upper(claimed, 1)]),"
+            " jsonb_path_query_array(changes, '$[*].action'))"
+            f" from agent.event_hist where item_key = '{mention.event_id}'"
+        )
+    )
+    assert "rescued" in actions
+    assert claimed - killed < RECOVERY
+
+
+async def _posted(cluster: Cluster, mention: Mention) -> int:
+    return len(await replies(cluster.system, mention))
 
 
 async def test_the_database_comes_back_with_what_it_holds(cluster: Cluster) -> None:

@@ -160,14 +160,14 @@ class Machine(RuleBasedStateMachine):
             if dedupe is not None and event.dedupe_key == dedupe and event.claims == 0
         ]
         identity = self.value(
-            "select agent.enqueue($1, '{}', $2, $3, $4, $5, $6, _priority => $7)",
+            "select agent.enqueue($1, '{}', $2::int4, $3, $4, $5, $6, $7)",
             kind,
+            priority,
             dedupe,
             at(vt),
             attempts,
             group,
             key,
-            priority,
         )
         if twins:
             assert identity == twins[0]

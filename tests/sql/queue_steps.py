@@ -33,6 +33,8 @@ async def insert(queue: Connection, event: str) -> int:
 
 async def enqueue(queue: Connection, kind: str = "job", **named: Any) -> int:
     """Enqueue a job. ``named`` are the SQL function's parameters without their underscore."""
+    if "priority" in named:
+        named = {"payload": "{}"} | named
     listed = "".join(f", _{name} => ${number}" for number, name in enumerate(named, start=2))
     identity: int = await queue.fetchval(f"select agent.enqueue($1{listed})", kind, *named.values())
     return identity

@@ -120,7 +120,7 @@ async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[R
     while True:
         try:
             return await claim(queue, kind, limit=limit, max_attempts=ATTEMPTS)
-        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):  # claim again, as clients do
+        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):  # claim again, as clients do
             continue
 
 

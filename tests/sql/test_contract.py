@@ -41,7 +41,7 @@ async def test_documented_functions_take_what_is_documented(queue: Connection, n
 
 
 async def test_few_functions_have_a_second_form(queue: Connection) -> None:
-    """They are the conversion, the claim's short form, and the forms that the previous release calls."""
+    """They are the conversion, a claim's and a job's short form, and the forms that the previous release calls."""
     (script,) = (
         script for script in discover().idempotent if script.file_name.endswith("previous-release.sql")
     )
@@ -49,7 +49,7 @@ async def test_few_functions_have_a_second_form(queue: Connection) -> None:
     rows = await queue.fetch(
         "select proname from pg_proc where pronamespace = 'agent'::regnamespace group by 1 having count(*) > 1"
     )
-    assert {row["proname"] for row in rows} - previous == {"to_timestamptz", "claim_events"}
+    assert {row["proname"] for row in rows} - previous == {"to_timestamptz", "claim_events", "enqueue"}
 
 
 async def test_the_queue_begins_with_the_documented_columns(queue: Connection) -> None:

@@ -122,7 +122,7 @@ async def test_events_are_called_what_slack_calls_them(
         ({"type": "channel_rename", "channel": {"id": "C1"}}, "T1:C1"),
         (
             {"type": "block_actions", "channel": {"id": "C1"}, "message": {"ts": "1.2", "thread_ts": "1.1"}},
-            "T1:C1:1.1",
+            None,
         ),
         ({"type": "app_home_opened", "channel": ""}, None),
         ({"type": "team_join"}, None),

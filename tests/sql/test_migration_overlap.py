@@ -271,6 +271,12 @@ async def test_this_release_serves_the_previous_ones_services() -> None:
         "agent.to_timestamptz(1760000000.000100)",
         "agent.to_timestamptz('1760000000.000100'::text)",
         "agent.from_timestamptz(now())",
+        "agent.enqueue('job')",
+        "agent.enqueue('job', '{}')",
+        "agent.enqueue('job', '{}', null)",
+        "agent.enqueue('job', '{}', 'dedupe-key')",
+        "agent.enqueue('job', '{}', 0)",
+        "agent.enqueue('job', _payload => '{}', _priority => 0, _item_key => 'k')",
     ],
 )
 async def test_a_documented_call_means_exactly_one_function(database: str, call: str) -> None:

@@ -70,7 +70,7 @@ async def filled(server: Server, name: str, events: int) -> Connection:
     await queue.execute(FILL.replace("$1", str(events // 6)))
     await queue.execute(CROWD.replace("$1", str(events // 3)))
     await queue.execute("select agent.pause_kind('parked')")
-    await queue.execute("select agent.enqueue('job', _priority => 0) from generate_series(1, 40)")
+    await queue.execute("select agent.enqueue('job', '{}', 0) from generate_series(1, 40)")
     return queue
 
 

@@ -30,7 +30,7 @@ async def test_a_claim_takes_events_by_priority(queue: Connection) -> None:
     """Those of the first priority come before older ones of the others; one claim in eight may go another way."""
     for priority in (3, 2, 1, 0):
         await queue.execute(
-            "select agent.enqueue('job', _priority => $1) from generate_series(1, 96)", priority
+            "select agent.enqueue('job', '{}', $1::int4) from generate_series(1, 96)", priority
         )
     taken: Counter[int] = Counter()
     for _ in range(12):
@@ -79,6 +79,27 @@ async def test_an_event_keeps_its_priority(queue: Connection, priority: int) -> 
     await queue.execute("select agent.requeue_events(array[$1::int8])", identity)
     assert await priority_of(queue, identity) == (priority, band)
     assert await claim_one(queue) is not None
+
+
+@pytest.mark.parametrize(("on_duplicate", "priority"), [("skip", 3), ("earliest", 3), ("replace", 0)])
+async def test_a_replaced_job_takes_the_new_priority(
+    queue: Connection, on_duplicate: str, priority: int
+) -> None:
+    first = await enqueue(queue, dedupe_key="d", priority=3)
+    assert await enqueue(queue, dedupe_key="d", priority=0, on_duplicate=on_duplicate) == first
+    assert await priority_of(queue, first) == (priority, max(priority, 1))
+    assert [row["id"] for row in await claim(queue)] == [first]
+
+
+async def test_a_replaced_member_takes_the_new_priority(queue: Connection) -> None:
+    """It counts once the member is the head."""
+    await enqueue(queue, group_key="g")
+    member = await enqueue(queue, group_key="g", dedupe_key="d")
+    await enqueue(queue, group_key="g", dedupe_key="d", priority=2, on_duplicate="replace")
+    assert await priority_of(queue, member) == (2, 2)
+    rows = await claim(queue, limit=1, max_attempts=1)
+    await complete(queue, pair(rows[0]))
+    assert await priority_of(queue, member) == (2, 2)
 
 
 async def test_every_way_in_takes_a_priority(queue: Connection) -> None:
@@ -135,7 +156,7 @@ async def test_each_band_comes_first_in_some_claims(queue: Connection) -> None:
     has a chance of one in ten million.
     """
     await queue.execute(
-        "select agent.enqueue('job', _priority => p) from generate_series(0, 3) as p, generate_series(1, 520)"
+        "select agent.enqueue('job', '{}', p) from generate_series(0, 3) as p, generate_series(1, 520)"
     )
     taken: Counter[int] = Counter()
     for _ in range(500):
@@ -182,7 +203,7 @@ async def test_the_previous_releases_peek_tells_of_every_lane(queue: Connection)
 
 async def test_figures_count_every_band(queue: Connection) -> None:
     await queue.execute(
-        "select agent.enqueue('job', _priority => p) from generate_series(0, 3) as p, generate_series(1, 10)"
+        "select agent.enqueue('job', '{}', p) from generate_series(0, 3) as p, generate_series(1, 10)"
     )
     assert await queue.fetchval("select pending from agent.count_heads('job', agent.clock())") == 40
     await queue.execute(

@@ -167,9 +167,7 @@ async def test_click_is_handled_while_all_ordinary_slots_are_taken_and_its_threa
     place = {"channel": {"id": "C1"}, "message": {"ts": "1.1"}}
     click = interaction("block_actions", "1", actions=[{"action_id": "expired"}], **place)
     assert (await post(slack, click)).body == b""
-    (identity,) = await connection.fetchrow(
-        "select id from agent.event_hist union all select id from agent.event where kind = 'slack.block_actions'"
-    )
+    identity = await connection.fetchval("select id from agent.job where kind = 'slack.block_actions'")
     assert await result(connection, identity) is False
     assert (
         await connection.fetchval(

@@ -18,7 +18,7 @@ async def test_priorities_and_other_workspaces_overtake_a_backlog(
     behind = await enqueue(connection, "sleep", {"seconds": 0.01, "team_id": "T-behind"})
     await connection.execute("update agent.event set vt = vt - interval '10 seconds'")
     async with worker(database, SURELANE_CONCURRENCY="1", SURELANE_DRAIN_TIMEOUT="1s"):
-        urgent = await connection.fetchval("select agent.enqueue('echo', _priority => 0)")
+        urgent = await connection.fetchval("select agent.enqueue('echo', '{}', 0)")
         await ended(connection, urgent)
         await ended(connection, behind)
         later = await enqueue(connection, "sleep", {"seconds": 0.01, "team_id": "T-later"})

@@ -193,7 +193,9 @@ def test_certificate_checks_are_not_events() -> None:
 def test_an_interaction_is_stored_as_its_payload() -> None:
     payload = json.dumps({"type": "block_actions", "trigger_id": "1.2.abc", "actions": []})
     digest = hashlib.sha256(b"1.2.abc").hexdigest()
-    assert read_form(form(payload=payload)) == Take("slack.block_actions", f"trigger:{digest}", payload)
+    assert read_form(form(payload=payload)) == Take(
+        "slack.block_actions", f"trigger:{digest}", payload, waits=True
+    )
 
 
 def test_the_database_derives_the_key_of_an_interaction_without_a_trigger() -> None:

@@ -40,6 +40,11 @@ class WorkerSettings(DispatchSettings):
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
 
+    slack_limits: Literal["on", "non-marketplace", "off"] = Field(
+        "on", validation_alias="SURELANE_SLACK_LIMITS"
+    )
+    """Which of Slack's rate limits the workers keep. ``non-marketplace``: those of apps that are sold outside of it."""
+
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
 

@@ -42,6 +42,8 @@ from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
+from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.tiers import rules_of
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -57,18 +59,16 @@ _log = get_logger("surelane_worker")
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Eleven connections, divided so that a hanging statement delays only statements of its own kind.
+    """Ten connections, divided so that a hanging statement delays only statements of its own kind.
 
     If handlers wait for locks on all of theirs, heartbeats and settles still have connections.
     """
 
     leases: Pool
     settles: Pool
-    """For settles and notes: both give up soon where a row is locked."""
+    """For settles, notes, answers and Slack's limits: they give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
-    answers: Pool
-    """For answers to Slack's requests, which wait for nothing else."""
     sweeps: Pool
     """For sweeps and rescues, and to share kinds."""
     handlers: Pool
@@ -87,7 +87,14 @@ async def main(stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
         pools = await _pools(settings, stack)
-        slack = await stack.enter_async_context(slack_clients(settings, traced=tracing is not None))
+        limiter = None
+        if settings.slack_limits != "off":
+            rules = partial(rules_of, apps=settings.slack_limits)
+            limiter = Limiter(Engine(pools.settles), metrics, rules)
+            stack.push_async_callback(limiter.close)
+        slack = await stack.enter_async_context(
+            slack_clients(settings, traced=tracing is not None, limiter=limiter)
+        )
         # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
@@ -111,7 +118,6 @@ async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
         leases=await pool(1, LOCK_TIMEOUT),
         settles=await pool(3, LOCK_TIMEOUT),
         looks=await pool(2),
-        answers=await pool(1, LOCK_TIMEOUT),
         sweeps=await pool(1),
         handlers=await pool(3),
     )
@@ -216,8 +222,10 @@ class Worker:
 
     async def claim(self, stop: asyncio.Event) -> None:
         """Claim until ``stop`` is set."""
-        claimers = (self.claimer, self.quick_claimer)
-        await asyncio.gather(*(each.run(stop) for each in claimers if each is not None))
+        async with asyncio.TaskGroup() as group:
+            if self.quick_claimer is not None:
+                group.create_task(self.quick_claimer.run(stop))
+            await self.claimer.run(stop)
 
     async def drain(self, within: float) -> None:
         """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
@@ -244,7 +252,7 @@ def assemble(
     capacity = Capacity(wakeup.wake)
     leases = Leases(Engine(pools.leases), settings.lease, metrics, capacity)
     settler = Settler(Engine(pools.settles), leases, observer)
-    answers = Answers(Engine(pools.answers), settings.lease)
+    answers = Answers(Engine(pools.settles), settings.lease)
     services = Services(
         Queue(pools.handlers, metrics.sent),
         Engine(pools.settles),
@@ -266,7 +274,7 @@ def assemble(
     )
     session = Session(settings.name)
     position = Position(
-        wakeup.wake,
+        partial(_notified, wakeup, slots),
         slots.full,
         settings.lease.total_seconds(),
         notifications=settings.notifications,
@@ -360,6 +368,12 @@ def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Le
     position.lost()
     wakeup.look_ahead()
     leases.renew_soon()
+
+
+def _notified(wakeup: Wakeup, slots: Slots) -> None:
+    """Claim because of a notification. If no slot is free, the event may come before those that wait for one."""
+    slots.let_overtake()
+    wakeup.wake()
 
 
 def _lost(session: Session, position: Position) -> None:

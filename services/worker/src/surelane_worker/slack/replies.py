@@ -23,6 +23,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import (
     RATE_LIMIT_RETRIES,
     NoTriggerError,
@@ -199,6 +200,7 @@ class Replies:
     ) -> None:
         """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
 
+        It is awaited again when a call has waited for Slack's limits, also a call of the plain client.
         ``notebooks`` are those of the attempt so far, by the ids of its events.
         """
         self._client, self._once = clients.client, clients.once
@@ -206,6 +208,7 @@ class Replies:
         self._engine = engine
         self._log = log
         self._check_claim = check_claim
+        check_after_wait.set(check_claim)
         self._ordinals = Counter[int]()
         self._calls = Counter[tuple[int, str]]()
         self._notebooks = {} if notebooks is None else notebooks

@@ -1,0 +1,168 @@
+"""Requests that wait for an answer, and the fence around answers, in SQL."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from surelane.calls import Connection
+from surelane_service.engine import Engine
+from surelane_service.intake import Intake
+from surelane_worker.handling.routes import INTERACTIONS, is_interactive
+from tests.sql.conftest import Connect
+
+CHANNEL = "agent_request_test"
+WAIT = timedelta(minutes=1)
+
+
+def click(number: int = 1, **fields: Any) -> str:
+    payload = {
+        "type": "block_actions",
+        "trigger_id": str(number),
+        "team": {"id": "T1"},
+        "channel": {"id": "C1"},
+    }
+    return json.dumps(payload | {"message": {"ts": "1.1"}} | fields)
+
+
+async def ask(connection: Connection, event: str, channel: str = CHANNEL) -> tuple[int, bool]:
+    """Store an event whose request waits. Return its id, and whether it can be answered."""
+    ((inserted, waits),) = await Intake(connection).insert_requests(
+        [event], traceparents=[None], item_keys=[None], waits=[WAIT], channel=channel
+    )
+    return inserted.id, waits
+
+
+async def claim(connection: Connection, kind: str = "slack.block_actions") -> int:
+    (event,) = await Engine(connection).claim_events([kind], 1, worker="w")
+    return event.claim
+
+
+async def test_database_and_worker_know_the_same_interactive_kinds(queue: Connection) -> None:
+    kinds = [f"slack.{name}" for name in INTERACTIONS]
+    kinds += [
+        "slack.command.deploy",
+        "slack.app_mention",
+        "slack.message.im",
+        "block_actions",
+        "slack.command",
+    ]
+    known = await queue.fetch(
+        "select kind, agent.is_interactive(kind) from unnest($1::text[]) as kind", kinds
+    )
+    assert {row["kind"]: row["is_interactive"] for row in known} == {
+        kind: is_interactive(kind) for kind in kinds
+    }
+
+
+async def test_only_the_claim_that_stands_answers_and_once(queue: Connection) -> None:
+    identity, waits = await ask(queue, click())
+    assert waits
+    engine, intake = Engine(queue), Intake(queue)
+    assert await engine.answer_requests([(identity, 1, '"too early"')]) == set()
+    await claim(queue)
+    await queue.execute("update agent.event set vt = agent.clock()")  # its lease lapses
+    assert await claim(queue) == 2
+    assert await engine.answer_requests([(identity, 1, '"stale"')]) == set()
+    assert await engine.answer_requests([(identity, 1, "null")]) == set()
+    assert await engine.answer_requests([(identity, 2, '"first"')]) == {identity}
+    assert await engine.answer_requests([(identity, 2, '"second"')]) == set()
+    assert await intake.take_answers("another", [identity], [identity]) == {}
+    assert await intake.take_answers(CHANNEL, [identity], []) == {identity: '"first"'}
+    assert await intake.take_answers(CHANNEL, [identity], [identity]) == {}
+
+
+async def test_request_that_gave_up_or_whose_time_is_up_takes_no_answer(queue: Connection) -> None:
+    engine, intake = Engine(queue), Intake(queue)
+    first, _ = await ask(queue, click(1))
+    await claim(queue)
+    assert await intake.take_answers(CHANNEL, [first], []) == {}
+    assert await intake.take_answers(CHANNEL, [first], [first]) == {first: None}
+    assert await engine.answer_requests([(first, 1, '"late"')]) == set()
+    second, _ = await ask(queue, click(2))
+    await claim(queue)
+    await queue.execute("update agent.request set waits_until = agent.clock() - interval '2 minutes'")
+    assert await engine.answer_requests([(second, 1, '"late"')]) == set()
+    await engine.sweep_events()
+    assert await queue.fetchval("select count(*) from agent.request") == 0
+
+
+async def test_ended_event_takes_an_empty_answer_alone(queue: Connection) -> None:
+    engine = Engine(queue)
+    identity, _ = await ask(queue, click())
+    await engine.settle([(identity, await claim(queue), "complete", None)])
+    assert await engine.answer_requests([(identity, 1, '"late"')]) == set()
+    assert await engine.answer_requests([(identity, 1, "null")]) == {identity}
+
+
+async def test_repeated_request_waits_beside_the_first_until_the_event_has_ended(queue: Connection) -> None:
+    engine = Engine(queue)
+    identity, _ = await ask(queue, click())
+    assert await ask(queue, click(), "another") == (identity, True)
+    assert await ask(queue, click(), "another") == (identity, True)
+    assert await engine.answer_requests([(identity, await claim(queue), '"both"')]) == {identity}
+    rows = await queue.fetch("select channel, answer from agent.request order by channel")
+    assert [tuple(row) for row in rows] == [(CHANNEL, '"both"'), ("another", '"both"')]
+    await engine.settle([(identity, 1, "complete", None)])
+    assert await ask(queue, click(), "third") == (identity, False)
+
+
+async def test_answer_being_ended_is_refused_without_waiting(queue: Connection, connect: Connect) -> None:
+    identity, _ = await ask(queue, click())
+    await claim(queue)
+    other = await connect("surelane_ingest")
+    transaction = other.transaction()
+    await transaction.start()
+    assert await Intake(other).take_answers(CHANNEL, [], [identity]) == {identity: None}
+    assert await Engine(queue).answer_requests([(identity, 1, '"late"')]) == set()
+    await transaction.commit()
+
+
+async def test_question_of_a_menu_has_one_attempt_and_a_deadline(queue: Connection) -> None:
+    identity, _ = await ask(queue, json.dumps({"type": "block_suggestion", "action_id": "a"}))
+    row = await queue.fetchrow("select max_attempts, deadline - enqueued_at as lives from agent.event")
+    assert row is not None
+    assert row["max_attempts"] == 1
+    assert abs(row["lives"] - WAIT) < timedelta(seconds=10)
+    await queue.execute("update agent.event set deadline = agent.clock() - interval '1 s'")
+    await Engine(queue).sweep_events()
+    assert await queue.fetchval("select outcome from agent.event_hist where id = $1", identity) == "expired"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_interactions_have_no_group_unless_their_kind_keeps_its_order(
+    queue: Connection, batch: bool
+) -> None:
+    async def stored(number: int) -> str | None:
+        if batch:
+            await Intake(queue).insert_events([click(number)])
+        else:
+            await queue.execute("select agent.insert_event($1)", click(number))
+        key: str | None = await queue.fetchval("select group_key from agent.event order by id desc limit 1")
+        return key
+
+    engine, kinds = Engine(queue), ["slack.block_actions"]
+    assert await stored(1) is None
+    await engine.announce_worker("old", kinds, "0")
+    await engine.order_kinds("old", kinds)
+    assert await stored(2) == "T1:C1:1.1"
+    await engine.announce_worker("new", kinds, "0")
+    await engine.order_kinds("new", [])
+    await engine.order_kinds("old", kinds)
+    assert await stored(3) is None, "the worker that started last decides"
+
+
+async def test_insert_wakes_interactive_slots_for_interactions_alone(
+    queue: Connection, connect: Connect
+) -> None:
+    heard: list[str] = []
+    listening = await connect("surelane_worker")
+    await listening.add_listener("agent_event", lambda *notice: heard.append(notice[3]))
+    await queue.execute("select agent.insert_event($1)", json.dumps({"type": "app_mention", "ts": "1.1"}))
+    await listening.fetchval("select 1")
+    assert heard == [""]
+    await queue.execute("select agent.insert_event($1)", click(1))
+    await Intake(queue).insert_events([click(2)])
+    await listening.fetchval("select 1")
+    assert sorted(heard) == ["", "", "", "interactive", "interactive"]

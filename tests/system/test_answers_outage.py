@@ -1,0 +1,75 @@
+"""The database goes away while requests wait for their answers: Slack gets an answer in time, and no event is lost."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import surelane_ingest.answers
+from tests.system.ingest_client import Slack, served
+from tests.system.restartable import Restartable, restartable
+from tests.system.test_answers import answering, command
+from tests.system.worker import claimed, ended
+
+HELD = "select id from agent.event where kind = 'slack.command.hold-answer' and claimed_by is not null"
+
+
+@pytest.fixture(scope="module")
+async def postgres() -> AsyncIterator[Restartable]:
+    async with restartable() as server:
+        yield server
+
+
+@pytest.fixture
+async def slack(postgres: Restartable, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Slack]:
+    monkeypatch.setattr(surelane_ingest.answers, "WAIT", 1.0)
+    async with served(postgres.uri("surelane_ingest")) as running:
+        yield running.slack
+
+
+async def test_crash_of_the_database_while_a_request_waits(
+    postgres: Restartable, slack: Slack, tmp_path: Path
+) -> None:
+    say = tmp_path / "say"
+    async with answering(postgres.uri()):
+        asked = asyncio.create_task(slack.form("/slack/events", command("/hold-answer", "1", str(say))))
+        async with postgres.connected() as connection:
+            row = await claimed(connection, 1)
+        await postgres.restart(signal.SIGQUIT)
+        answer = await asked
+        assert (answer.status, answer.body) == (200, b"")
+        say.touch()
+        async with postgres.connected() as connection:
+            assert (await ended(connection, row["id"]))["outcome"] == "completed"
+            # The next one is answered again.
+            answer = await slack.form("/slack/events", command("/text", "2", "back"))
+            assert answer.body == b"back"
+
+
+async def test_database_that_hangs_is_answered_in_time(
+    postgres: Restartable, slack: Slack, tmp_path: Path
+) -> None:
+    async with answering(postgres.uri()):
+        stored = asyncio.create_task(
+            slack.form("/slack/events", command("/hold-answer", "3", str(tmp_path / "say")))
+        )
+        async with postgres.connected() as connection:
+            while (identity := await connection.fetchval(HELD)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        postgres.freeze()
+        began = time.monotonic()
+        try:
+            answer = await stored
+            waited = time.monotonic() - began
+            refused = await slack.form("/slack/events", command("/text", "4"))
+        finally:
+            postgres.thaw()
+        assert (answer.status, answer.body) == (200, b"")
+        assert waited < 5, "it must not wait for the database"
+        assert refused.status == 503
+        async with postgres.connected() as connection:
+            assert await connection.fetchval("select count(*) from agent.event where id = $1", identity) == 1
+        (tmp_path / "say").touch()
