@@ -77,10 +77,9 @@ async def cities(event: Event, ctx: Context) -> bool:
     return await ctx.ack(options=[{"text": text, "value": str(number)} for number in range(100)])
 
 
-@handlers.action("expired")
-async def expired(event: Event, ctx: Context) -> bool:
-    """Return whether the trigger has expired."""
-    return ctx.trigger_expired
+@handlers.action("stop")
+async def stop(event: Event, ctx: Context) -> None:
+    """Do nothing."""
 
 
 @handlers.on("hold")

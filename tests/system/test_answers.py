@@ -171,30 +171,14 @@ async def test_answer_arrives_although_the_connection_that_listens_was_cut(
 async def test_click_is_handled_while_all_ordinary_slots_are_taken_and_its_thread_is_busy(
     slack: Slack, connection: Connection
 ) -> None:
-    held = await enqueue(connection, "hold", group_key="T1:C1:1.1")
-    await claimed(connection, held)
-    waiting = [await enqueue(connection, "hold") for _ in range(3)]
+    await claimed(connection, await enqueue(connection, "hold", group_key="T1:C1:1.1"))
+    waiting = [await enqueue(connection, "hold") for _ in range(2)]
     place = {"channel": {"id": "C1"}, "message": {"ts": "1.1"}}
-    click = interaction("block_actions", "1", actions=[{"action_id": "expired"}], **place)
+    click = interaction("block_actions", "1", actions=[{"action_id": "stop"}], **place)
     assert (await post(slack, click)).body == b""
-    (identity,) = await connection.fetchrow(
-        "select id from agent.event_hist union all select id from agent.event where kind = 'slack.block_actions'"
-    )
-    assert await result(connection, identity) is False
-    assert (
-        await connection.fetchval(
-            "select count(*) from agent.event where id = any($1) and attempts = 0", waiting
-        )
-        == 3
-    )
-    # By the time of a later attempt, the trigger is of no use.
-    late = json.loads(click["payload"]) | {"trigger_id": "2"}
-    await connection.execute(
-        "insert into agent.event (event_ts, event) values (agent.clock() - interval '4 s', $1)",
-        json.dumps(late),
-    )
-    await connection.execute("select pg_notify('agent_event', 'interactive')")
-    assert await result(connection, identity + 1) is True
+    assert (await ended(connection, 4))["outcome"] == "completed"
+    unclaimed = await connection.fetchval("select array_agg(id) from agent.event where attempts = 0")
+    assert unclaimed == waiting
 
 
 async def test_stopping_ingest_waits_for_answers(
