@@ -86,3 +86,13 @@ async def stop(event: Event, ctx: Context) -> None:
 async def hold_slot(event: Event, ctx: Context) -> None:
     """Keep an ordinary slot."""
     await asyncio.Event().wait()
+
+
+@handlers.shortcut(ordered=True)
+async def in_turn(event: Event, ctx: Context) -> None:
+    """Do nothing, in the order of the thread."""
+
+
+@handlers.on("nothing")
+async def nothing(event: Event, ctx: Context) -> None:
+    """Do nothing."""
