@@ -37,8 +37,8 @@ TAKES = {
 
 
 EMPTY = "null"
-WAIT = timedelta(seconds=2.5)
-"""How long a request waits, at most."""
+WAIT = timedelta(seconds=10)
+"""After that time no request waits any longer, by any clock: it has 2.5 seconds."""
 
 log = get_logger("surelane_worker.handling.answers")
 
