@@ -35,6 +35,8 @@ class Consumer:
         self.moments: list[Moment] = []
         self.started: dict[int, float] = {}
         """The times at which the handlers of numbered events started."""
+        self.ended: list[float] = []
+        """The times at which handlers ended that report it."""
         self._output: list[str] = []
         self._news = asyncio.Event()
         self._child: Child | None = None
@@ -55,6 +57,8 @@ class Consumer:
                 self.moments.append(Moment(told["count"], told["at"], told["cpu"]))
             case "started":
                 self.started[told["number"]] = told["at"]
+            case "ended":
+                self.ended.append(told["at"])
         self._news.set()
 
     @property

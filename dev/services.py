@@ -79,6 +79,7 @@ def services(
     shared = {
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
+        **({"SURELANE_SLACK_LIMITS": given.get("SURELANE_SIMULATOR_TIERS", "off")} if simulated() else {}),
         "SURELANE_HOST": settings.host,
         "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # its role is also a member of agent_operator
         "PYTHONUNBUFFERED": "1",

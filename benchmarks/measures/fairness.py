@@ -2,15 +2,17 @@
 
 import asyncio
 import random
+from bisect import bisect_left
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from benchmarks import consumer, figures, load
-from benchmarks.bench import Bench, at_rest
+from benchmarks.bench import Bench, Database, at_rest
 from benchmarks.consumer import Consumer
 from benchmarks.fill import KIND, fill
 from benchmarks.result import Bars, Result, Table, Verdict
+from benchmarks.server import connected
 from surelane.calls import Connection
 
 BACKLOG = 1_000_000
@@ -21,6 +23,7 @@ PAUSE = 0.05
 """Seconds between timed events, on average."""
 WARM_UP = 10
 ALONE, BESIDE, FIRST = "no backlog", "beside the backlog", "beside the backlog, priority 0"
+FREED = "the same, since a slot was free"
 LIMIT, FIRST_LIMIT = 2.0, 0.05
 
 _FILLER = "select agent.enqueue($1) from generate_series(1, $2 - (select count(*) from agent.event))"
@@ -36,6 +39,7 @@ class Queue:
 
     connection: Connection
     worker: Consumer
+    database: Database
     number: int = 0
     times: dict[str, list[float]] = field(default_factory=dict)
 
@@ -47,6 +51,11 @@ class Queue:
         )
         started = await load.until_started(self.worker, self.number, within=120)
         self.times.setdefault(what, []).append(started - committed)
+        if what == FIRST:
+            ends = self.worker.ended
+            after = bisect_left(ends, committed)
+            freed = ends[after] if after < len(ends) else started
+            self.times.setdefault(FREED, []).append(started - (freed if freed < started else committed))
         await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
 
 
@@ -56,7 +65,8 @@ async def measure(bench: Bench) -> Result:
     async with AsyncExitStack() as stack:
         alone = await stack.enter_async_context(_queue(bench, 0))
         beside = await stack.enter_async_context(_queue(bench, backlog))
-        await stack.enter_async_context(_kept_busy(alone.connection))
+        supplier = await stack.enter_async_context(connected(alone.database.admin))
+        await stack.enter_async_context(_kept_busy(supplier))
         await _seen_to(beside.connection)
         for _ in range(WARM_UP + bench.size(500, 100)):
             await alone.time(ALONE, 1)
@@ -77,16 +87,16 @@ async def _queue(bench: Bench, backlog: int) -> AsyncIterator[Queue]:
             at_rest(database) as connection,
             consumer.worker(database.worker, "busy", concurrency=SLOTS) as worker,
         ):
-            yield Queue(connection, worker)
+            yield Queue(connection, worker, database)
 
 
 @asynccontextmanager
 async def _kept_busy(connection: Connection) -> AsyncIterator[None]:
-    """Keep two events waiting, so that all slots are busy, for the length of the block."""
+    """Keep one event waiting, so that all slots are busy, for the length of the block."""
 
     async def supply() -> None:
         while True:
-            await connection.execute(_FILLER, KIND, SLOTS + 2)
+            await connection.execute(_FILLER, KIND, SLOTS + 1)
             await asyncio.sleep(0.002)
 
     task = asyncio.create_task(supply())
@@ -115,7 +125,7 @@ def _result(backlog: int, times: dict[str, list[float]]) -> Result:
             One workspace has {backlog:,} events waiting. {WORKSPACES} others enqueue single events
             of the same kind, about {PAUSE * 1000:g} ms apart, {len(times[BESIDE])} in all, at
             priority 1 and at priority 0. Handlers take 50 to 150 ms, and all {SLOTS} slots of the
-            worker are busy. So they are in the queue without a backlog, which holds two events more
+            worker are busy. So they are in the queue without a backlog, which holds one event more
             than there are slots. The latency begins when the sender knows of the commit, and ends
             at the handler's start.
         """,
@@ -130,9 +140,9 @@ def _result(backlog: int, times: dict[str, list[float]]) -> Result:
                 ratio <= LIMIT,
             ),
             Verdict(
-                "priority 0 overtakes the backlog: p99 at most 50 ms",
-                figures.milliseconds(p99[FIRST]),
-                p99[FIRST] <= FIRST_LIMIT,
+                "priority 0 overtakes the backlog: p99 at most 50 ms after a slot is free",
+                figures.milliseconds(p99[FREED]),
+                p99[FREED] <= FIRST_LIMIT,
             ),
         ],
         plots=[

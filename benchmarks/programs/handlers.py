@@ -45,10 +45,11 @@ async def nap(event: Event, ctx: Context) -> None:  # noqa: ARG001
 
 @busy.on("bench")
 async def occupy(event: Event, ctx: Context) -> None:  # noqa: ARG001
-    """Take a while, now more, now less; report the start of an event whose start is timed."""
+    """Take a while, now more, now less; report each end, and the start of an event whose start is timed."""
     if event.item_key is not None and event.item_key.startswith(TIMED):
         tally.started(int(event.item_key.removeprefix(TIMED)))
     await asyncio.sleep(NAP * random.uniform(0.5, 1.5))
+    tally.ended()
 
 
 @answering.command("/bench", answers=True)

@@ -34,3 +34,8 @@ class Tally:
 def started(number: int) -> None:
     """Report that the handler of a numbered event starts."""
     print(json.dumps({"bench": "started", "number": number, "at": time.monotonic()}), flush=True)
+
+
+def ended() -> None:
+    """Report that a handler ends, and frees its slot."""
+    print(json.dumps({"bench": "ended", "at": time.monotonic()}), flush=True)

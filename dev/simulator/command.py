@@ -62,7 +62,10 @@ def send(
     wait: Annotated[bool, typer.Option(help="Wait for the bot's reply and print it.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the reply.")] = 60,
 ) -> None:
-    """Write a message. Print the ids of its events and, with --wait, the bot's reply."""
+    """Write a message. Print the ids of its events and, with --wait, the bot's reply.
+
+    Of a command, print its trigger id and the app's answer.
+    """
     if text.startswith("/"):
         _run(_command(_address(url), text, channel, user))
         return
@@ -107,6 +110,8 @@ async def _command(url: str, text: str, channel: str, user: str) -> None:
     if answer["problem"]:
         raise SurelaneError(f"{command} was not taken: {answer['problem']} {answer['status'] or ''}".rstrip())
     print(answer["trigger_id"])
+    if answer["message"]:
+        print(answer["message"]["text"])
 
 
 async def _load(url: str, rate: float, seconds: float, channel: str, reply_timeout: float | None) -> Summary:

@@ -1,4 +1,4 @@
-"""Keep the short-lived parts of interactions: trigger ids, response URLs, open modals."""
+"""Keep the short-lived parts of interactions: trigger ids, response URLs, and the views of people."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from datetime import timedelta
 from secrets import token_hex, token_urlsafe
 from typing import Literal
 
-from dev.simulator.workspace.model import JSON
+from dev.simulator.views import Views
 
 TRIGGER_LASTS = timedelta(seconds=3)
 RESPONSE_LASTS = timedelta(minutes=30)
@@ -27,22 +27,13 @@ class ResponseUrl:
     uses_left: int = RESPONSE_USES
 
 
-@dataclass(slots=True)
-class View:
-    """A modal that a user has open."""
-
-    user: str
-    content: JSON
-
-
 class Interactions:
-    """The trigger ids, response URLs and modals that are still valid."""
+    """The trigger ids and response URLs that are still valid, and the open views."""
 
     def __init__(self, public_url: str, now: Callable[[], float] = time.time) -> None:
         self.public_url = public_url
         self.responses: dict[str, ResponseUrl] = {}
-        self.views: dict[str, View] = {}
-        self.shown: Callable[[View], None] = lambda _: None
+        self.views = Views()
         self._now = now
         self._triggers: dict[str, tuple[float, str]] = {}
         self._used: set[str] = set()
@@ -53,26 +44,21 @@ class Interactions:
         self._triggers[trigger] = (self._now() + TRIGGER_LASTS.total_seconds(), user)
         return trigger
 
-    def use_trigger(self, trigger: str) -> tuple[TriggerState, str]:
-        """Use up a trigger id. Return whether it was valid, and its user."""
+    def trigger(self, trigger: str) -> tuple[TriggerState, str]:
+        """Return whether a trigger id is valid, and its user."""
         if trigger in self._used:
             return "used", ""
         until, user = self._triggers.get(trigger, (None, ""))
         if until is None:
             return "unknown", ""
-        if until < self._now():
-            return "expired", user
-        self._used.add(trigger)
-        return "valid", user
+        return ("expired" if until < self._now() else "valid"), user
 
-    def show(self, view: View) -> None:
-        """Show a modal to its user, in place of its earlier state."""
-        self.views[view.content["id"]] = view
-        self.shown(view)
-
-    def close(self, view_id: str) -> View | None:
-        """Close a modal."""
-        return self.views.pop(view_id, None)
+    def use_trigger(self, trigger: str) -> tuple[TriggerState, str]:
+        """Use up a trigger id. Return whether it was valid, and its user."""
+        state, user = self.trigger(trigger)
+        if state == "valid":
+            self._used.add(trigger)
+        return state, user
 
     def new_response_url(self, channel: str, user: str, message_ts: str | None = None) -> str:
         """Make a URL at which the app may answer."""

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from dev.simulator import responses
 from dev.simulator.callers import refuse_strangers
-from dev.simulator.control import apps, operations, people
+from dev.simulator.control import commands, elements, modals, operations, people
 from dev.simulator.control.inputs import SIMULATOR, explain_errors
 from dev.simulator.jobs import JobWatch
 from dev.simulator.settings import SimulatorSettings, reached_at
@@ -18,7 +18,7 @@ from surelane_service.logs import get_logger
 from surelane_service.probes import serving
 
 PAGE = Path(__file__).parent / "page"
-MAX_BODY = 2 * 1024 * 1024
+MAX_BODY = 32 * 1024 * 1024
 POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 
@@ -30,7 +30,9 @@ def simulator_app(simulator: Simulator) -> web.Application:
     app.add_routes([web.get("/livez", _livez), web.get("/", _page), web.static("/page", PAGE)])
     app.add_routes([web.route("*", "/api/{method}", simulator.api.handle)])
     app.add_routes([web.post("/response/{key}", responses.respond)])
-    app.add_routes([*people.ROUTES, *apps.ROUTES, *operations.ROUTES])
+    app.add_routes([web.post("/upload/{key}", simulator.files.upload)])
+    app.add_routes([web.get("/files/{id}/{name}", simulator.files.download)])
+    app.add_routes([*people.ROUTES, *commands.ROUTES, *elements.ROUTES, *modals.ROUTES, *operations.ROUTES])
     app.on_response_prepare.append(_guard)
     app.on_shutdown.append(_close)
     return app

@@ -1,12 +1,14 @@
 """Read the simulator's settings from the environment. None is required."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from dev.simulator.webapi.tiers import Enforced
 from surelane_service.durations import Duration
 from surelane_service.settings import Port
 
@@ -57,15 +59,21 @@ class SimulatorSettings(BaseSettings):
     )
     """The wait before each of up to three retries; Slack's own are ``0s,1m,5m``."""
 
-    subscriptions: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
-        frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_SIMULATOR_SUBSCRIPTIONS"
+    manifest: Path | None = Field(None, validation_alias="SURELANE_SIMULATOR_MANIFEST")
+    """The app's manifest, in YAML or JSON. Default: the documented one, with all scopes."""
+
+    subscriptions: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(_split)] = Field(
+        None, validation_alias="SURELANE_SIMULATOR_SUBSCRIPTIONS"
     )
-    """The app's subscriptions, by Slack's names. ``message.channels`` and ``reaction_added`` are known too."""
+    """The app's subscriptions, by Slack's names; default: the manifest's. ``message.channels`` is known too."""
 
     scopes: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(_split)] = Field(
         None, validation_alias="SURELANE_SIMULATOR_SCOPES"
     )
-    """The bot token's scopes; a call that needs another fails with ``missing_scope``. Default: all."""
+    """The bot token's scopes; a call that needs another fails with ``missing_scope``. Default: the manifest's."""
+
+    tiers: Enforced = Field("off", validation_alias="SURELANE_SIMULATOR_TIERS")
+    """Whether calls above Slack's rate limits are refused. ``non-marketplace``: also the limits of such apps."""
 
     operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")

@@ -4,14 +4,19 @@ import asyncio
 
 from dev.simulator.faults import Faults
 from dev.simulator.feed import Feed
-from dev.simulator.interactions import Interactions, View
+from dev.simulator.files import Files
+from dev.simulator.interactions import Interactions
+from dev.simulator.manifest import read_manifest
+from dev.simulator.offered import Offered
 from dev.simulator.posting.delivery import Delivery, delivery_json, event_delivery
 from dev.simulator.posting.events import envelope, events_of
 from dev.simulator.posting.post import Post
 from dev.simulator.posting.sender import Sender
+from dev.simulator.sessions import Sessions
 from dev.simulator.settings import SimulatorSettings
 from dev.simulator.webapi.call import Slack
 from dev.simulator.webapi.dispatch import WebApi
+from dev.simulator.webapi.tiers import RateLimits
 from dev.simulator.workspace.demo import demo_workspace
 from dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
 from dev.simulator.workspace.shapes import message_json
@@ -25,10 +30,26 @@ class Simulator:
         self.feed = Feed()
         self.workspace = demo_workspace()
         self.interactions = Interactions(public_url)
-        self.interactions.shown = self._view_shown
+        self.interactions.views.changed = self._views_changed
+        self.manifest = read_manifest(settings.manifest)
+        given = settings.subscriptions
+        self.subscriptions = self.manifest.events if given is None else given
+        self.sessions, self.files, self.offered = Sessions(), Files(), Offered()
+        self.sessions.changed = self._sessions_changed
         self.faults = Faults(self._faults_changed)
-        slack = Slack(self.workspace, self.interactions)
-        self.api = WebApi(slack, self.faults, settings.scopes, lambda call: self.feed.publish("call", call))
+        slack = Slack(
+            self.workspace,
+            self.interactions,
+            self.manifest,
+            self.subscriptions,
+            self.sessions,
+            self.files,
+        )
+        scopes = self.manifest.scopes if settings.scopes is None else settings.scopes
+        self.rate_limits = RateLimits(settings.tiers)
+        self.api = WebApi(
+            slack, self.faults, scopes, self.rate_limits, lambda call: self.feed.publish("call", call)
+        )
         post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)
@@ -58,8 +79,16 @@ class Simulator:
         self.feed.publish("delivery", delivery_json(delivery))
 
     def _send_events(self, change: Change) -> None:
-        for inner in events_of(self.workspace, change, self.settings.subscriptions):
+        for inner in events_of(self.workspace, change, self.subscriptions):
             self.sender.send(event_delivery(envelope(self.workspace, inner)))
+
+    def send_event(self, inner: JSON) -> JSON | None:
+        """Send an event if the app is subscribed to it. Return its delivery."""
+        if inner["type"] not in self.subscriptions:
+            return None
+        delivery = event_delivery(envelope(self.workspace, inner))
+        self.sender.send(delivery)
+        return delivery_json(delivery)
 
     def _show(self, change: Change) -> None:
         match change:
@@ -81,11 +110,24 @@ class Simulator:
         if message.is_reply and parent is not None:
             self.feed.publish("message", self.message(parent))
 
-    def _view_shown(self, view: View) -> None:
-        self.feed.publish("view", {"user": view.user, "view": view.content})
+    def _views_changed(self, user: str) -> None:
+        self.feed.publish("views", self.views_json(user))
+
+    def _sessions_changed(self) -> None:
+        self.feed.publish("sessions", {"sessions": self.sessions.json()})
 
     def _faults_changed(self) -> None:
         self.feed.publish("faults", {"faults": self.faults_json()})
+
+    def views_json(self, user: str) -> JSON:
+        """Return what a user has open of the app."""
+        views = self.interactions.views
+        home = views.home(user)
+        return {
+            "user": user,
+            "modals": [view.content for view in views.stack(user)],
+            "home": home.content if home else None,
+        }
 
     def faults_json(self) -> list[JSON]:
         """Return the faults that are on."""

@@ -334,8 +334,8 @@ end
 $$;
 
 -- Adds a job, or finds the one that is pending under its dedupe key (or live under its item key).
--- What becomes of that one: skip leaves it as it is, replace gives it the new payload and time,
--- earliest the earlier of both times.
+-- What becomes of that one: skip leaves it as it is, replace gives it the new payload, time and
+-- priority, earliest the earlier of both times.
 create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -360,6 +360,9 @@ begin
         continue when not found or (_found.claimed <> '{}' and (_found.item_key = _new.item_key) is not true);
         -- One that is running, or waits for its children or an answer, stays as it is.
         if isfinite(_found.vt) and (_found.claimed_by is null or _found.vt <= agent.clock()) then
+            if _on_duplicate = 'replace' and agent.priority_of(_new.lane) <> agent.priority_of(_found.lane) then
+                _found.lane := agent.lane_for(_found.kind, agent.priority_of(_new.lane), _found.group_key, _new.event);
+            end if;
             perform agent.move_event(_found, case when _on_duplicate = 'earliest' then least(_new.vt, _found.vt) else _new.vt end
                 , case when _on_duplicate = 'replace' then _new.event else _found.event end
                 , case when _on_duplicate = 'replace' then 'replaced' else 'rescheduled' end, coalesce(_new.enqueued_by, session_user));
@@ -393,7 +396,8 @@ return case when _claimed_by is null or _changes -> -1 ->> 'action' = 'rescued' 
     else agent.add_change(_changes, jsonb_build_object('action', 'lapsed', 'at', _vt, 'by', _claimed_by)) end;
 
 -- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps
--- another payload, and records the change. The caller holds its lock and its head's.
+-- another payload and the lane in _old, and records the change. The caller holds its lock and its
+-- head's.
 create or replace function agent.move_event(_old agent.event, _vt timestamptz, _event jsonb, _action text, _by text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -403,7 +407,7 @@ declare
 begin
     perform agent.fence_behind(_old.id);
     update agent.event
-    set vt = _new_vt, event = _event, retrying = false, claimed_by = null, heartbeat_at = null
+    set vt = _new_vt, event = _event, lane = _old.lane, retrying = false, claimed_by = null, heartbeat_at = null
     -- What history is searched for by its event_ts keeps it: Slack's and bare events, and webhooks'
     -- calls.
     , event_ts = case when _old.kind like 'slack.%' or _old.kind = 'event' or _old.item_key like 'webhook:%' then event_ts else _new_vt end

@@ -1,5 +1,5 @@
--- About how many bytes an event takes as text. A small one is taken for as large as its row says,
--- so that only large ones are turned into text for it.
+-- About how many bytes an event takes as text. A small one is taken for as large as its row says:
+-- only large ones are turned into text for it.
 create or replace function agent.text_size(_event jsonb) returns int4
 language sql stable parallel safe
 return case when pg_column_compression(_event) is null and pg_column_size(_event) < 2000 then pg_column_size(_event) else octet_length(_event::text) end;

@@ -41,7 +41,8 @@ declare
         ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text, interval, int4)'
         ', agent.announce_worker(text, text[], text, interval)'
         ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval)'
-        ', agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()';
+        ', agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()'
+        ', agent.lease_slack_calls(text[], int4[], float8[], int4[], int4[], float8[], float8), agent.delay_slack_calls(text, int4, float8, float8)';
     _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
         ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
         ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.reschedule_event(text, timestamptz)'

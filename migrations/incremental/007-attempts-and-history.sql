@@ -63,3 +63,11 @@ create unlogged table agent.request
 , answer text                       -- JSON; null: there is none yet
 , primary key (event_id, channel)
 );
+
+-- Slack's own rate limits, one row per limit that was used in the last minutes: per workspace and
+-- method, or per channel too. Its calls are leased by agent.lease_slack_calls. Not logged: after a
+-- crash all limits begin anew, which costs a few refused calls at most.
+create unlogged table agent.slack_limit
+( name text primary key constraint slack_limit_name_short check (length(name) <= 400)
+, busy timestamptz[] not null default '{}'  -- until when each leased call counts, in order
+) with (fillfactor = 50);

@@ -33,7 +33,8 @@ async def answering(pair: Pair) -> None:
     answered: set[str] = set()
     while True:
         for envelope in pair.app.acknowledged:
-            if envelope["event_id"] not in answered and "bot_id" not in envelope["event"]:
+            is_message = "text" in envelope["event"] and "bot_id" not in envelope["event"]
+            if envelope["event_id"] not in answered and is_message:
                 answered.add(envelope["event_id"])
                 await _answer(client, envelope["event"])
         await asyncio.sleep(0.02)

@@ -24,6 +24,7 @@ class SlackPage:
         self.composer = page.get_by_role("textbox", name="Message", exact=True)
         self.reply_box = page.get_by_role("textbox", name="Reply")
         self.tools = page.get_by_role("complementary", name="Faults and activity")
+        self.modal = page.get_by_role("dialog")
 
     async def say(self, text: str) -> None:
         """Type a message and send it with Enter."""
@@ -33,6 +34,11 @@ class SlackPage:
     async def open_channel(self, name: str) -> None:
         """Open a channel, or the direct messages by the bot's name."""
         await self.page.get_by_role("navigation").get_by_role("button", name=name).click()
+
+    async def use_shortcut(self, name: str) -> None:
+        """Use a global shortcut of the app."""
+        await self.page.locator("#composer").get_by_role("button", name="Shortcuts").click()
+        await self.page.get_by_role("menuitem", name=name).click()
 
     async def open_tools(self, tab: str = "Faults") -> None:
         """Open the tools' pane at the faults or another tab."""
@@ -53,6 +59,14 @@ class SlackPage:
     def message(self, text: str) -> Locator:
         """Return the channel's message with this text."""
         return self.channel.get_by_role("listitem").filter(has_text=text)
+
+    async def unnamed(self) -> list[str]:
+        """Return the controls that have no name for a screen reader."""
+        script = """() => [...document.querySelectorAll('button, input, select, textarea')].filter((control) =>
+          !control.textContent.trim() && !control.getAttribute('aria-label') && !control.labels?.length
+        ).map((control) => control.outerHTML)"""
+        found: list[str] = await self.page.evaluate(script)
+        return found
 
     async def scrolls_sideways(self) -> bool:
         """Return whether the page is wider than the screen."""

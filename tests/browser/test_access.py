@@ -66,10 +66,7 @@ async def test_every_control_has_a_name(slack: "SlackPage") -> None:
     await slack.say("deploy it")
     await slack.expect(slack.thread.get_by_role("button", name="Approve")).to_be_visible()
     await slack.open_tools()
-    script = """() => [...document.querySelectorAll('button, input, select, textarea')].filter((control) =>
-      !control.textContent.trim() && !control.getAttribute('aria-label') && !control.labels?.length
-    ).map((control) => control.outerHTML)"""
-    assert await slack.page.evaluate(script) == []
+    assert await slack.unnamed() == []
 
 
 async def test_the_page_says_when_the_simulator_is_gone_and_comes_back_with_it(browser: "Browser") -> None:

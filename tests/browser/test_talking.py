@@ -97,7 +97,8 @@ async def test_direct_messages_need_no_mention(slack: "SlackPage", pair: Pair) -
     await slack.expect(slack.page.locator("#composer").get_by_role("button", name="the bot")).to_have_count(0)
     await slack.say("between us")
     await slack.expect(slack.thread).to_contain_text("you said: between us")
-    assert pair.app.events[0]["event"]["channel_type"] == "im"
+    message, *_ = [each["event"] for each in pair.app.events if each["event"]["type"] == "message"]
+    assert message["channel_type"] == "im"
 
 
 async def test_a_reply_in_the_thread_reaches_the_bot(slack: "SlackPage", pair: Pair) -> None:
@@ -136,7 +137,8 @@ async def test_a_command_opens_a_form_that_is_filled_in(slack: "SlackPage", pair
     label = {"type": "plain_text", "text": "What is wrong?"}
     block = {"type": "input", "block_id": "ticket", "label": label, "element": element}
     title = {"type": "plain_text", "text": "Open a ticket"}
-    view = {"type": "modal", "title": title, "blocks": [block]}
+    submit = {"type": "plain_text", "text": "Submit"}
+    view = {"type": "modal", "title": title, "submit": submit, "blocks": [block]}
     await pair.web.views_open(trigger_id=form["trigger_id"][0], view=view)
     await slack.page.get_by_label("What is wrong?").fill(form["text"][0])
     await slack.page.get_by_role("button", name="Submit").click()

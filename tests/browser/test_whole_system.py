@@ -20,9 +20,13 @@ pytestmark = pytest.mark.browser
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
     """Run `make up` with short pauses between attempts."""
     data: Path = tmp_path_factory.mktemp("up")
-    async with up(
-        data / "pg", {"SURELANE_BACKOFF_BASE": "0.2s", "SURELANE_POLL_INTERVAL": "0.2s"}
-    ) as running:
+    settings = {
+        "SURELANE_BACKOFF_BASE": "0.2s",
+        "SURELANE_POLL_INTERVAL": "0.2s",
+        "SURELANE_HANDLERS": "tests.browser.ticket_handlers:handlers",
+        "SURELANE_EVENT_TYPES": "app_mention,message.im,app_home_opened",
+    }
+    async with up(data / "pg", settings) as running:
         await running.ready()
         yield running
         await running.end()
@@ -68,3 +72,40 @@ async def test_a_command_that_nobody_handles_waits_in_the_queue(slack: "SlackPag
     await slack.say("/nobody home")
     await slack.open_tools("Deliveries")
     await slack.expect(slack.tools.locator(".delivery", has_text="/nobody")).to_contain_text("queue: waiting")
+
+
+async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: "SlackPage") -> None:
+    await slack.use_shortcut("Ask")
+    await slack.page.get_by_label("What is wrong?").fill("the window")
+    city = slack.page.get_by_role("combobox", name="City")
+    await city.press_sequentially("be")
+    await slack.expect(slack.modal.get_by_role("option")).to_have_count(2)
+    await slack.expect(slack.modal.get_by_text("Norway")).to_be_visible()
+    await slack.modal.get_by_role("option", name="Bergen").click()
+    await slack.page.get_by_role("button", name="File it").click()
+    await slack.expect(slack.modal.get_by_text("Name the door.")).to_be_visible()
+    await slack.page.get_by_label("What is wrong?").fill("the door")
+    await slack.page.get_by_role("button", name="File it").click()
+    await slack.expect(slack.modal).to_contain_text("Somebody in Bergen looks at it.")
+    await slack.page.keyboard.press("Escape")
+    await slack.expect(slack.modal).to_have_count(0)
+
+
+async def test_a_command_is_answered_in_the_response(slack: "SlackPage") -> None:
+    await slack.say("/status now")
+    await slack.expect(slack.channel).to_contain_text("All is well.")
+
+
+async def test_a_handler_that_fails_leaves_its_event_and_slack_without_a_warning(slack: "SlackPage") -> None:
+    await slack.say("/fail")
+    await slack.open_tools("Deliveries")
+    failed = slack.tools.locator(".delivery", has_text="/fail")
+    await slack.expect(failed).to_contain_text("200 in")
+    await slack.expect(failed).to_contain_text("queue: failed")
+    await slack.expect(slack.channel).not_to_contain_text("/fail failed")
+
+
+async def test_home_is_published_when_it_is_opened(slack: "SlackPage") -> None:
+    await slack.open_channel("Surelane")
+    await slack.page.get_by_role("tab", name="Home").click()
+    await slack.expect(slack.page.get_by_role("tabpanel", name="Home")).to_contain_text("Hello @ada")

@@ -81,6 +81,27 @@ async def test_an_event_keeps_its_priority(queue: Connection, priority: int) -> 
     assert await claim_one(queue) is not None
 
 
+@pytest.mark.parametrize(("on_duplicate", "priority"), [("skip", 3), ("earliest", 3), ("replace", 0)])
+async def test_a_replaced_job_takes_the_new_priority(
+    queue: Connection, on_duplicate: str, priority: int
+) -> None:
+    first = await enqueue(queue, dedupe_key="d", priority=3)
+    assert await enqueue(queue, dedupe_key="d", priority=0, on_duplicate=on_duplicate) == first
+    assert await priority_of(queue, first) == (priority, max(priority, 1))
+    assert [row["id"] for row in await claim(queue)] == [first]
+
+
+async def test_a_replaced_member_takes_the_new_priority(queue: Connection) -> None:
+    """It counts once the member is the head."""
+    await enqueue(queue, group_key="g")
+    member = await enqueue(queue, group_key="g", dedupe_key="d")
+    await enqueue(queue, group_key="g", dedupe_key="d", priority=2, on_duplicate="replace")
+    assert await priority_of(queue, member) == (2, 2)
+    rows = await claim(queue, limit=1, max_attempts=1)
+    await complete(queue, pair(rows[0]))
+    assert await priority_of(queue, member) == (2, 2)
+
+
 async def test_every_way_in_takes_a_priority(queue: Connection) -> None:
     """A batch, a fan-out's children, its continuation and a schedule."""
     await queue.execute(

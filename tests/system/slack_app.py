@@ -5,10 +5,11 @@ import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from dev.simulator.client import SimulatorClient
@@ -44,6 +45,18 @@ class Received:
         return found
 
     @property
+    def form(self) -> dict[str, str] | None:
+        """The fields of a command or an interaction; ``None`` for an event."""
+        is_form = self.headers.get("Content-Type") == "application/x-www-form-urlencoded"
+        return dict(parse_qsl(self.body.decode(), keep_blank_values=True)) if is_form else None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The interaction in its form."""
+        found: dict[str, Any] = json.loads((self.form or {})["payload"])
+        return found
+
+    @property
     def retry(self) -> tuple[str | None, str | None]:
         """Slack's retry headers: number and reason."""
         return self.headers.get("X-Slack-Retry-Num"), self.headers.get("X-Slack-Retry-Reason")
@@ -65,24 +78,28 @@ class StandIn:
     def __init__(self) -> None:
         self.received: list[Received] = []
         self.answers: deque[Answer] = deque()
+        self.over = asyncio.Event()
+        """Set when no slow answer is waited for."""
         self._verifier = SignatureVerifier(DEMO_SIGNING_SECRET)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """The received events, with repeated deliveries."""
-        return [each.envelope for each in self.received if each.path == "/slack/events"]
+        return [each.envelope for each in self.received if each.form is None]
 
     @property
     def acknowledged(self) -> list[dict[str, Any]]:
         """The events with the answer 200."""
-        return [
-            each.envelope for each in self.received if each.path == "/slack/events" and each.status == 200
-        ]
+        return [each.envelope for each in self.received if each.form is None and each.status == 200]
 
     def app(self) -> web.Application:
         app = web.Application()
         app.add_routes([web.post("/slack/{what}", self._take)])
         return app
+
+    def answer(self, body: object) -> None:
+        """Prepare an answer in JSON."""
+        self.answers.append(Answer(headers={"Content-Type": "application/json"}, body=json.dumps(body)))
 
     async def arrive(self, number: int) -> list[Received]:
         """Wait until that many requests have arrived."""
@@ -95,7 +112,9 @@ class StandIn:
         headers = {name.title(): value for name, value in request.headers.items()}
         answer = self.answers.popleft() if self.answers else Answer()
         self.received.append(Received(request.path, headers, body, genuine, answer.status))
-        await asyncio.sleep(answer.after)
+        if answer.after:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.over.wait(), answer.after)
         return web.Response(status=answer.status, headers=answer.headers, text=answer.body)
 
 
@@ -142,3 +161,4 @@ async def simulated(**settings: Any) -> AsyncIterator[Pair]:
         chosen = SimulatorSettings(**(defaults | settings))
         async with simulator_at(chosen) as url, SimulatorClient(url) as control:
             yield Pair(url, control, app)
+        app.over.set()

@@ -39,7 +39,7 @@ async def both(database: str, **env: str) -> AsyncIterator[tuple[Service, Servic
     """Run ingest and a worker as processes."""
     async with (
         service("surelane_ingest", settings(database, **env)) as ingest,
-        worker(database, **env) as working,
+        worker(database, SURELANE_SLACK_LIMITS="on", **env) as working,
     ):
         yield ingest, working
 
@@ -52,6 +52,12 @@ async def use(connection: Connection, ingest: Service, working: Service) -> None
         await slack.event(mention(bot_id="B1"))
     await lags(working, connection, 1)
     await ended(connection, await enqueue(connection, "raise"))
+    await eventually(lambda: calls_slack(working), expected=True, within=30)
+
+
+async def calls_slack(working: Service) -> bool:
+    """Return whether a worker has called Slack."""
+    return bool((await exported(working.private_url))["surelane_slack_wait_seconds"].samples)
 
 
 async def test_what_is_documented_is_shown_and_what_is_shown_is_documented(

@@ -185,6 +185,9 @@ async def test_schedules_are_set_listed_and_deleted(api: Api) -> None:
         ("nightly", "0 3 * * *", "one")
     ]
     assert (await api.call("PUT", "/v1/cron/nightly", json={**body, "schedule": "often"}))[0] == 400
+    for priority in (-1, 4, "high", 1.5):
+        status, answer = await api.call("PUT", "/v1/cron/nightly", json={**body, "priority": priority})
+        assert (status, answer["error"].partition(": ")[0]) == (400, "priority")
     assert (await api.call("DELETE", "/v1/cron/nightly"))[0] == 204
     assert (await api.call("DELETE", "/v1/cron/nightly"))[0] == 404
 

@@ -68,7 +68,9 @@ async def test_send_in_a_thread_as_somebody_else(pair: Pair) -> None:
 
 
 async def test_send_calls_a_command(pair: Pair) -> None:
-    assert (await run("send", "/deploy web now", "--url", pair.url)).exit_code == 0
+    pair.app.answer({"text": "deploying"})
+    sent = await run("send", "/deploy web now", "--url", pair.url)
+    assert (sent.exit_code, sent.stdout.splitlines()[1:]) == (0, ["deploying"])
     (request,) = pair.app.received
     assert b"command=%2Fdeploy&text=web+now" in request.body
     pair.app.answers.append(Answer(503))

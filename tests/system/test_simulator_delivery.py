@@ -128,7 +128,7 @@ async def test_a_command_is_a_signed_form_and_is_not_retried() -> None:
         answer = await pair.control.request("POST", "/control/commands", body)
         assert (answer["status"], answer["problem"]) == (503, "http_error")
         (request,) = pair.app.received
-        assert (request.path, request.genuine) == ("/slack/commands", True)
+        assert (request.path, request.genuine) == ("/slack/events", True)
         assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
         assert b"text=api+%26+web" in request.body
         state = await pair.control.request("GET", "/control/state")

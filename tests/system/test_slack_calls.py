@@ -2,19 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from aiohttp import web
 from dev.simulator.posting.payloads import command_form
-from dev.simulator.webapi import dispatch
-from dev.simulator.webapi.call import Call, Method
-from dev.simulator.webapi.call import Slack as Workspace
-from dev.simulator.workspace.model import JSON
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models.blocks import ContextActionsBlock, FeedbackButtonsElement
 from slack_sdk.models.blocks.basic_components import FeedbackButtonObject
@@ -24,7 +19,6 @@ from surelane.calls import Connection
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
-from surelane_service.probes import serving
 from surelane_service.settings import load_settings
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError, SlackClients, slack_clients
@@ -306,58 +300,41 @@ async def test_title_and_prompts_are_set_in_the_thread(attempts: Attempts) -> No
 
 
 @pytest.fixture
-async def more_methods(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JSON]]:
-    """Add methods to the simulated Slack. Yield the arguments of those that have an effect."""
-    done: list[JSON] = []
-
-    async def stored(request: web.Request) -> web.Response:
-        done.append({"bytes": await request.read()})
-        return web.Response(text="OK")
-
-    def effect(answer: JSON) -> Callable[[Call, Workspace], JSON]:
-        def run(call: Call, _: Workspace) -> JSON:
-            done.append(dict(call.arguments))
-            return answer
-
-        return run
-
-    app = web.Application()
-    app.add_routes([web.post("/upload", stored)])
-    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
-        url = {"file_id": "F1", "upload_url": f"http://127.0.0.1:{port}/upload"}
-        for name, method in {
-            "files.getUploadURLExternal": Method(lambda *_: url, ("filename", "length"), reads_json=False),
-            "files.completeUploadExternal": Method(effect({"files": [{"id": "F1"}]}), ("files",)),
-            "views.publish": Method(effect({"view": {"id": "V1"}}), ("user_id", "view")),
-        }.items():
-            monkeypatch.setitem(dispatch.METHODS, name, method)
-        yield done
-
-
-@pytest.fixture
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("files") / "report.txt"
     path.write_text("all well")
     return str(path)
 
 
-async def test_file_is_uploaded_once(attempts: Attempts, more_methods: list[JSON], report: str) -> None:
+async def test_file_is_uploaded_once(attempts: Attempts, report: str) -> None:
     event, slack = await attempts.mention()
-    for _ in range(2):
-        assert await slack.upload(event, report, comment="the report") == "F1"
-        event, slack = await attempts.next()
-    stored, completed = more_methods
-    assert stored == {"bytes": b"all well"}
-    assert json.loads(completed["files"])[0]["title"] == "report.txt"
-    assert completed["initial_comment"] == "the report"
-    assert completed["thread_ts"] == event.slack["ts"]
-    await slack.upload(event, b"bytes", filename="first")  # noted
+    uploaded = await slack.upload(event, report, comment="the report")
+    event, slack = await attempts.next()
+    assert await slack.upload(event, report, comment="the report") == uploaded
+    (message,) = _streamed(attempts)
+    assert (message.text, message.thread_ts) == ("the report", event.slack["ts"])
+    assert [(file["id"], file["title"]) for file in message.files] == [(uploaded, "report.txt")]
     await slack.upload(event, b"bytes", filename="second")
-    assert more_methods[2] == {"bytes": b"bytes"}
+    (_, second) = _streamed(attempts)
+    assert [file["name"] for file in second.files] == ["second"]
+    stored = attempts.slack.simulator.files.find(uploaded)
+    assert stored is not None
+    assert stored.content == b"all well"
 
 
-async def test_home_is_published(attempts: Attempts, more_methods: list[JSON]) -> None:
-    _, slack = await attempts.mention()
-    await slack.publish_home("U1", {"type": "home", "blocks": []})
-    (published,) = more_methods
-    assert published["user_id"] == "U1"
+async def test_home_is_published(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    user = event.slack["user"]
+    await slack.publish_home(user, {"type": "home", "callback_id": "first", "blocks": []})
+    await slack.publish_home(user, {"type": "home", "callback_id": "second", "blocks": []})
+    shown = attempts.slack.simulator.interactions.views.home(user)
+    assert shown is not None
+    assert shown.content["callback_id"] == "second"
+
+
+async def test_home_that_changed_meanwhile_is_not_overwritten(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    user = event.slack["user"]
+    await slack.publish_home(user, {"type": "home", "blocks": []})
+    with pytest.raises(SlackApiError, match="hash_conflict"):
+        await slack.publish_home(user, {"type": "home", "blocks": []}, hash="an older one")

@@ -62,6 +62,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
                 "DATABASE_URL": as_role(server.uri(name), "surelane_worker"),
                 "SLACK_API_URL": slack.api,
                 "SURELANE_BACKOFF_BASE": "50ms",
+                "SURELANE_SLACK_LIMITS": "off",
                 "SURELANE_TRIGGER_KINDS": "git=analytics-write",
                 "SURELANE_WORKER_NAME": "only",
             }

@@ -34,7 +34,7 @@ async def whole(
     """
     port = free_port()
     slack = f"http://127.0.0.1:{port}"
-    shared = {"SLACK_API_URL": f"{slack}/api/", **(env or {})}
+    shared = {"SLACK_API_URL": f"{slack}/api/", "SURELANE_SLACK_LIMITS": "off", **(env or {})}
     signing = {"SLACK_SIGNING_SECRET": System.signing_secret}
     async with AsyncExitStack() as stack:
 

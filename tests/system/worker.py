@@ -16,12 +16,13 @@ HANDLERS = "tests.system.worker_handlers:handlers"
 
 
 def environment(database: str, **settings: str) -> dict[str, str]:
-    """Return a worker's settings: the tests' handlers, a missing Slack, short pauses."""
+    """Return a worker's settings: the tests' handlers, a missing Slack without limits, short pauses."""
     return {
         "DATABASE_URL": as_role(database, "surelane_worker"),
         "SURELANE_HANDLERS": HANDLERS,
         "SLACK_API_URL": "http://127.0.0.1:9/api/",
         "SURELANE_BACKOFF_BASE": "50ms",
+        "SURELANE_SLACK_LIMITS": "off",
         **settings,
     }
 

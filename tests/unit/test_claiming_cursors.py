@@ -1,6 +1,7 @@
 """A worker's cursors pass over no event for longer than two polls."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -218,3 +219,32 @@ def test_cursors_are_kept_while_other_kinds_are_claimed() -> None:
     cursors.advance([seen(3, "a", 30)], cursors.corrections)
     assert cursors.starts(["b"]) == [None] * LANES
     assert cursors.starts(KINDS)[place(3, "a")] is not None
+
+
+def test_a_lane_of_a_priority_has_a_cursor_once_it_is_in_use() -> None:
+    """Claims and peeks tell of lanes beyond those that every kind uses."""
+    cursors = Cursors()
+    cursors.advance([seen(17, "b", 30)], cursors.corrections)
+    starts = cursors.starts(KINDS)
+    assert len(starts) == 18 * len(KINDS)
+    assert starts[place(17, "b")] == at(30) - MARGIN
+    assert starts[place(16, "b")] is None
+
+    wide = replace(peek(40), vts=[None] * 20 * len(KINDS))
+    assert corrected(cursors, wide)[place(19, "a")] == at(40) - MARGIN
+
+
+def test_a_peek_moves_the_cursor_of_a_higher_lane_back() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(17, "b", 30)], cursors.corrections)
+    vts = [at(12) if nth == place(17, "b") else None for nth in range(18 * len(KINDS))]
+    assert corrected(cursors, replace(peek(40), vts=vts))[place(17, "b")] == at(12)
+
+
+def test_a_lane_that_went_out_of_use_keeps_its_place() -> None:
+    """Positions of claims stay lane-major for the highest lane that was ever in use."""
+    cursors = Cursors()
+    cursors.advance([seen(17, "b", 30)], cursors.corrections)
+    starts = corrected(cursors, peek(40))
+    assert len(starts) == 18 * len(KINDS)
+    assert starts[place(17, "b")] == at(30) - MARGIN

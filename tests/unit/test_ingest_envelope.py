@@ -57,6 +57,19 @@ def test_a_mention_and_a_direct_message_are_taken_under_their_event_id() -> None
     assert (taken.kind, taken.key) == ("slack.message.im", "Ev1")
 
 
+def test_mentions_that_are_not_merged_keep_their_event_id() -> None:
+    body = json.dumps(around(MENTION)).encode()
+    merged, apart = (
+        read_event(body, Subscriptions(DEFAULT | {"message.channels"}, merge_mentions=merge))
+        for merge in (True, False)
+    )
+    assert isinstance(merged, Take)
+    assert isinstance(apart, Take)
+    assert merged.key is not None
+    assert merged.key.startswith("message:")
+    assert apart.key == "Ev1"
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [

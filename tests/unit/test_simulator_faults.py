@@ -89,7 +89,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     settings = load_settings(SimulatorSettings)
     assert settings.names == {"slack.test", "box", "simulator", "127.0.0.1"}
     assert settings.retry_delays == (timedelta(0), timedelta(minutes=1), timedelta(minutes=5))
-    assert settings.subscriptions == {"app_mention", "message.channels"}
+    assert settings.subscriptions == frozenset({"app_mention", "message.channels"})
     assert settings.ingest_url == "http://ingest:8080"
 
 

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import pytest
 from dev.simulator.interactions import Interactions
+from dev.simulator.state import state_of
 from dev.simulator.webapi.call import ApiError, Call, Slack
 from dev.simulator.webapi.dispatch import METHODS
 from dev.simulator.workspace.demo import demo_workspace
@@ -35,12 +36,30 @@ NAMES = (
         "status",
     ),
     *("title", "prompts", "trigger_id", "view", "view_id", "recipient_team_id", "recipient_user_id", "error"),
+    *("user_id", "hash", "external_id", "files", "filename", "length", "initial_comment", "session_status"),
 )
 ODD: tuple[object, ...] = (
     *(None, 7, -1.5, True, "", " ", "[[]]", "{}", "\ud800", [], [1], ["x"], [{}], {}, {"type": 1}),
     [{"type": "actions", "elements": [1]}],
     [{"type": "actions", "elements": 1}],
     *({"type": "modal", "title": 1, "blocks": 1}, [{"type": "markdown_text", "text": 1}]),
+    *(
+        {"type": kind, "title": {"type": "plain_text", "text": "x"}, "blocks": [block]}
+        for kind in ("modal", "home")
+        for block in (
+            {"type": 1},
+            {"type": "divider", "block_id": 1},
+            {"type": "actions"},
+            {"type": "actions", "elements": [{}]},
+            {"type": "actions", "elements": [{"type": "static_select", "options": [{"text": 1}]}]},
+            {"type": "actions", "elements": [{"type": "static_select", "option_groups": [{"options": 1}]}]},
+            {"type": "context_actions", "elements": [{"type": "feedback_buttons"}]},
+            {"type": "section", "accessory": 1},
+            {"type": "input", "element": {"type": []}},
+            {"type": "input", "label": {}, "element": {"type": "number_input", "min_value": "x"}},
+        )
+    ),
+    [{"id": 1}],
     [{"type": "blocks", "blocks": 1}],
     [{"type": "blocks", "blocks": [1]}],
     [{"type": "task_update", "id": []}],
@@ -60,8 +79,12 @@ def test_whatever_the_arguments_are_a_call_ends_as_slacks_do(method: str) -> Non
         "user": ADA,
     }
     good |= dict.fromkeys(("ts", "thread_ts", "timestamp"), asked.ts)
-    good |= {"recipient_team_id": "T", "recipient_user_id": ADA, "trigger_id": "1", "users": ADA}
+    good |= {"recipient_team_id": "T", "recipient_user_id": ADA, "users": ADA, "user_id": ADA}
+    good |= {"filename": "x", "length": "1", "files": [{"id": "F1"}], "external_id": "mine"}
     for name in NAMES:
         for odd in ODD:
+            given = good | {"trigger_id": slack.interactions.new_trigger(ADA), name: odd}
             with suppress(ApiError):
-                assert isinstance(METHODS[method].run(Call(method, good | {name: odd}), slack), dict)
+                assert isinstance(METHODS[method].run(Call(method, given), slack), dict)
+    for view in slack.interactions.views.values():
+        state_of(view.content["blocks"], {}, lambda *_: {})

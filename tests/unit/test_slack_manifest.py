@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from dev.simulator.manifest import DOCUMENTED, manifest_of
+from dev.simulator.webapi.dispatch import METHODS
 
 from surelane_worker import Handlers
 from surelane_worker.handling.registry import load_handlers
@@ -132,3 +134,21 @@ def test_scopes_are_those_that_the_calls_need(manifest: dict[str, Any], scopes: 
 def test_every_call_of_the_context_has_its_scopes_here() -> None:
     calls = {name for name in vars(Replies) if not name.startswith("_")} - {"client"}
     assert calls <= SCOPES_OF_CALLS.keys()
+
+
+def test_the_simulators_own_manifest_is_the_documented_one(manifest: dict[str, Any]) -> None:
+    documented = manifest_of(manifest)
+    assert documented.model_copy(update={"scopes": None}) == DOCUMENTED
+
+
+def test_the_simulator_asks_for_the_same_scopes(scopes: set[str]) -> None:
+    called = {
+        "chat.postMessage",
+        "chat.startStream",
+        "reactions.add",
+        "assistant.threads.setStatus",
+        "files.completeUploadExternal",
+        "views.publish",
+        "conversations.open",
+    }
+    assert {METHODS[name].scope for name in called} - {None} <= scopes

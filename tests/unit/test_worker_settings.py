@@ -31,6 +31,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.max_vt_age == timedelta(hours=1)
     assert settings.backoff_base == timedelta(seconds=10)
     assert settings.drain_timeout == timedelta(seconds=30)
+    assert settings.slack_limits == "on"
 
 
 def test_each_process_has_its_own_name() -> None:
@@ -43,6 +44,7 @@ def test_each_process_has_its_own_name() -> None:
         ("SURELANE_LEASE", "100ms", "SURELANE_LEASE must be at least 1.0s"),
         ("SURELANE_SESSION_GRACE", "0s", "SURELANE_SESSION_GRACE must be at least 0.1s"),
         ("SURELANE_LEASE", "soon", "is not a duration"),
+        ("SURELANE_SLACK_LIMITS", "some", "'on', 'non-marketplace' or 'off'"),
         ("SURELANE_CONCURRENCY", "0", "greater than or equal to 1"),
     ],
 )

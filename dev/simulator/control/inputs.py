@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dev.simulator.simulator import Simulator
-from dev.simulator.workspace.model import JSON, Channel, Message, User
+from dev.simulator.state import NotOfferedError
+from dev.simulator.workspace.model import Channel, Message, User
 
 SIMULATOR = web.AppKey("simulator", Simulator)
 
@@ -60,10 +61,55 @@ class Rewrite(Pointed):
     text: Text
 
 
-class Press(Pointed):
-    """A press of a message's button."""
+class Placed(Input):
+    """A reference to a button or input: in a message, or in the view ``view_id``."""
 
+    channel: str = ""
+    ts: str = ""
+    view_id: str = ""
+    user: str = "ada"
     action_id: str
+    block_id: str | None = None
+    """Needed only if two blocks have the same ``action_id``."""
+    values: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What the other inputs hold, as in a submission."""
+
+
+class Press(Placed):
+    """A press of a button, or a change of an input."""
+
+    value: str | list[str] | None = None
+    """What was chosen or entered. A single button needs none."""
+
+
+class Typed(Placed):
+    """Letters that a person types into a menu that asks the app for its options."""
+
+    query: str = ""
+
+
+class Shortcut(Input):
+    """The use of a shortcut. A ``ts`` names the message of a message's shortcut."""
+
+    callback_id: Text
+    user: str = "ada"
+    channel: str = "general"
+    ts: str = ""
+
+
+class Home(Input):
+    """The opening of a tab of the app's *Home*."""
+
+    user: str = "ada"
+    tab: Literal["home", "messages"] = "home"
+
+
+class Stop(Input):
+    """A press of the *Stop* that Slack shows while an agent's session is ``processing``."""
+
+    channel: str
+    thread_ts: str
+    user: str = "ada"
 
 
 class Command(Input):
@@ -76,10 +122,17 @@ class Command(Input):
 
 
 class Submission(Input):
-    """A modal that a person submits or closes."""
+    """A modal that a person submits."""
 
-    values: JSON = Field(default_factory=dict)
-    """The values of the inputs, as Slack's ``state.values``."""
+    values: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What the inputs hold, by ``block_id`` and ``action_id``: a text, a list of them, or Slack's own form."""
+
+
+class Closing(Submission):
+    """A modal that a person closes."""
+
+    all: bool = False
+    """Close those below it as well."""
 
 
 class Joining(Input):
@@ -93,7 +146,7 @@ async def explain_errors(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer 400 with the reason if a body cannot be used, or names an unknown object."""
     try:
         return await handler(request)
-    except RefusedError as error:
+    except (RefusedError, NotOfferedError) as error:
         return web.json_response({"error": str(error)}, status=400)
     except ValidationError as error:
         details = json.loads(error.json(include_url=False, include_context=False, include_input=False))
@@ -127,7 +180,7 @@ def person_named(simulator: Simulator, name: str) -> User:
     return user
 
 
-def message_at(simulator: Simulator, pointed: Pointed) -> Message:
+def message_at(simulator: Simulator, pointed: Pointed | Placed | Shortcut) -> Message:
     """Return the message that a request refers to."""
     message = channel_named(simulator, pointed.channel).messages.get(pointed.ts)
     if message is None:

@@ -12,7 +12,9 @@ from dev.simulator.control.inputs import SIMULATOR, RefusedError, body_of, chann
 from dev.simulator.faults import Fault
 from dev.simulator.posting.delivery import delivery_json
 from dev.simulator.simulator import Simulator
+from dev.simulator.webapi.assistant import STOPPED
 from dev.simulator.webapi.dispatch import METHODS
+from dev.simulator.webapi.tiers import Tiers
 from dev.simulator.workspace.model import JSON, Change, Channel, Message
 from dev.simulator.workspace.shapes import channel_json, user_json
 
@@ -39,6 +41,12 @@ async def state(request: web.Request) -> web.Response:
                 message for channel in workspace.channels.values() for message in _shown(simulator, channel)
             ],
             "statuses": workspace.statuses(),
+            "sessions": simulator.sessions.json(),
+            "views": [simulator.views_json(user.id) for user in workspace.users.values() if not user.is_bot],
+            "commands": [command.model_dump() for command in simulator.manifest.commands],
+            "shortcuts": [shortcut.model_dump() for shortcut in simulator.manifest.shortcuts],
+            "home_tab": simulator.manifest.home_tab,
+            "can_stop": STOPPED in simulator.subscriptions,
             "deliveries": [delivery_json(delivery) for delivery in deliveries][::-1],
             "faults": simulator.faults_json(),
             "calls": list(simulator.api.calls),
@@ -132,6 +140,18 @@ async def remove_faults(request: web.Request) -> web.Response:
     return web.json_response({"removed": removed})
 
 
+async def show_tiers(request: web.Request) -> web.Response:
+    """Show which rate limits are enforced, and how many calls they refused."""
+    limits = request.app[SIMULATOR].rate_limits
+    return web.json_response({"enforced": limits.enforced, "refused": limits.refused})
+
+
+async def set_tiers(request: web.Request) -> web.Response:
+    """Enforce rate limits from now on, or none."""
+    request.app[SIMULATOR].rate_limits.enforce((await body_of(request, Tiers)).enforced)
+    return await show_tiers(request)
+
+
 async def list_deliveries(request: web.Request) -> web.Response:
     """List the deliveries, oldest first."""
     deliveries = request.app[SIMULATOR].sender.deliveries.values()
@@ -169,6 +189,8 @@ ROUTES = [
     web.post("/control/faults", add_fault),
     web.delete("/control/faults", remove_faults),
     web.delete("/control/faults/{fault:\\d+}", remove_faults),
+    web.get("/control/tiers", show_tiers),
+    web.put("/control/tiers", set_tiers),
     web.get("/control/deliveries", list_deliveries),
     web.get("/control/deliveries/{event}", one_delivery),
     web.post("/control/deliveries/{event}/resend", resend),

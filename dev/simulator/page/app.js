@@ -2,9 +2,10 @@
 import { $, toast } from "./dom.js";
 import { changed, follow, onChange, request, store } from "./store.js";
 import { composer } from "./composer.js";
-import { listenForModals } from "./modal.js";
+import { buildHome, openTab, renderHome } from "./home.js";
+import { renderModal } from "./modal.js";
 import { renderPersona, renderSidebar } from "./sidebar.js";
-import { renderMessages } from "./timeline.js";
+import { renderMessages, sessionOf } from "./timeline.js";
 import { buildTools, renderTools } from "./tools.js";
 
 const WIDE = "(min-width: 760px)";
@@ -29,6 +30,7 @@ function openChannel(id) {
   location.hash = id;
   showSidebar(false);
   changed();
+  if (store.channels.get(id).is_im) openTab("messages");
   if (matchMedia(WIDE).matches) main.focus();
 }
 
@@ -84,10 +86,12 @@ function render() {
   $("channel-topic").textContent = channel.is_im ? "Direct messages with the app" : channel.topic.value;
   $("not-posting").hidden = store.posting;
   $("invite").hidden = channel.is_im || channel.members.includes(store.bot.id);
+  renderHome(channel);
   renderMessages($("messages"), store.channel, null, openThread);
   $("thread").hidden = store.pane !== "thread";
   if (store.pane === "thread") {
-    $("thread-channel").textContent = channel.is_im ? store.bot.real_name : `# ${channel.name}`;
+    const place = channel.is_im ? store.bot.real_name : `# ${channel.name}`;
+    $("thread-channel").textContent = sessionOf(store.channel, store.thread)?.title || place;
     renderMessages($("thread-messages"), store.channel, store.thread, openThread);
   }
   $("tools").hidden = store.pane !== "tools";
@@ -98,6 +102,7 @@ function render() {
   main.show();
   side.show();
   renderTools();
+  renderModal();
 }
 
 $("menu").onclick = () => showSidebar(!document.body.classList.contains("menu-open"));
@@ -131,7 +136,7 @@ addEventListener("hashchange", () => {
   }
 });
 addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || $("modal").open) return;
+  if (event.key !== "Escape" || $("modal").open || $("confirm").open) return;
   if (document.body.classList.contains("menu-open")) {
     showSidebar(false);
     $("menu").focus();
@@ -142,7 +147,7 @@ setInterval(() => {
 }, 1000);
 
 buildTools();
-listenForModals();
+buildHome();
 onChange(render);
 follow((state) => {
   $("connection").dataset.state = state;

@@ -1,7 +1,7 @@
-// Show Block Kit and the task cards of streamed messages, as far as bots need them.
-import { h, toast } from "./dom.js";
-import { request, store } from "./store.js";
-import { emoji, inline, rich } from "./text.js";
+// Show the blocks of Block Kit, and the task cards of streamed messages.
+import { h } from "./dom.js";
+import { element } from "./elements.js";
+import { emoji, inline, plain, rich, textOf } from "./text.js";
 
 export function task(part) {
   const marks = { pending: "○", in_progress: "◌", complete: "✓", error: "✕" };
@@ -15,53 +15,105 @@ export function task(part) {
   );
 }
 
-export function block(part, message) {
-  const text = (object) => (object ? (object.type === "plain_text" ? [object.text] : rich(object.text)) : []);
+// `form` keeps the values of the inputs.
+export function block(part, form) {
   switch (part.type) {
     case "header":
-      return h("p", { class: "block headline" }, text(part.text));
+      return h("p", { class: "block headline" }, textOf(part.text));
     case "divider":
       return h("hr");
     case "markdown":
       return h("div", { class: "block text" }, rich(part.text));
     case "section":
-      return h(
-        "div",
-        { class: "block section" },
-        h(
-          "div",
-          { class: "text" },
-          text(part.text),
-          part.fields &&
-            h(
-              "div",
-              { class: "fields" },
-              part.fields.map((field) => h("div", {}, text(field))),
-            ),
-        ),
-        part.accessory && element(part.accessory, message),
-      );
+      return section(part, form);
     case "context":
       return h(
         "div",
         { class: "block context" },
-        (part.elements || []).map((each) => h("span", {}, text(each))),
+        (part.elements || []).map((each) =>
+          h("span", {}, each.type === "image" ? image(each) : textOf(each)),
+        ),
       );
     case "actions":
+    case "context_actions":
       return h(
         "div",
-        { class: "block actions-block" },
-        (part.elements || []).map((each) => element(each, message)),
+        { class: `block actions-block ${part.type}` },
+        (part.elements || []).map((each) => element(part, each, form)),
       );
+    case "input":
+      return input(part, form);
+    case "image":
+      return h("p", { class: "block" }, image(part));
     case "rich_text":
       return h(
         "div",
         { class: "block text" },
-        (part.elements || []).flatMap((section) => richSection(section)),
+        (part.elements || []).flatMap((each) => richSection(each)),
       );
     default:
       return h("p", { class: "block note" }, `[${part.type}]`);
   }
+}
+
+function section(part, form) {
+  const fields =
+    part.fields &&
+    h(
+      "div",
+      { class: "fields" },
+      part.fields.map((field) => h("div", {}, textOf(field))),
+    );
+  const accessory =
+    part.accessory &&
+    (part.accessory.type === "image"
+      ? image(part.accessory)
+      : element(part, part.accessory, form, { label: plain(part.text) }));
+  return h(
+    "div",
+    { class: "block section" },
+    h("div", { class: "text" }, textOf(part.text), fields),
+    accessory,
+  );
+}
+
+// The page loads nothing from elsewhere, so it names images.
+const image = (part) => h("span", { class: "note" }, `🖼 ${part.alt_text || plain(part.title)}`);
+
+let numbers = 0;
+
+function input(part, form) {
+  const id = `input-${++numbers}`;
+  const label = { id: `${id}-label`, for: id };
+  const corrected = (event) => markInput(event.currentTarget, "");
+  return h(
+    "div",
+    { class: "block input", dataset: { block: part.block_id }, oninput: corrected, onchange: corrected },
+    h("label", label, plain(part.label), part.optional && h("span", { class: "note" }, " (optional)")),
+    element(part, part.element, form, { id, label: plain(part.label) }),
+    part.hint && h("p", { class: "note" }, plain(part.hint)),
+    h("p", { class: "input-error", id: `${id}-error`, hidden: true }),
+  );
+}
+
+// Show errors under the inputs of some blocks, by their ids, and remove the others. Focus the first one.
+export function showErrors(holder, errors) {
+  for (const node of holder.querySelectorAll(".block.input")) markInput(node, errors[node.dataset.block]);
+  holder.querySelector(".wrong")?.querySelector("input, textarea, select")?.focus();
+}
+
+function markInput(node, error) {
+  const line = node.querySelector(".input-error");
+  const control = node.querySelector("input, textarea, select");
+  line.textContent = error || "";
+  line.hidden = !error;
+  node.classList.toggle("wrong", Boolean(error));
+  for (const [name, value] of [
+    ["aria-invalid", "true"],
+    ["aria-describedby", line.id],
+  ])
+    if (error) control?.setAttribute(name, value);
+    else control?.removeAttribute(name);
 }
 
 function richSection(section) {
@@ -85,29 +137,4 @@ function richSection(section) {
     : section.type === "rich_text_quote"
       ? [h("blockquote", {}, inner)]
       : [h("div", {}, inner)];
-}
-
-function element(part, message) {
-  if (part.type !== "button") return h("span", { class: "note" }, `[${part.type}]`);
-  const press = async (event) => {
-    event.target.disabled = true;
-    try {
-      const answer = await request("POST", "/control/actions", {
-        channel: message.channel,
-        ts: message.ts,
-        action_id: part.action_id,
-        user: store.user,
-      });
-      if (answer.problem) toast(`The app did not take it: ${answer.problem} ${answer.status || ""}`, "bad");
-    } catch (error) {
-      toast(error.message, "bad");
-    } finally {
-      event.target.disabled = false;
-    }
-  };
-  return h(
-    "button",
-    { class: `block-button ${part.style || ""}`, dataset: { focus: `b-${part.action_id}` }, onclick: press },
-    part.text?.text || part.action_id,
-  );
 }

@@ -1,5 +1,8 @@
 // The message box. In a channel a chip in front mentions the bot; a person can remove it.
 import { h, toast } from "./dom.js";
+import { completion } from "./completion.js";
+import { menuButton } from "./menu.js";
+import { shortcutItems } from "./shortcuts.js";
 import { request, store } from "./store.js";
 
 export function composer(host, { id, label, place, sent = () => {} }) {
@@ -7,9 +10,18 @@ export function composer(host, { id, label, place, sent = () => {} }) {
   const text = h("textarea", { id, rows: 1, "aria-label": label, autocomplete: "off", enterkeyhint: "send" });
   const send = h("button", { class: "send", "aria-label": "Send", title: "Send (Enter)" }, "➤");
   const chip = h("button", { class: "chip", type: "button", onclick: () => setMention(!mention) });
+  const commands = completion(text, id, () => changedText());
+  const shortcuts = menuButton({
+    label: "Shortcuts",
+    face: "⚡",
+    className: "plain shortcuts",
+    items: () => shortcutItems("global"),
+    note: "The app has no global shortcuts.",
+  });
   const form = h(
     "form",
     { class: "composer", onsubmit: submit },
+    commands.list,
     h("div", { class: "field" }, chip, text),
     h(
       "div",
@@ -20,11 +32,10 @@ export function composer(host, { id, label, place, sent = () => {} }) {
         h("kbd", {}, "Enter"),
         " sends · ",
         h("kbd", {}, "Shift Enter"),
-        " new line · ",
-        h("kbd", {}, "/"),
-        " command",
+        " new line",
+        h("span", { class: "wide" }, " · ", h("kbd", {}, "/"), " command"),
       ),
-      send,
+      h("span", { class: "buttons" }, shortcuts, send),
     ),
   );
   host.replaceChildren(form);
@@ -57,6 +68,7 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     const typed = text.value.trim();
     if (!typed) return;
     text.value = "";
+    commands.hide();
     fit();
     try {
       await (typed.startsWith("/") ? command(typed) : say(typed));
@@ -88,12 +100,7 @@ export function composer(host, { id, label, place, sent = () => {} }) {
       channel: place().channel,
       user: store.user,
     });
-    toast(
-      answer.problem
-        ? `${name}: ${answer.problem} ${answer.status || ""}`
-        : `${name} was taken: ${answer.status} in ${answer.ms} ms`,
-      answer.problem ? "bad" : "info",
-    );
+    if (!answer.problem) toast(`${name} was taken: ${answer.status} in ${answer.ms} ms`);
   }
 
   function fit() {
@@ -101,11 +108,16 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     text.style.height = `${Math.min(text.scrollHeight, 180)}px`;
   }
 
-  text.addEventListener("input", () => {
+  function changedText() {
+    commands.show();
     fit();
     show();
-  });
+  }
+
+  text.addEventListener("input", changedText);
+  text.addEventListener("blur", () => commands.hide());
   text.addEventListener("keydown", (event) => {
+    if (commands.key(event)) return;
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       form.requestSubmit();

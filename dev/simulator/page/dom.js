@@ -6,8 +6,9 @@ export function h(tag, attributes = {}, ...children) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "class") element.className = value;
-    else if (name === "dataset") Object.assign(element.dataset, value);
-    else if (name === "value") element.value = value;
+    else if (name === "dataset") {
+      for (const [key, text] of Object.entries(value)) if (text !== undefined) element.dataset[key] = text;
+    } else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(

@@ -3,6 +3,9 @@ import { clock, h, toast } from "./dom.js";
 import { emoji, inline, rich } from "./text.js";
 import { deliveriesOf, request, store } from "./store.js";
 import { block, task } from "./blocks.js";
+import { messageForm } from "./form.js";
+import { menuButton } from "./menu.js";
+import { shortcutItems } from "./shortcuts.js";
 import { deliveryLine } from "./delivery.js";
 
 const QUICK = ["+1", "eyes", "white_check_mark", "tada", "heart", "thinking_face"];
@@ -68,11 +71,24 @@ function content(message) {
     message.tasks.map(task),
     (!blocks.length || markdown || streamed) && text(message),
     message.edited && h("span", { class: "note" }, "(edited)"),
-    !markdown && blocks.map((part) => block(part, message)),
+    !markdown && blocks.map((part) => block(part, messageForm(message))),
+    (message.files || []).map(file),
     (message.attachments || []).map((part) =>
       h("div", { class: "attachment" }, inline(part.text || part.fallback || "")),
     ),
   ];
+}
+
+function file(each) {
+  const size = each.size < 1024 ? `${each.size} bytes` : `${Math.round(each.size / 1024)} kB`;
+  const name = each.title || each.name;
+  const path = new URL(each.url_private_download, location.href).pathname;
+  return h(
+    "a",
+    { class: "file", href: path, download: each.name },
+    h("span", { class: "file-icon", "aria-hidden": "true" }, "📄"),
+    h("span", {}, name, h("small", {}, `${each.name === name ? "" : `${each.name} · `}${size}`)),
+  );
 }
 
 function text(message) {
@@ -174,6 +190,13 @@ function actions(message, inThread, openThread) {
         },
         "💬",
       ),
+    store.shortcuts.some(({ type }) => type === "message") &&
+      menuButton({
+        label: "Message shortcuts",
+        face: "⋮",
+        focus: "more",
+        items: () => shortcutItems("message", message),
+      }),
     message.user === store.user &&
       h(
         "button",

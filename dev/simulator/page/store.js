@@ -8,6 +8,12 @@ export const store = {
   messages: new Map(),
   deliveries: new Map(),
   statuses: [],
+  sessions: [],
+  views: new Map(),
+  commands: [],
+  shortcuts: [],
+  homeTab: true,
+  canStop: false,
   faults: [],
   calls: [],
   methods: [],
@@ -17,6 +23,7 @@ export const store = {
   user: localStorage.getItem("user") || null,
   channel: null,
   thread: null,
+  appTab: "messages",
   unread: new Set(),
   pane: null,
   tab: "faults",
@@ -79,6 +86,12 @@ async function load() {
     team: state.team,
     bot: state.bot,
     statuses: state.statuses,
+    sessions: state.sessions,
+    views: new Map(state.views.map((views) => [views.user, views])),
+    commands: state.commands,
+    shortcuts: state.shortcuts,
+    homeTab: state.home_tab,
+    canStop: state.can_stop,
     faults: state.faults,
     calls: state.calls,
     methods: state.methods,
@@ -114,7 +127,10 @@ const take = {
     store.calls = [...store.calls.slice(-299), call];
   },
   joined: ({ channel, user }) => store.channels.get(channel)?.members.push(user),
-  view: (item) => document.dispatchEvent(new CustomEvent("view", { detail: item })),
+  views: (item) => store.views.set(item.user, item),
+  sessions: (item) => {
+    store.sessions = item.sessions;
+  },
 };
 
 export function follow(onState) {

@@ -109,6 +109,14 @@ export function inline(text) {
   return nodes;
 }
 
+// Return the text of a plain_text object.
+export const plain = (object) =>
+  (object?.text || "").replace(/:([a-z0-9_+'-]+):/g, (code, name) => known(name) || code);
+
+// Return the nodes of a text object.
+export const textOf = (object) =>
+  !object ? [] : object.type === "plain_text" ? [plain(object)] : rich(object.text);
+
 // Read paragraphs, quotes and lists line by line. Read fences first, because they span lines.
 export function rich(text) {
   const parts = text.split(/(```[\s\S]*?```)/);

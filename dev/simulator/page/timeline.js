@@ -1,7 +1,7 @@
 // Show the messages of a channel or a thread in order, with the days between them.
-import { h, reconcile } from "./dom.js";
+import { h, reconcile, toast } from "./dom.js";
 import { messageItem, repliesLabel, signatureOf } from "./message.js";
-import { messagesOf, store } from "./store.js";
+import { messagesOf, request, store } from "./store.js";
 
 const LATEST = 300; // messages that a channel shows; under load there are thousands
 const TOGETHER = 300; // seconds within which one person's messages share a heading
@@ -31,7 +31,13 @@ function items(channel, thread, openThread) {
       made.push(divider(repliesLabel(message), "day replies"));
     before = message;
   }
-  made.push(...statusesOf(channel, thread).map(statusItem));
+  const statuses = statusesOf(channel, thread);
+  made.push(...statuses.map(statusItem));
+  made.push(
+    ...workingOf(channel, thread)
+      .filter((session) => !statuses.some((status) => status.thread_ts === session.thread_ts))
+      .map((session) => statusItem({ ...session, text: "is working" })),
+  );
   return made.length ? made : [{ key: "empty", signature: channel, make: () => emptyNote(channel) }];
 }
 
@@ -57,13 +63,46 @@ function statusesOf(channel, thread) {
   );
 }
 
+export const sessionOf = (channel, thread) =>
+  store.sessions.find((session) => session.channel === channel && session.thread_ts === thread);
+
+const workingOf = (channel, thread) =>
+  store.sessions.filter(
+    (session) =>
+      session.channel === channel &&
+      session.status === "processing" &&
+      (!thread || session.thread_ts === thread),
+  );
+
 function statusItem(status) {
   const dots = () => h("span", { class: "dots", "aria-hidden": "true" }, h("i"), h("i"), h("i"));
+  const working = sessionOf(status.channel, status.thread_ts)?.status === "processing";
+  const stops = working && store.canStop;
   return {
     key: `status ${status.thread_ts}`,
-    signature: status.text,
-    make: () => h("li", { class: "status" }, dots(), `${store.bot.real_name} ${status.text}`),
+    signature: JSON.stringify([status.text, stops]),
+    make: () =>
+      h(
+        "li",
+        { class: "status" },
+        dots(),
+        h("span", {}, `${store.bot.real_name} ${status.text}`),
+        stops &&
+          h(
+            "button",
+            { class: "small stop", dataset: { focus: "stop" }, onclick: () => stop(status) },
+            "■ Stop",
+          ),
+      ),
   };
+}
+
+async function stop({ channel, thread_ts }) {
+  try {
+    await request("POST", "/control/stop", { channel, thread_ts, user: store.user });
+  } catch (error) {
+    toast(error.message, "bad");
+  }
 }
 
 function emptyNote(id) {

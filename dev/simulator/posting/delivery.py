@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlencode
+from uuid import uuid4
 
 from dev.simulator.workspace.model import JSON
+
+PATH = "/slack/events"
+"""Where the app takes everything: events, commands and interactions."""
 
 State = Literal["held", "sending", "retrying", "delivered", "failed"]
 
@@ -59,7 +63,7 @@ def event_delivery(envelope: JSON) -> Delivery:
     return Delivery(
         id=envelope["event_id"],
         kind=".".join(filter(None, (inner["type"], inner.get("subtype") or inner.get("channel_type")))),
-        path="/slack/events",
+        path=PATH,
         content_type="application/json",
         body=json.dumps(envelope).encode(),
         channel=inner.get("channel") or item.get("channel"),
@@ -68,12 +72,13 @@ def event_delivery(envelope: JSON) -> Delivery:
     )
 
 
-def form_delivery(path: str, kind: str, trigger_id: str, form: Mapping[str, str]) -> Delivery:
-    """Return the delivery of a slash command or an interaction. It has no event id, but a trigger id of its own."""
+def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str]) -> Delivery:
+    """Return the delivery of a slash command or an interaction. It has no event id, but mostly a trigger id."""
+    key = hashlib.sha256(trigger_id.encode()).hexdigest() if trigger_id else None
     return Delivery(
-        id="trigger:" + hashlib.sha256(trigger_id.encode()).hexdigest(),
+        id=f"trigger:{key}" if key else f"interaction:{uuid4().hex}",
         kind=kind,
-        path=path,
+        path=PATH,
         content_type="application/x-www-form-urlencoded",
         body=urlencode(form).encode(),
     )

@@ -1,12 +1,13 @@
-"""Make the payloads that Slack posts for slash commands, buttons and modals."""
-
-from secrets import token_hex
+"""Make the payloads that Slack posts for commands, shortcuts, buttons, menus and modals."""
 
 from dev.simulator.interactions import Interactions
-from dev.simulator.posting.events import new_id
+from dev.simulator.views import View
 from dev.simulator.workspace.model import JSON, Channel, Message, User
 from dev.simulator.workspace.shapes import message_json
 from dev.simulator.workspace.workspace import Workspace
+
+VERIFICATION = "simulated-verification-token"
+"""Slack's old proof of the sender. It proves nothing here; the signature does."""
 
 
 def command_form(
@@ -14,11 +15,11 @@ def command_form(
 ) -> dict[str, str]:
     """Return the form of a slash command."""
     return {
-        "token": "simulated-verification-token",
+        "token": VERIFICATION,
         "team_id": workspace.team_id,
         "team_domain": workspace.name.lower(),
         "channel_id": channel.id,
-        "channel_name": "directmessage" if channel.is_im else channel.name,
+        "channel_name": _name(channel),
         "user_id": user.id,
         "user_name": user.name,
         "command": command,
@@ -30,10 +31,95 @@ def command_form(
     }
 
 
-def action_payload(
-    workspace: Workspace, interactions: Interactions, *, message: Message, user: User, action: JSON
+def shortcut_payload(
+    workspace: Workspace, interactions: Interactions, *, callback_id: str, user: User
 ) -> JSON:
-    """Return the payload for a pressed button of a message."""
+    """Return the payload of a global shortcut. It has no channel, and so no ``response_url``."""
+    return _payload(workspace, "shortcut", user) | {
+        "callback_id": callback_id,
+        "trigger_id": interactions.new_trigger(user.id),
+        "action_ts": workspace.next_ts(),
+    }
+
+
+def message_action_payload(
+    workspace: Workspace, interactions: Interactions, *, callback_id: str, message: Message, user: User
+) -> JSON:
+    """Return the payload of a message's shortcut."""
+    channel = workspace.channels[message.channel]
+    return _payload(workspace, "message_action", user) | {
+        "callback_id": callback_id,
+        "trigger_id": interactions.new_trigger(user.id),
+        "response_url": interactions.new_response_url(channel.id, user.id, message.ts),
+        "action_ts": workspace.next_ts(),
+        "channel": {"id": channel.id, "name": _name(channel)},
+        "message_ts": message.ts,
+        "message": message_json(workspace, message),
+    }
+
+
+def action_payload(
+    workspace: Workspace,
+    interactions: Interactions,
+    *,
+    message: Message,
+    user: User,
+    action: JSON,
+    state: JSON | None = None,
+) -> JSON:
+    """Return the payload for a used button or menu of a message."""
+    return (
+        _block_actions(workspace, interactions, user, action)
+        | _of_message(workspace, message)
+        | {
+            "state": state or {"values": {}},
+            "response_url": interactions.new_response_url(message.channel, user.id, message.ts),
+        }
+    )
+
+
+def view_action_payload(
+    workspace: Workspace, interactions: Interactions, *, view: View, user: User, action: JSON, state: JSON
+) -> JSON:
+    """Return the payload for a used button or menu of a modal or of the *Home* tab."""
+    return _block_actions(workspace, interactions, user, action) | _of_view(view, state)
+
+
+def suggestion_payload(
+    workspace: Workspace, *, place: Message | View, user: User, element: JSON, query: str, state: JSON
+) -> JSON:
+    """Return the payload of a menu that asks for its options. It has neither a trigger id nor a response URL.
+
+    Args:
+        workspace: the workspace.
+        place: the message or view with the menu.
+        user: the person who types.
+        element: the menu's ``action_id`` and ``block_id``.
+        query: what the person has typed.
+        state: what a view's other inputs hold.
+    """
+    where = _of_view(place, state) if isinstance(place, View) else _of_message(workspace, place)
+    return _payload(workspace, "block_suggestion", user) | where | element | {"value": query}
+
+
+def view_payload(
+    workspace: Workspace, interactions: Interactions, *, kind: str, view: JSON, user: User
+) -> JSON:
+    """Return the payload of a submitted or closed modal: ``view_submission`` or ``view_closed``."""
+    payload = _payload(workspace, kind, user) | {"view": view}
+    if kind == "view_closed":
+        return payload | {"is_cleared": False}
+    return payload | {"trigger_id": interactions.new_trigger(user.id), "response_urls": []}
+
+
+def _block_actions(workspace: Workspace, interactions: Interactions, user: User, action: JSON) -> JSON:
+    return _payload(workspace, "block_actions", user) | {
+        "trigger_id": interactions.new_trigger(user.id),
+        "actions": [action | {"action_ts": workspace.next_ts()}],
+    }
+
+
+def _of_message(workspace: Workspace, message: Message) -> JSON:
     channel = workspace.channels[message.channel]
     container = {
         "type": "message",
@@ -41,57 +127,27 @@ def action_payload(
         "channel_id": channel.id,
         "is_ephemeral": message.visible_to is not None,
     }
-    return _payload(workspace, interactions, "block_actions", user) | {
-        "container": container | ({"thread_ts": message.thread_ts} if message.thread_ts else {}),
-        "channel": {"id": channel.id, "name": "directmessage" if channel.is_im else channel.name},
-        "message": message_json(workspace, message),
-        "state": {"values": {}},
-        "response_url": interactions.new_response_url(channel.id, user.id, message.ts),
-        "actions": [action | {"action_ts": workspace.next_ts()}],
-    }
-
-
-def view_payload(
-    workspace: Workspace, interactions: Interactions, *, kind: str, view: JSON, user: User
-) -> JSON:
-    """Return the payload of a submitted or closed modal: ``view_submission`` or ``view_closed``."""
-    payload = _payload(workspace, interactions, kind, user) | {"view": view, "response_urls": []}
-    if kind == "view_closed":
-        payload |= {"is_cleared": False}
-    return payload
-
-
-def opened_view(workspace: Workspace, content: JSON) -> JSON:
-    """Return a view as Slack sends it to the app that opened it."""
-    view_id = new_id("V")
     return {
-        "private_metadata": "",
-        "callback_id": "",
-        "clear_on_close": False,
-        "notify_on_close": False,
-        "external_id": "",
-        "close": None,
-        "submit": None,
-        **content,
-        "id": view_id,
-        "team_id": workspace.team_id,
-        "state": {"values": {}},
-        "hash": f"{workspace.next_ts()}.{token_hex(4)}",
-        "previous_view_id": None,
-        "root_view_id": view_id,
-        "app_id": workspace.app_id,
-        "app_installed_team_id": workspace.team_id,
-        "bot_id": workspace.bot_id,
+        "container": container | ({"thread_ts": message.thread_ts} if message.thread_ts else {}),
+        "channel": {"id": channel.id, "name": _name(channel)},
+        "message": message_json(workspace, message),
     }
 
 
-def _payload(workspace: Workspace, interactions: Interactions, kind: str, user: User) -> JSON:
+def _of_view(view: View, state: JSON) -> JSON:
+    return {"container": {"type": "view", "view_id": view.id}, "view": view.content | {"state": state}}
+
+
+def _name(channel: Channel) -> str:
+    return "directmessage" if channel.is_im else channel.name
+
+
+def _payload(workspace: Workspace, kind: str, user: User) -> JSON:
     return {
         "type": kind,
         "user": {"id": user.id, "username": user.name, "name": user.name, "team_id": workspace.team_id},
         "api_app_id": workspace.app_id,
-        "token": "simulated-verification-token",
-        "trigger_id": interactions.new_trigger(user.id),
+        "token": VERIFICATION,
         "team": {"id": workspace.team_id, "domain": workspace.name.lower()},
         "enterprise": None,
         "is_enterprise_install": False,

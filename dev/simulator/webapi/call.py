@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from dev.simulator.files import Files
 from dev.simulator.interactions import Interactions
+from dev.simulator.manifest import DOCUMENTED, Manifest
+from dev.simulator.sessions import Sessions
 from dev.simulator.workspace.model import JSON, Channel, Message
 from dev.simulator.workspace.workspace import Workspace
 
@@ -36,6 +39,11 @@ class Slack:
 
     workspace: Workspace
     interactions: Interactions
+    manifest: Manifest = DOCUMENTED
+    events: frozenset[str] = DOCUMENTED.events
+    """The events that the app is subscribed to."""
+    sessions: Sessions = field(default_factory=Sessions)
+    files: Files = field(default_factory=Files)
 
 
 @dataclass(frozen=True, slots=True)

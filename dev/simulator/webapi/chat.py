@@ -2,7 +2,6 @@
 
 import json
 
-from dev.simulator.posting.events import new_id
 from dev.simulator.webapi.call import (
     ApiError,
     Call,
@@ -13,6 +12,7 @@ from dev.simulator.webapi.call import (
     joined_channel,
     message_of,
 )
+from dev.simulator.workspace.blocks import BadBlocksError, identified
 from dev.simulator.workspace.model import JSON, Channel, Message
 from dev.simulator.workspace.shapes import message_json
 
@@ -114,20 +114,10 @@ def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_for
     Raises:
         ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if their content is invalid.
     """
-    return [_with_id(block, "block_id") | _named_elements(block) for block in call.typed_objects(name, error)]
-
-
-def _named_elements(block: JSON) -> JSON:
-    if block["type"] != "actions":
-        return {}
-    elements = block.get("elements")
-    if not isinstance(elements, list) or not all(isinstance(element, dict) for element in elements):
-        raise ApiError("invalid_blocks")
-    return {"elements": [_with_id(element, "action_id") for element in elements]}
-
-
-def _with_id(part: JSON, name: str) -> JSON:
-    return part if part.get(name) else part | {name: new_id("")[:5]}
+    try:
+        return identified(call.typed_objects(name, error))
+    except BadBlocksError:
+        raise ApiError("invalid_blocks") from None
 
 
 def thread_of(call: Call, channel: Channel) -> str | None:

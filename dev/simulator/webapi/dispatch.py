@@ -10,8 +10,9 @@ from secrets import token_hex
 from aiohttp import web
 
 from dev.simulator.faults import Fault, Faults
-from dev.simulator.webapi import chat, conversations, reactions, streams, surfaces, users
+from dev.simulator.webapi import assistant, chat, conversations, files, reactions, streams, users, views
 from dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
+from dev.simulator.webapi.tiers import RateLimitedError, RateLimits
 from dev.simulator.workspace.model import JSON
 from surelane_service.lifecycle import sleep_unless
 
@@ -21,7 +22,9 @@ METHODS: dict[str, Method] = {
     **reactions.METHODS,
     **conversations.METHODS,
     **users.METHODS,
-    **surfaces.METHODS,
+    **assistant.METHODS,
+    **views.METHODS,
+    **files.METHODS,
 }
 CALLS_KEPT = 300
 
@@ -44,11 +47,13 @@ class WebApi:
         slack: Slack,
         faults: Faults,
         scopes: frozenset[str] | None,
+        limits: RateLimits,
         noted: Callable[[JSON], None] = lambda _: None,
     ) -> None:
         self._slack = slack
         self._faults = faults
         self._scopes = scopes
+        self._limits = limits
         self._noted = noted
         self.calls: deque[JSON] = deque(maxlen=CALLS_KEPT)
         self.closing = asyncio.Event()
@@ -71,14 +76,15 @@ class WebApi:
     ) -> tuple[web.Response, str | None]:
         match fault:
             case Fault(kind="rate_limited", retry_after=seconds):
-                headers = {"Retry-After": str(seconds)}
-                return _response({"ok": False, "error": "ratelimited"}, status=429, headers=headers)
+                return _rate_limited(seconds)
             case Fault(kind="server_error"):
                 return _response({"ok": False, "error": "internal_error"}, status=500)
             case Fault(kind="invalid_auth"):
                 return _response({"ok": False, "error": "invalid_auth"})
         try:
             answer = _response(await self._run(request, name))
+        except RateLimitedError as error:
+            return _rate_limited(error.retry_after)
         except ApiError as error:
             answer = _response({"ok": False, "error": str(error), **error.details})
         if fault is not None and fault.kind == "slow":
@@ -90,11 +96,13 @@ class WebApi:
         if method is None:
             raise ApiError("unknown_method", req_method=name)
         sent = await read(request, method)
+        self._limits.count(name, sent.token, sent.arguments)
         self._check(method, sent)
         answer = {"ok": True, **method.run(Call(name, sent.arguments), self._slack)}
         if sent.warnings:
-            metadata = {**answer.get("response_metadata", {}), "warnings": sent.warnings}
-            answer |= {"warning": ",".join(sent.warnings), "response_metadata": metadata}
+            metadata = answer.get("response_metadata", {})
+            warnings = [*metadata.get("warnings", ()), *sent.warnings]
+            answer |= {"warning": ",".join(warnings), "response_metadata": {**metadata, "warnings": warnings}}
         return answer
 
     def _check(self, method: Method, sent: Sent) -> None:
@@ -118,6 +126,12 @@ def _check_token(token: str | None) -> None:
         raise ApiError("not_allowed_token_type")
     if not token.startswith("xoxb-"):
         raise ApiError("invalid_auth")
+
+
+def _rate_limited(retry_after: int) -> tuple[web.Response, str | None]:
+    return _response(
+        {"ok": False, "error": "ratelimited"}, status=429, headers={"Retry-After": str(retry_after)}
+    )
 
 
 def _response(

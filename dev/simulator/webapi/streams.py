@@ -1,5 +1,6 @@
 """Serve ``chat.startStream``, ``appendStream`` and ``stopStream``: messages that arrive in parts."""
 
+from dev.simulator.sessions import STATUSES
 from dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
 from dev.simulator.webapi.chat import MAX_MARKDOWN, blocks_of, metadata_of, owned, thread_of
 from dev.simulator.workspace.model import JSON, Message
@@ -43,8 +44,18 @@ def stop(call: Call, slack: Slack) -> JSON:
     message.metadata = metadata or message.metadata
     message.blocks += blocks_of(call)
     _append(slack, message, chunks, ended=True)
+    _end_session(call, slack, message)
     shape = message_json(slack.workspace, message, metadata=True)
     return {"channel": message.channel, "ts": message.ts, "message": shape}
+
+
+def _end_session(call: Call, slack: Slack, message: Message) -> None:
+    """Give the thread's session, if there is one, the call's ``session_status``, by default ``active``."""
+    thread_ts = message.thread_ts or message.ts
+    wanted = call.text("session_status") or "active"
+    status = next((status for status in STATUSES if status == wanted), None)
+    if status and slack.sessions.find(message.channel, thread_ts):
+        slack.sessions.set_status(message.channel, thread_ts, status)
 
 
 def _running(call: Call, slack: Slack) -> Message:

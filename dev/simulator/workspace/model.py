@@ -29,6 +29,7 @@ class Message:
     by_app: bool = False
     blocks: list[JSON] = field(default_factory=list)
     attachments: list[JSON] = field(default_factory=list)
+    files: list[JSON] = field(default_factory=list)
     metadata: JSON | None = None
     subtype: str | None = None
     client_msg_id: str | None = None

@@ -19,6 +19,7 @@ def message_json(workspace: Workspace, message: Message, *, metadata: bool = Fal
         "client_msg_id": message.client_msg_id,
         "blocks": message.blocks,
         "attachments": message.attachments,
+        "files": message.files,
         "thread_ts": message.thread_ts,
         "parent_user_id": parent.user if message.is_reply and parent else None,
         "username": message.username,

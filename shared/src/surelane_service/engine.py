@@ -15,6 +15,7 @@ from surelane_service.compatibility import schema_version
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.groups import free_groups
 from surelane_service.schedules import Schedules
+from surelane_service.slack_limits import SlackLimits
 
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
@@ -100,7 +101,7 @@ class Sessions:
     server_since: datetime
 
 
-class Engine(Schedules, Measured):
+class Engine(Schedules, Measured, SlackLimits):
     """The SQL functions of role ``agent_worker``, on a connection or a pool.
 
     Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.

@@ -81,9 +81,10 @@ Envelope = Challenge | Take | Ignore | RateLimited | Malformed
 class Subscriptions:
     """The event types to take, by the names in Slack's app settings (``app_mention``, ``message.im``, ...)."""
 
-    def __init__(self, types: frozenset[str]) -> None:
+    def __init__(self, types: frozenset[str], *, merge_mentions: bool = True) -> None:
+        """``merge_mentions``: whether a mention and its channel message are one event."""
         self._types = types
-        also = _ALSO_MENTIONS & types
+        also = _ALSO_MENTIONS & types if merge_mentions else frozenset()
         self._delivered_twice = {"app_mention", *also} if also and "app_mention" in types else set()
 
     def reason_to_ignore(self, envelope: Payload, event: Payload) -> str | None:
@@ -98,7 +99,7 @@ class Subscriptions:
         return None
 
     def message_key(self, envelope: Payload, event: Payload) -> str | None:
-        """Return the key that a mention shares with its channel message; ``None`` where only one is taken.
+        """Return the key that a mention shares with its channel message; ``None`` where they are not merged.
 
         Slack delivers a message that mentions the app twice: as ``app_mention`` and, for example, as
         ``message.channels``. The event ids differ and the order varies. With one key, the second is a duplicate.

@@ -57,6 +57,9 @@ class IngestSettings(ServiceSettings):
     ] = Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
     """The event types to take, by the names of Slack's subscriptions, separated by commas."""
 
+    merge_mentions: bool = Field(True, validation_alias="SURELANE_MERGE_MENTIONS")
+    """Whether a mention and the channel message that Slack sends for it are one event. ``off`` for Bolt apps."""
+
     max_body: Size = Field(ByteSize(1024 * 1024), validation_alias="SURELANE_MAX_BODY")
     """The largest body, in bytes or as ``1MiB``. Larger ones are answered 413."""
 

@@ -192,7 +192,7 @@ async def _serving_public(
         [
             *slack_urls(
                 Signatures(settings.signing_secrets),
-                Subscriptions(settings.event_types),
+                Subscriptions(settings.event_types, merge_mentions=settings.merge_mentions),
                 writer,
                 answers,
                 tracer,

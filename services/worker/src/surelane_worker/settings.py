@@ -5,7 +5,8 @@ import secrets
 import socket
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration
 from surelane_service.engine import DEFAULT_MAX_ATTEMPTS
@@ -19,16 +20,30 @@ def _name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
 class WorkerSettings(DispatchSettings):
     """The worker's settings."""
 
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
     """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
 
+    bolt_kinds: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
+        (), validation_alias="SURELANE_BOLT_KINDS"
+    )
+    """Kinds of events for a Bolt app's listeners, beside those that they are seen to take, separated by commas."""
+
     event_types: str | None = Field(None, validation_alias="SURELANE_EVENT_TYPES")
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
+
+    slack_limits: Literal["on", "non-marketplace", "off"] = Field(
+        "on", validation_alias="SURELANE_SLACK_LIMITS"
+    )
+    """Which of Slack's rate limits the workers keep. ``non-marketplace``: those of apps that are sold outside of it."""
 
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""

@@ -3,11 +3,11 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from surelane import __version__
 from surelane.calls import Pool
@@ -21,6 +21,7 @@ from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, privat
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.watch import Watch
+from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
@@ -41,6 +42,8 @@ from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
+from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.tiers import rules_of
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -63,7 +66,7 @@ class Pools:
 
     leases: Pool
     settles: Pool
-    """For settles, notes and answers: all give up soon where a row is locked."""
+    """For settles, notes, answers and Slack's limits: they give up soon where a row is locked."""
     looks: Pool
     """For polls, schedules and probes."""
     sweeps: Pool
@@ -84,7 +87,14 @@ async def main(stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
         pools = await _pools(settings, stack)
-        slack = await stack.enter_async_context(slack_clients(settings, traced=tracing is not None))
+        limiter = None
+        if settings.slack_limits != "off":
+            rules = partial(rules_of, apps=settings.slack_limits)
+            limiter = Limiter(Engine(pools.settles), metrics, rules)
+            stack.push_async_callback(limiter.close)
+        slack = await stack.enter_async_context(
+            slack_clients(settings, traced=tracing is not None, limiter=limiter)
+        )
         # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
@@ -119,7 +129,12 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     Raises:
         SettingsError: they cannot be used, or need a token that is not set.
     """
-    loaded = load_handlers(settings.handlers)
+
+    def adapt(found: object) -> object:
+        return bolt_handlers(cast("Any", found), settings.bolt_kinds) if is_bolt_app(found) else found
+
+    with nullcontext() if settings.speaks_to_slack else pointed_at(settings.slack_api_url):
+        loaded = load_handlers(settings.handlers, adapt)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types
@@ -259,7 +274,7 @@ def assemble(
     )
     session = Session(settings.name)
     position = Position(
-        wakeup.wake,
+        partial(_notified, wakeup, slots),
         slots.full,
         settings.lease.total_seconds(),
         notifications=settings.notifications,
@@ -353,6 +368,12 @@ def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Le
     position.lost()
     wakeup.look_ahead()
     leases.renew_soon()
+
+
+def _notified(wakeup: Wakeup, slots: Slots) -> None:
+    """Claim because of a notification. If no slot is free, the event may come before those that wait for one."""
+    slots.let_overtake()
+    wakeup.wake()
 
 
 def _lost(session: Session, position: Position) -> None:

@@ -501,8 +501,12 @@ def _named(
         raise HandlersError(f"handlers.{sort}(…): {error}") from None
 
 
-def load_handlers(path: str) -> Handlers:
+def load_handlers(path: str, adapt: Callable[[object], object] = lambda found: found) -> Handlers:
     """Import ``module:attribute``. Modules are found in the working directory too.
+
+    Args:
+        path: what to import.
+        adapt: makes handlers of an object that is none, such as another framework's app.
 
     Raises:
         HandlersError: it does not name a :class:`Handlers` with at least one handler, or the import failed.
@@ -523,6 +527,7 @@ def load_handlers(path: str) -> Handlers:
     found = getattr(module, attribute, None)
     if found is None:
         raise HandlersError(f"{SETTING}: {module_name} has no attribute {attribute!r}")
+    found = adapt(found)
     if not isinstance(found, Handlers):
         raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
     if not found.all():

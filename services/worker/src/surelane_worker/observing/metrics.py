@@ -23,6 +23,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 """Upper bounds of the buckets, up to ten minutes: agents are slow."""
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 KIND = "messaging.destination.name"
+METHOD = "surelane.slack.method"
 COMMIT = 1.0
 """Most seconds between an event's visibility by its row and the notification that its commit sends."""
 
@@ -84,6 +85,11 @@ class Metrics(Collector):
         self._lease_losses: Counter[str] = Counter()
         self._stale: Counter[str] = Counter()
         self._expired = 0
+        self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
+        self._slack_methods = Bounded(MOST_KINDS)
+        self.slack_wait = Distribution(
+            "surelane.slack.wait", "From a call of Slack's Web API until Slack's limits allowed it.", METHOD
+        )
         self.operation = Distribution(
             "messaging.client.operation.duration", "Round trips to the queue.", "messaging.operation.name"
         )
@@ -121,6 +127,11 @@ class Metrics(Collector):
         meter.create_observable_counter(
             "surelane.event.expired", [self._observe_expired], description="Events swept."
         )
+        meter.create_observable_counter(
+            "surelane.slack.rate_limited",
+            [_observing(self._slack_refused, METHOD)],
+            description="Calls of Slack's Web API that Slack refused because of its limits.",
+        )
         if not pushed:
             REGISTRY.register(self)
             return
@@ -133,7 +144,14 @@ class Metrics(Collector):
             yield distribution.family()
 
     def _distributions(self) -> tuple[Distribution, ...]:
-        return (self.operation, self.process, self.until_started, self.until_finished, self.notification_lag)
+        return (
+            self.operation,
+            self.process,
+            self.until_started,
+            self.until_finished,
+            self.notification_lag,
+            self.slack_wait,
+        )
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
         """Return the same: registering a collector needs the names alone."""
@@ -173,14 +191,24 @@ class Metrics(Collector):
         """Count events that a sweep moved to history."""
         self._expired += count
 
+    def slack_admitted(self, method: str, waited: float) -> None:
+        """Count a call of Slack's Web API, and the seconds that it waited for Slack's limits."""
+        self.slack_wait.add(self._slack_methods(method), waited)
+
+    def slack_refused(self, method: str) -> None:
+        """Count a call that Slack refused because of its limits."""
+        self._slack_refused[self._slack_methods(method)] += 1
+
     def _observe_expired(self, _: CallbackOptions) -> Iterable[Observation]:
         yield Observation(self._expired)
 
 
-def _observing(counted: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observing(
+    counted: Counter[str], label: str = KIND
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
         return [
-            Observation(count, {"messaging.system": "surelane", KIND: kind})
+            Observation(count, {"messaging.system": "surelane", label: kind})
             for kind, count in counted.items()
         ]
 

@@ -46,6 +46,7 @@ from surelane_worker.settling import (
     where,
 )
 from surelane_worker.slack.client import final_reason
+from surelane_worker.slack.turns import SlackBusyError
 
 DRAINED = "worker stopping"
 """Why work stops whose worker stops."""
@@ -204,6 +205,9 @@ class Runner:
                 return Fail(error)
             _uncancel()
             return Release()
+        except SlackBusyError as error:
+            context.log.info("Slack's rate limit is used up; the event is snoozed", seconds=error.after)
+            return Snooze(error.after)
         except TimeoutError as error:
             if handler.timeout is not None and limit.expired():
                 return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))

@@ -28,7 +28,12 @@ PATIENCE = 1.0
 GRACE = 5.0
 """Seconds that handlers have to end after a drain cancelled them."""
 WEIGHT = 0.1
-AGED = 2 * HORIZON
+OVERTAKEN = 10
+"""Events claimed ahead, at most, where a notification lets one more be claimed: slots are freed every 5 ms or slower.
+
+Where slots are freed faster, the next claim comes soon enough, and is larger.
+"""
+AGED = 10 * HORIZON
 """Seconds that claimed work of a low priority waits for a slot, before it comes next."""
 RANKS = {1: 0, 2: 2, 3: 3}
 """The order of bands; the others hold priority 1."""
@@ -139,6 +144,8 @@ class Slots:
             if handler.concurrency is not None:
                 self._add_share([handler], min(handler.concurrency, self._concurrency))
         self._running: set[Work] = set()
+        self._overtaking = False
+        """Whether an event was committed since the last claim began. It may come before those that wait for a slot."""
         self._closed = False
 
     def _add_share(self, handlers: Sequence[Handler], limit: int) -> None:
@@ -148,15 +155,24 @@ class Slots:
 
     def free(self) -> list[tuple[list[str], int]]:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
+        return self._claimable(overtaking=self._overtaking)
+
+    def _claimable(self, *, overtaking: bool) -> list[tuple[list[str], int]]:
         if self.bytes_left <= 0:
             return []
         left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held)
-        free = ((share.kinds, min(self._free(share), left)) for share in self._shares)
+        free = ((share.kinds, min(self._free(share, overtaking), left)) for share in self._shares)
         return [(kinds, count) for kinds, count in free if count > 0]
 
     def full(self) -> bool:
         """Return whether events of some kind would find no slot."""
-        return len(self.free()) < len(self._shares)
+        return len(self._claimable(overtaking=False)) < len(self._shares)
+
+    def let_overtake(self) -> None:
+        """Let one more event be claimed though none finds a slot: it may come before those that wait for one."""
+        self._overtaking = True
+        if self.free():
+            self._capacity.free()
 
     @property
     def bytes_left(self) -> int:
@@ -166,13 +182,16 @@ class Slots:
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
         self._capacity.left_out = len(free) < len(self._shares)
+        self._overtaking = False
 
-    def _free(self, share: Share) -> int:
+    def _free(self, share: Share, overtaking: bool) -> int:
         """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
         ahead = 0 if self._interactive else share.ahead
         slots = min(share.limit - share.running, self._concurrency - len(self._running))
         free = min(slots + ahead - len(share.waiting), MOST)
-        return free if free > min(int(ahead * FRESH / HORIZON), MOST // 2) else 0
+        if free > min(int(ahead * FRESH / HORIZON), MOST // 2):
+            return free
+        return int(overtaking and ahead <= OVERTAKEN and free + ahead > 0)
 
     def accept(self, events: Sequence[Event], claimed_at: float) -> None:
         """Hold claimed events and start those that find a slot.

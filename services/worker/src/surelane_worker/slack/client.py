@@ -27,6 +27,8 @@ from yarl import URL
 
 from surelane_service.outbound import Guard, Reply, guarded_session, post
 from surelane_worker.settings import WorkerSettings
+from surelane_worker.slack.admission import admitting
+from surelane_worker.slack.limits import Limiter
 
 FINAL = frozenset(
     {
@@ -77,6 +79,11 @@ FINAL = frozenset(
         "exchanged_trigger_id",
         "hash_conflict",
         "push_limit_reached",
+        "view_too_large",
+        "duplicate_external_id",
+        "not_enabled",
+        "not_found",
+        "file_not_found",
         "invalid_trigger_id",
         "used_url",
         "expired_url",
@@ -218,11 +225,16 @@ class SlackClients:
 
 
 @asynccontextmanager
-async def slack_clients(settings: WorkerSettings, *, traced: bool) -> AsyncIterator[SlackClients]:
-    """Open the clients for the length of the block."""
+async def slack_clients(
+    settings: WorkerSettings, *, traced: bool, limiter: Limiter | None = None
+) -> AsyncIterator[SlackClients]:
+    """Open the clients for the length of the block. Their calls wait for the limiter."""
     api = settings.slack_api_url.rstrip("/") + "/"
     traces = [create_trace_config(url_filter=without_secrets(api))] if traced else []
-    async with aiohttp.ClientSession(trace_configs=traces, timeout=TIMEOUT) as session:
+    middlewares = [] if limiter is None else [admitting(limiter, URL(api))]
+    async with aiohttp.ClientSession(
+        trace_configs=traces, timeout=TIMEOUT, middlewares=middlewares
+    ) as session:
         limited = AsyncRateLimitErrorRetryHandler(max_retry_count=RATE_LIMIT_RETRIES)
         broken = AsyncConnectionErrorRetryHandler(max_retry_count=2)
         failed = AsyncServerErrorRetryHandler(max_retry_count=2)

@@ -16,12 +16,14 @@ from typing import Any
 
 import aiohttp
 from slack_sdk.errors import SlackApiError
+from slack_sdk.models import JsonObject
 from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import (
     RATE_LIMIT_RETRIES,
     NoTriggerError,
@@ -76,8 +78,15 @@ def place_of(event: Event) -> Place:
         since=message_ts or _text(inner.get("event_ts")),
         user=_identity(inner.get("user")) or _text(inner.get("user_id")),
         team=_text(payload.get("team_id")) or _identity(payload.get("team")),
-        response_url=_text(payload.get("response_url")) if event.kind.startswith(SLACK_KINDS) else None,
+        response_url=_response_url(payload) if event.kind.startswith(SLACK_KINDS) else None,
     )
+
+
+def _response_url(payload: dict[str, Any]) -> str | None:
+    """Return the URL for answers. A modal with ``response_url_enabled`` has a list of them."""
+    urls = payload.get("response_urls")
+    first = _object(urls[0]) if isinstance(urls, list) and urls else {}
+    return _text(payload.get("response_url")) or _text(first.get("response_url"))
 
 
 def _channel(holder: dict[str, Any]) -> str | None:
@@ -182,23 +191,56 @@ class Replies:
     """Posts what a handler says in Slack during one attempt."""
 
     def __init__(
-        self, clients: SlackClients, engine: Engine, log: Logger, check_claim: Callable[[], Awaitable[None]]
+        self,
+        clients: SlackClients,
+        engine: Engine,
+        log: Logger,
+        check_claim: Callable[[], Awaitable[None]],
+        notebooks: dict[int, Notebook] | None = None,
     ) -> None:
-        """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler."""
+        """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
+
+        It is awaited again when a call has waited for Slack's limits, also a call of the plain client.
+        ``notebooks`` are those of the attempt so far, by the ids of its events.
+        """
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
         self._engine = engine
         self._log = log
         self._check_claim = check_claim
+        check_after_wait.set(check_claim)
         self._ordinals = Counter[int]()
         self._calls = Counter[tuple[int, str]]()
-        self._notebooks: dict[int, Notebook] = {}
+        self._notebooks = {} if notebooks is None else notebooks
         self._sent = SentReplies(clients.client, log)
+
+    @property
+    def once(self) -> AsyncWebClient:
+        """The client whose calls are repeated after a rate limit only: for messages that must not be posted twice."""
+        return self._once
 
     @property
     def client(self) -> AsyncWebClient:
         """The plain Web API client. Each attempt sends its calls again."""
         return self._client
+
+    def through(self, client: AsyncWebClient, once: AsyncWebClient, event: Event, ordinal: int) -> "Replies":
+        """Return replies to an event through other clients, such as those with another workspace's token.
+
+        Args:
+            client: calls Slack; its calls may be repeated.
+            once: posts messages; its calls must not be repeated.
+            event: the event to answer. Its notes are shared with these replies.
+            ordinal: the ordinal of the first reply.
+        """
+        clients = SlackClients(client, once, self._responses)
+        other = Replies(clients, self._engine, self._log, self._check_claim, self._notebooks)
+        other.begin_at(event, ordinal)
+        return other
+
+    def begin_at(self, event: Event, ordinal: int) -> None:
+        """Count the replies to an event from ``ordinal`` on."""
+        self._ordinals[event.id] = ordinal
 
     async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
         """Answer an event in its thread, or a command or an interaction through its ``response_url``.
@@ -219,7 +261,7 @@ class Replies:
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
         """
         place = place_of(event)
-        ordinal, notebook = self._next_ordinal(event), self._notebook(event)
+        ordinal, notebook = self._next_ordinal(event), self.notebook(event)
         noted = notebook.reply(ordinal)
         if isinstance(noted, str):
             self._log.info("reply was already sent", ordinal=ordinal)
@@ -242,7 +284,7 @@ class Replies:
             "thread_ts": thread_ts,
             "text": text,
             **arguments,
-            "metadata": metadata_of(event, ordinal),
+            "metadata": metadata_of(event, ordinal, arguments.get("metadata")),
         }
         await notebook.note_reply(ordinal, None)
         try:
@@ -354,7 +396,7 @@ class Replies:
         if trigger is None:
             raise NoTriggerError
         name = self._call_name(event, "views.open")
-        notebook = self._notebook(event)
+        notebook = self.notebook(event)
         if opened := notebook.call(name):
             self._log.info("view was already opened")
             return opened
@@ -437,7 +479,7 @@ class Replies:
             raise NowhereToReplyError
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
         name = self._call_name(event, "files.upload")
-        notebook = self._notebook(event)
+        notebook = self.notebook(event)
         if uploaded := notebook.call(name):
             self._log.info("file was already uploaded")
             return uploaded
@@ -483,7 +525,7 @@ class Replies:
         ordinal = self._next_ordinal(event)
         return Stream(
             self._once,
-            self._notebook(event),
+            self.notebook(event),
             ordinal,
             metadata_of(event, ordinal),
             {"channel": channel, "thread_ts": thread_ts, **arguments},
@@ -491,7 +533,12 @@ class Replies:
             interval,
         )
 
-    def _notebook(self, event: Event) -> Notebook:
+    async def check_claim(self) -> None:
+        """Return while the claim stands; otherwise cancel the handler."""
+        await self._check_claim()
+
+    def notebook(self, event: Event) -> Notebook:
+        """Return the notes about an event."""
         if event.id not in self._notebooks:
             self._notebooks[event.id] = Notebook(self._engine, event, self._log)
         return self._notebooks[event.id]
@@ -517,16 +564,26 @@ class Replies:
         raise ResponseRefusedError(reply.status)
 
 
-def metadata_of(event: Event, ordinal: int) -> dict[str, Any]:
-    """Return the metadata that marks a message as the event's reply number ``ordinal``."""
-    return {"event_type": METADATA_TYPE, "event_payload": {"event_id": event.key, "ordinal": ordinal}}
+def metadata_of(event: Event, ordinal: int, given: object = None) -> dict[str, Any]:
+    """Return the metadata that marks a message as the event's reply number ``ordinal``.
+
+    Args:
+        event: the event that is answered.
+        ordinal: the reply's number.
+        given: the message's own metadata, if it has any. The mark is added to it.
+    """
+    mark = {"event_id": event.key, "ordinal": ordinal}
+    if isinstance(given, JsonObject):
+        given = given.to_dict()
+    if not isinstance(given, Mapping) or not given:
+        return {"event_type": METADATA_TYPE, "event_payload": mark}
+    return {**given, "event_payload": {**(given.get("event_payload") or {}), METADATA_TYPE: mark}}
 
 
 def ordinal_of(message: dict[str, Any], event: Event) -> int | None:
     """Return the ordinal of a message that is a reply to the event, or ``None`` for any other message."""
     metadata = message.get("metadata") or {}
     payload = metadata.get("event_payload") or {}
-    if metadata.get("event_type") != METADATA_TYPE or payload.get("event_id") != event.key:
-        return None
-    ordinal = payload.get("ordinal")
+    mark = _object(payload if metadata.get("event_type") == METADATA_TYPE else payload.get(METADATA_TYPE))
+    ordinal = mark.get("ordinal") if mark.get("event_id") == event.key else None
     return ordinal if isinstance(ordinal, int) else None

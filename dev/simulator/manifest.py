@@ -1,0 +1,97 @@
+"""Read an app's manifest: what Slack offers to people, and which events and scopes the app has."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from surelane.errors import SettingsError
+
+
+class Entry(BaseModel):
+    """A part of the manifest. The simulator passes over what it does not use."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Command(Entry):
+    """A slash command."""
+
+    command: str
+    description: str = ""
+    usage_hint: str = ""
+
+
+class Shortcut(Entry):
+    """A shortcut: of the message box (``global``), or of a message."""
+
+    name: str
+    type: Literal["global", "message"]
+    callback_id: str
+    description: str = ""
+
+
+class Manifest(Entry):
+    """What the simulator takes from a manifest."""
+
+    commands: tuple[Command, ...] = ()
+    shortcuts: tuple[Shortcut, ...] = ()
+    home_tab: bool = True
+    events: frozenset[str] = Field(default_factory=frozenset)
+    scopes: frozenset[str] | None = None
+    """The bot token's scopes; ``None`` means all."""
+
+
+DOCUMENTED = Manifest(
+    commands=(Command(command="/status", description="Say how things are"),),
+    shortcuts=(Shortcut(name="Ask", type="global", callback_id="ask", description="Ask the bot a question"),),
+    events=frozenset({"app_home_opened", "app_mention", "message.im"}),
+)
+"""The app of ``docs/slack-app-manifest.yaml``, with all scopes."""
+
+
+def read_manifest(path: Path | None) -> Manifest:
+    """Read a manifest in YAML or JSON, or return the documented one.
+
+    Raises:
+        SettingsError: the file cannot be read, or is no manifest.
+    """
+    if path is None:
+        return DOCUMENTED
+    try:
+        return manifest_of(_parsed(path))
+    except (OSError, ValueError, AttributeError, TypeError, ImportError, ValidationError) as error:
+        raise SettingsError(f"SURELANE_SIMULATOR_MANIFEST: {path}: {error}") from error
+
+
+def manifest_of(written: Mapping[str, Any]) -> Manifest:
+    """Return a manifest from its form in Slack's app settings."""
+    features, settings = written.get("features") or {}, written.get("settings") or {}
+    scopes = (written.get("oauth_config") or {}).get("scopes") or {}
+    return Manifest.model_validate(
+        {
+            "commands": features.get("slash_commands") or (),
+            "shortcuts": features.get("shortcuts") or (),
+            "home_tab": (features.get("app_home") or {}).get("home_tab_enabled", False),
+            "events": (settings.get("event_subscriptions") or {}).get("bot_events") or (),
+            "scopes": scopes.get("bot") or (),
+        }
+    )
+
+
+def _parsed(path: Path) -> Mapping[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        parsed: Mapping[str, Any] = json.loads(text)
+        return parsed
+    try:
+        import yaml  # noqa: PLC0415 - the image has none, and reads JSON
+    except ImportError:
+        raise ValueError("PyYAML is not installed here; give the manifest as .json") from None
+    try:
+        found: Mapping[str, Any] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    return found

@@ -1,0 +1,60 @@
+"""Run unmodified slack-bolt apps: ``SURELANE_HANDLERS=my_app:app`` names an ``App`` or an ``AsyncApp``.
+
+slack-bolt is optional (``pip install surelane-worker[bolt]``), so it is imported only where it is needed.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.routes import is_interactive
+
+if TYPE_CHECKING:
+    from slack_bolt import App
+    from slack_bolt.async_app import AsyncApp
+
+__all__ = ["bolt_handlers", "is_bolt_app", "pointed_at"]
+
+
+def is_bolt_app(found: object) -> bool:
+    """Return whether an object is an app of slack-bolt, without importing slack-bolt."""
+    names = ("App", "AsyncApp")
+    return any(
+        sort.__name__ in names and sort.__module__.startswith("slack_bolt.") for sort in type(found).__mro__
+    )
+
+
+def bolt_handlers(app: "App | AsyncApp", kinds: Iterable[str] = ()) -> Handlers:
+    """Return handlers that run the listeners of a Bolt app. They can be included in others.
+
+    Args:
+        app: the app. From now on it runs nowhere else.
+        kinds: kinds of events beside those that its listeners are seen to take.
+
+    Raises:
+        HandlersError: it has no listeners, or it cannot be told which kinds of events they take.
+    """
+    from slack_bolt.async_app import AsyncApp  # noqa: PLC0415 - slack-bolt is optional
+
+    from surelane_worker.bolt import asynchronous, synchronous  # noqa: PLC0415
+    from surelane_worker.bolt.kinds import kinds_of  # noqa: PLC0415
+
+    handle = asynchronous.handler_of(app) if isinstance(app, AsyncApp) else synchronous.handler_of(app)
+    taken = kinds_of(app, kinds)
+    handlers = Handlers()
+    handlers.on(*taken, answers=any(map(is_interactive, taken)))(handle)
+    return handlers
+
+
+@contextmanager
+def pointed_at(api: str) -> Iterator[None]:
+    """Let Slack's clients that are made in the block call the Web API at ``api``, if slack-bolt is installed."""
+    if find_spec("slack_bolt") is None:
+        yield
+        return
+    from surelane_worker.bolt.internals import pointed_at as clients_pointed_at  # noqa: PLC0415
+
+    with clients_pointed_at(api):
+        yield

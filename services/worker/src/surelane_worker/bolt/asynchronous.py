@@ -1,0 +1,207 @@
+"""Run the listeners of an ``AsyncApp`` on the worker's event loop.
+
+Everything here is public in slack-bolt. Its listener runner is set to wait for listeners, and is given an error handler
+and a runner of lazy listeners that report to the attempt. The request's context has our ``ack`` and ``respond``, and
+marks the client that Bolt makes for each request.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, Self, cast
+
+from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltContext, AsyncBoltRequest, AsyncRespond
+from slack_bolt.lazy_listener.asyncio_runner import AsyncioLazyListenerRunner
+from slack_bolt.listener.async_listener_error_handler import AsyncDefaultListenerErrorHandler
+from slack_bolt.listener.async_listener_start_handler import AsyncListenerStartHandler
+from slack_bolt.response import BoltResponse
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+from slack_sdk.webhook import WebhookResponse
+
+from surelane.events import Event
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current
+from surelane_worker.bolt.calls import point_at
+from surelane_worker.bolt.respond import message_of, refusal
+from surelane_worker.handling.handler import Call, Context, Given
+from surelane_worker.slack.client import ResponseRefusedError
+
+
+def handler_of(app: AsyncApp) -> Call:
+    """Return a handler that runs the app's listeners. From now on, the app runs nowhere else."""
+    runner = app.listener_runner
+    runner.process_before_response = True
+    runner.lazy_listener_runner = _Lazy(runner.logger)
+    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    own = runner.listener_error_handler
+
+    async def note(error: Exception, request: AsyncBoltRequest, response: BoltResponse) -> None:
+        attempt = current.get()
+        if attempt is None:
+            raise error
+        attempt.note_error(error)
+        if not isinstance(own, AsyncDefaultListenerErrorHandler):
+            try:
+                with attempt.within(ERROR_HANDLER):
+                    await own.handle(error=error, request=request, response=response)
+            except Exception as another:  # noqa: BLE001 - it must not hide what the listener raised
+                attempt.note_error(another)
+
+    app.error(note)
+    app.client.api_call = _marked(app.client, None)  # type: ignore[method-assign]
+
+    async def handle(event: Given, ctx: Context) -> object:
+        point_at(app.client, ctx.settings.slack_api_url)
+        return await _run(app, cast("Event", event), ctx)
+
+    return handle
+
+
+async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
+    attempt = _Attempt(event, ctx)
+    request = AsyncBoltRequest(body=dict(event.payload), mode="socket_mode")
+    request.context = _Context(attempt, request.context)
+    request.context["ack"] = _Ack(attempt)
+    request.context["respond"] = _Respond(attempt, request.context.response_url)
+    try:
+        with attempt.within(LISTENER):
+            response = await app.async_dispatch(request)
+        if response.status < 300 and not attempt.errors:
+            await attempt.acknowledge(response)
+        if attempt.lazies:
+            await asyncio.wait(attempt.lazies)
+    finally:
+        attempt.stop()
+    return attempt.outcome(response, authorized=request.context.authorize_result is not None)
+
+
+class _Attempt(Attempt):
+    """An attempt, with its lazy listeners."""
+
+    def __init__(self, event: Event, ctx: Context) -> None:
+        super().__init__(event, ctx)
+        self.lazies: list[asyncio.Future[None]] = []
+        """Done when they have ended."""
+        self._tasks = set[asyncio.Task[Any]]()
+        self._stopped = False
+
+    def begin(self) -> bool:
+        """Note that the current task is a lazy listener. Return false if the attempt has been stopped."""
+        if task := asyncio.current_task():
+            self._tasks.add(task)
+        return not self._stopped
+
+    def end(self) -> None:
+        """Forget the current task."""
+        if task := asyncio.current_task():
+            self._tasks.discard(task)
+
+    def stop(self) -> None:
+        """Cancel the lazy listeners that still run."""
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+
+
+class _Lazy(AsyncioLazyListenerRunner):
+    """Starts lazy listeners as tasks that the attempt waits for. None starts after the listener failed."""
+
+    def start(self, function: Callable[..., Awaitable[None]], request: AsyncBoltRequest) -> None:
+        attempt = current.get()
+        if not isinstance(attempt, _Attempt) or attempt.errors:
+            return
+        ended = asyncio.get_running_loop().create_future()
+        attempt.lazies.append(ended)
+
+        @wraps(function)
+        async def noted(*args: Any, **arguments: Any) -> None:
+            try:
+                if not attempt.begin():
+                    return
+                await function(*args, **arguments)
+            except Exception as error:  # noqa: BLE001 - the attempt raises it
+                attempt.note_error(error)
+            finally:
+                attempt.end()
+                ended.set_result(None)
+
+        with attempt.within(attempt.next_lazy()):
+            super().start(noted, request)
+
+
+class _Started(AsyncListenerStartHandler):
+    """Notes that a listener was found."""
+
+    def __init__(self, own: AsyncListenerStartHandler) -> None:
+        self._own = own
+
+    async def handle(self, request: AsyncBoltRequest, response: BoltResponse | None) -> None:
+        if (attempt := current.get()) is not None:
+            attempt.ran = True
+        await self._own.handle(request=request, response=response)
+
+
+class _Context(AsyncBoltContext):
+    """A context that marks the client which Bolt puts into it."""
+
+    def __init__(self, attempt: Attempt, given: AsyncBoltContext) -> None:
+        super().__init__(given)
+        self._attempt = attempt
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if name == "client" and isinstance(value, AsyncWebClient):
+            value.api_call = _marked(value, self._attempt)  # type: ignore[method-assign]
+        super().__setitem__(name, value)
+
+
+class _Ack(AsyncAck):
+    """``ack(…)``: answers at once."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._attempt = attempt
+
+    async def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
+        response = await super().__call__(*args, **arguments)
+        await self._attempt.acknowledge(response)
+        return response
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Bolt copies the context for each lazy listener."""
+        return self
+
+
+class _Respond(AsyncRespond):
+    """``respond(…)``: posts through the worker's guarded client, and once."""
+
+    def __init__(self, attempt: Attempt, response_url: str | None) -> None:
+        super().__init__(response_url=response_url)
+        self._attempt = attempt
+
+    async def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
+        if self.response_url is None:
+            return await super().__call__(*args, **arguments)
+        try:
+            await self._attempt.respond(message_of(*args, **arguments), self._attempt.part)
+        except ResponseRefusedError as error:
+            return refusal(self.response_url, error)
+        return WebhookResponse(url=self.response_url, status_code=200, body="ok", headers={})
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Bolt copies the context for each lazy listener."""
+        return self
+
+
+def _marked(
+    client: AsyncWebClient, attempt: Attempt | None
+) -> Callable[..., Coroutine[Any, Any, AsyncSlackResponse]]:
+    """Return an ``api_call`` that belongs to an attempt: to this one, or to the one in which it is called."""
+    plain = client.api_call
+
+    async def api_call(api_method: str, **request: Any) -> AsyncSlackResponse:
+        of = attempt or current.get()
+        if of is None:
+            return await plain(api_method, **request)
+        return await of.calls.send(of.part, client, api_method, request)
+
+    return api_call

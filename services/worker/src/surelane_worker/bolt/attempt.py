@@ -1,0 +1,156 @@
+"""One attempt of a Bolt app at an event: what its listeners raise, and which of its parts runs now."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from slack_bolt.error import BoltUnhandledRequestError
+from slack_bolt.response import BoltResponse
+
+from surelane.events import Event
+from surelane_worker.bolt.calls import Calls
+from surelane_worker.handling.handler import Context
+from surelane_worker.handling.outcomes import Complete
+from surelane_worker.handling.routes import COMMAND, is_interactive
+from surelane_worker.slack.client import ResponseRefusedError
+
+LISTENER = 0
+"""The part that runs middleware and the listener. Lazy listeners are the parts 1, 2 and so on."""
+ERROR_HANDLER = 998
+LATE_ANSWER = 999
+ANSWERED = "bolt:ack"
+"""The name of the note that a command's answer was sent."""
+
+UNHANDLED = Complete({"unhandled": "no listener"})
+"""The outcome of an event that no listener took."""
+
+current: ContextVar["Attempt | None"] = ContextVar("attempt", default=None)
+"""The attempt in which this task or thread runs."""
+_part: ContextVar[int] = ContextVar("part", default=LISTENER)
+
+
+class NotAuthorizedError(Exception):
+    """The app has no token for the event's workspace, so none of its listeners ran."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class RefusedError(Exception):
+    """The app refused an event with a status of 5xx."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the app answered {status}")
+
+
+class Attempt:
+    """An attempt at one event."""
+
+    def __init__(self, event: Event, ctx: Context) -> None:
+        self.event = event
+        self.ctx = ctx
+        self.calls = Calls(event, ctx)
+        self.errors: list[Exception] = []
+        """What the listener, its lazy functions and the middleware raised, in this order of time."""
+        self.ran = False
+        """Whether a listener was found."""
+        self.unhandled = False
+        self._lazy = 0
+        self._answered = False
+        self._responded = False
+
+    @property
+    def part(self) -> int:
+        """The part of the listener that runs in this task or thread."""
+        return _part.get()
+
+    @contextmanager
+    def within(self, part: int) -> Iterator[None]:
+        """Run a part of the listener for the length of the block."""
+        attempt, running = current.set(self), _part.set(part)
+        try:
+            yield
+        finally:
+            _part.reset(running)
+            current.reset(attempt)
+
+    def next_lazy(self) -> int:
+        """Return the part of the next lazy listener."""
+        self._lazy += 1
+        return self._lazy
+
+    def note_error(self, error: Exception) -> None:
+        """Note what the app raised."""
+        if isinstance(error, BoltUnhandledRequestError):
+            self.unhandled = True
+        else:
+            self.errors.append(error)
+
+    async def respond(self, message: dict[str, object], part: int) -> None:
+        """Answer through the ``response_url``; see :meth:`Calls.respond`."""
+        self._responded = True
+        await self.calls.respond(part, dict(message))
+
+    async def acknowledge(self, response: BoltResponse) -> None:
+        """Answer Slack's request with a response of ``ack``, if the request still waits. Only the first one counts.
+
+        The text of a command goes through the ``response_url`` if it comes too late.
+        """
+        kind = self.event.kind
+        if self._answered or not is_interactive(kind):
+            return
+        self._answered = True
+        body = _body(response)
+        if not body:
+            await self.ctx.ack()
+            return
+        notebook = self.ctx.slack.notebook(self.event)
+        if not kind.startswith(COMMAND):
+            await self.ctx.ack(body)
+        elif notebook.call(ANSWERED) is None:
+            if not await self.ctx.ack(body):
+                await self._answer_late(body)
+            await notebook.note_call(ANSWERED, "sent")
+
+    async def _answer_late(self, body: str | Mapping[str, object]) -> None:
+        """Answer a command through its ``response_url``, if that still works. The listener goes on in any case."""
+        if not self.event.payload.get("response_url"):
+            return
+        try:
+            await self.calls.respond(LATE_ANSWER, dict(body) if isinstance(body, Mapping) else {"text": body})
+        except ResponseRefusedError as error:
+            self.ctx.log.info("the late answer to a command was refused", status=error.status)
+
+    def outcome(self, response: BoltResponse, *, authorized: bool) -> Complete | None:
+        """Return the attempt's outcome, once all its parts have ended.
+
+        Raises:
+            Exception: what the app raised first.
+            NotAuthorizedError: no token was found for the workspace.
+            RefusedError: the app answered with a status of 5xx.
+        """
+        if self.errors:
+            raise self.errors[0]
+        if self.ran:
+            return None
+        if self.unhandled or response.status == 404:
+            self.ctx.log.debug("no listener takes this event; it is completed")
+            return UNHANDLED
+        if response.status >= 500:
+            raise RefusedError(response.status)
+        if not authorized and (response.body or self._responded):
+            raise NotAuthorizedError
+        return None
+
+
+def _body(response: BoltResponse) -> str | Mapping[str, object]:
+    """Return the body of a response, parsed if it is a JSON object."""
+    text: str = response.body or ""
+    if not text.startswith("{"):
+        return text
+    try:
+        parsed: Mapping[str, object] = json.loads(text)
+    except ValueError:
+        return text
+    return parsed

@@ -1,0 +1,247 @@
+"""Send the calls of a Bolt app's clients: fenced by the claim, and without repeating what an earlier attempt sent.
+
+A call goes through the worker's HTTP session, with its retries and its spans, and with the token of the app's client.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+from slack_sdk.web.client import WebClient
+
+from surelane.events import Event
+from surelane_worker.handling.handler import Context
+from surelane_worker.slack.client import slack_error
+
+PART = 10_000
+"""Ordinals of each part of a listener: part 0 has those from 0 on, part 1 those from 10,000 on, and so on.
+
+The parts run at the same time, or not in every attempt. So each counts its own messages.
+"""
+
+ONCE = frozenset(
+    {
+        "chat.postEphemeral",
+        "chat.scheduleMessage",
+        "files.completeUploadExternal",
+        "functions.completeError",
+        "functions.completeSuccess",
+        "views.open",
+        "views.push",
+    }
+)
+"""Methods whose answer is kept on the event's row, so that no later attempt calls them again."""
+
+LONGEST_KEPT = 1000
+"""Most characters of an answer that is kept as it is. Of longer ones only the ids are kept."""
+
+
+class _Posting(AsyncWebClient):
+    """A client that keeps the answer to its last call."""
+
+    answer: AsyncSlackResponse | None = None
+
+    async def api_call(self, api_method: str, **request: Any) -> AsyncSlackResponse:
+        self.answer = await super().api_call(api_method, **request)
+        return self.answer
+
+
+class Calls:
+    """The calls of one attempt. Use it on the worker's event loop."""
+
+    def __init__(self, event: Event, ctx: Context) -> None:
+        self._event = event
+        self._ctx = ctx
+        self._counted = Counter[tuple[int, str]]()
+        self._streams: dict[str, int] = {}
+        """The ordinals of this attempt's streams by timestamp."""
+        self._ended = set[str]()
+        """The timestamps of streams that an earlier attempt finished."""
+
+    async def send(
+        self, part: int, client: AsyncWebClient | WebClient, method: str, request: dict[str, Any]
+    ) -> AsyncSlackResponse:
+        """Send one call of ``client``, and return Slack's answer; of an earlier attempt's call, that one's.
+
+        Args:
+            part: which part of the listener calls.
+            client: the client of the app, with its token.
+            method: such as ``chat.postMessage``.
+            request: the other arguments of slack-sdk's ``api_call``.
+
+        Raises:
+            SlackApiError: Slack refused it.
+            asyncio.CancelledError: the claim no longer stands.
+        """
+        await self._ctx.slack.check_claim()
+        given = _arguments(request)
+        if given is not None:
+            if method == "chat.postMessage":
+                return await self._post(part, client, given)
+            if method in ONCE:
+                return await self._send_once(part, client, method, request)
+            if method in ("chat.startStream", "chat.appendStream", "chat.stopStream"):
+                return await self._stream(part, client, method, given, request)
+        return await like(client, self._ctx.slack.client).api_call(method, **request)
+
+    async def respond(self, part: int, message: dict[str, Any]) -> None:
+        """Answer through the event's ``response_url``.
+
+        Raises:
+            ResponseRefusedError: Slack refused the answer.
+            ResponseUrlError: the URL is neither Slack's nor the simulator's.
+        """
+        slack = self._ctx.slack
+        replies = slack.through(slack.client, slack.once, self._event, self._next(part, "reply"))
+        text = message.pop("text", None)
+        await replies.reply(self._event, text, **message)
+
+    async def _post(
+        self, part: int, client: AsyncWebClient | WebClient, message: dict[str, Any]
+    ) -> AsyncSlackResponse:
+        slack = self._ctx.slack
+        once = like(client, slack.once, _Posting)
+        replies = slack.through(like(client, slack.client), once, self._event, self._next(part, "reply"))
+        text, thread_ts = message.pop("text", None), message.pop("thread_ts", None)
+        channel = message.pop("channel", None)
+        ts = await replies.reply(self._event, text, channel=channel, thread_ts=thread_ts, **message)
+        if isinstance(once, _Posting) and once.answer is not None and once.answer.get("ts") == ts:
+            return once.answer
+        posted = {"type": "message", "ts": ts, "text": text, "thread_ts": thread_ts}
+        shown = {name: value for name, value in posted.items() if value is not None}
+        return _answer(once, "chat.postMessage", {"ok": True, "channel": channel, "ts": ts, "message": shown})
+
+    async def _send_once(
+        self, part: int, client: AsyncWebClient | WebClient, method: str, request: dict[str, Any]
+    ) -> AsyncSlackResponse:
+        name = f"bolt:{method}:{self._next(part, method)}"
+        notebook, once = self._ctx.slack.notebook(self._event), like(client, self._ctx.slack.once)
+        if made := notebook.call(name):
+            self._ctx.log.info("an earlier attempt made this call", method=method)
+            return _answer(once, method, json.loads(made))
+        answer = await once.api_call(method, **request)
+        await notebook.note_call(name, _kept(answer))
+        return answer
+
+    async def _stream(
+        self,
+        part: int,
+        client: AsyncWebClient | WebClient,
+        method: str,
+        given: dict[str, Any],
+        request: dict[str, Any],
+    ) -> AsyncSlackResponse:
+        """Start, extend or finish a stream. A stream that an earlier attempt finished stays as it is."""
+        once = like(client, self._ctx.slack.once)
+        if method == "chat.startStream":
+            return await self._start_stream(part, once, given, request)
+        ts = str(given.get("ts"))
+        if ts in self._ended:
+            return _answer(once, method, {"ok": True, "channel": given.get("channel"), "ts": ts})
+        answer = await once.api_call(method, **request)
+        if method == "chat.stopStream" and ts in self._streams:
+            notebook = self._ctx.slack.notebook(self._event)
+            await notebook.note_stream(self._streams[ts], ts, stopped=True)
+        return answer
+
+    async def _start_stream(
+        self, part: int, client: AsyncWebClient, given: dict[str, Any], request: dict[str, Any]
+    ) -> AsyncSlackResponse:
+        ordinal, notebook = self._next(part, "stream"), self._ctx.slack.notebook(self._event)
+        earlier, channel = notebook.stream(ordinal), given.get("channel")
+        if earlier.get("stopped"):
+            self._ended.add(earlier["ts"])
+            return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": earlier["ts"]})
+        if earlier:
+            await self._remove(client, str(channel), earlier["ts"])
+        answer = await client.api_call("chat.startStream", **request)
+        ts = str(answer["ts"])
+        self._streams[ts] = ordinal
+        await notebook.note_stream(ordinal, ts, stopped=False)
+        return answer
+
+    async def _remove(self, client: AsyncWebClient, channel: str, ts: str) -> None:
+        """Remove the unfinished stream of an earlier attempt: what it would have said next is not known."""
+        for method in ("chat.stopStream", "chat.delete"):
+            try:
+                await client.api_call(method, json={"channel": channel, "ts": ts})
+            except SlackApiError as error:
+                self._ctx.log.info(
+                    "could not remove an unfinished stream", method=method, error=slack_error(error)
+                )
+
+    def _next(self, part: int, sort: str) -> int:
+        """Return the ordinal of the next call of a sort in a part of the listener."""
+        self._counted[part, sort] += 1
+        return part * PART + self._counted[part, sort] - 1
+
+
+def point_at(client: AsyncWebClient | WebClient, api: str) -> None:
+    """Let a client of the app call the Web API at ``api``, unless the app has named an address of its own."""
+    if client.base_url == AsyncWebClient.BASE_URL:
+        client.base_url = api.rstrip("/") + "/"
+
+
+def like(
+    client: AsyncWebClient | WebClient, model: AsyncWebClient, sort: type[AsyncWebClient] = AsyncWebClient
+) -> AsyncWebClient:
+    """Return a client with the token and the address of ``client``, and the session and the retries of ``model``."""
+    made = sort(
+        token=client.token,
+        base_url=client.base_url,
+        timeout=client.timeout,
+        ssl=client.ssl,
+        proxy=client.proxy,
+        session=getattr(client, "session", None) or model.session,
+        logger=client.logger,
+        retry_handlers=model.retry_handlers,
+    )
+    made.headers = dict(client.headers)
+    made.default_params = dict(client.default_params)
+    return made
+
+
+def _arguments(request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a method's arguments; ``None``: they are in a form that only Slack can read."""
+    given: dict[str, Any] = {}
+    for name in ("params", "data", "json"):
+        part = request.get(name)
+        if part is not None and not isinstance(part, Mapping):
+            return None
+        given |= {key: value for key, value in (part or {}).items() if value is not None}
+    return given
+
+
+def _answer(client: AsyncWebClient, method: str, data: dict[str, Any]) -> AsyncSlackResponse:
+    return AsyncSlackResponse(
+        client=client,
+        http_verb="POST",
+        api_url=client.base_url + method,
+        req_args={},
+        data=data,
+        headers={},
+        status_code=200,
+    )
+
+
+def _kept(answer: AsyncSlackResponse) -> str:
+    """Return of an answer, as JSON text, what the row keeps."""
+    data = answer.data if isinstance(answer.data, dict) else {}
+    text = json.dumps(data)
+    return text if len(text) <= LONGEST_KEPT else json.dumps(_short(data))
+
+
+def _short(value: Any) -> Any:
+    """Return JSON without its long texts and lists, such as the blocks of a view."""
+    if isinstance(value, dict):
+        short = {
+            name: _short(part) for name, part in value.items() if name not in ("blocks", "state", "message")
+        }
+        return {name: part for name, part in short.items() if part is not None}
+    if isinstance(value, list):
+        return [_short(part) for part in value[:10]]
+    return None if isinstance(value, str) and len(value) > 200 else value

@@ -1,0 +1,74 @@
+"""The parts of slack-bolt that are not public and that this package needs. No other module touches them.
+
+``tests/unit/test_bolt_internals.py`` fails when they change.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from slack_bolt import App, Assistant
+from slack_bolt.async_app import AsyncApp, AsyncAssistant
+from slack_sdk.web.async_base_client import AsyncBaseClient
+from slack_sdk.web.base_client import BaseClient
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A registered listener.
+
+    Attributes:
+        name: the name of its function.
+        sort: the function of slack-bolt that made its matcher, such as ``event`` or ``command``.
+        wanted: what that function was given, such as the command's name, by the names of its variables.
+    """
+
+    name: str
+    sort: str
+    wanted: Mapping[str, Any]
+
+
+def registered(app: App | AsyncApp) -> Iterator[Registered]:
+    """Yield the app's listeners in the order of their registration."""
+    listeners = app._async_listeners if isinstance(app, AsyncApp) else app._listeners  # noqa: SLF001
+    for listener in listeners:
+        function = getattr(listener.matchers[0], "func", None)
+        name = getattr(listener.ack_function, "__name__", repr(listener.ack_function))
+        yield Registered(name, *_made_by(function))
+
+
+def assistants(app: App | AsyncApp) -> bool:
+    """Return whether the app has an ``Assistant``."""
+    middleware = app._async_middleware_list if isinstance(app, AsyncApp) else app._middleware_list  # noqa: SLF001
+    return any(isinstance(each, Assistant | AsyncAssistant) for each in middleware)
+
+
+def _made_by(function: Callable[..., Any] | None) -> tuple[str, Mapping[str, Any]]:
+    """Return the name of the function in which a matcher's function was defined, and the variables that it keeps."""
+    if function is None:
+        return "", {}
+    kept = inspect.getclosurevars(function).nonlocals
+    inner = kept.get("func")  # an asynchronous matcher wraps the synchronous one
+    if inspect.isfunction(inner):
+        return _made_by(inner)
+    return re.sub(r"\.<locals>.*", "", getattr(function, "__qualname__", "")), kept
+
+
+@contextmanager
+def pointed_at(api: str) -> Iterator[None]:
+    """Let clients that are made in the block call the Web API at ``api``, unless they name another address.
+
+    An ``App`` checks its token when it is made, which is when its module is imported.
+    """
+    makers = (BaseClient.__init__, AsyncBaseClient.__init__)
+    before = [maker.__defaults__ or () for maker in makers]
+    for maker, defaults in zip(makers, before, strict=True):
+        maker.__defaults__ = tuple(api if each == BaseClient.BASE_URL else each for each in defaults)
+    try:
+        yield
+    finally:
+        for maker, defaults in zip(makers, before, strict=True):
+            maker.__defaults__ = defaults

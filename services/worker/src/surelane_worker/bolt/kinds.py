@@ -1,0 +1,98 @@
+"""Tell which kinds of events the listeners of a Bolt app take."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from slack_bolt import App
+from slack_bolt.async_app import AsyncApp
+
+from surelane_worker.bolt.internals import Registered, assistants, registered
+from surelane_worker.handling.registry import HandlersError
+from surelane_worker.handling.routes import command_kinds, event_kinds
+
+SETTING = "SURELANE_BOLT_KINDS"
+
+INTERACTIONS: dict[str, tuple[str, ...]] = {
+    "shortcut": ("shortcut", "message_action"),
+    "global_shortcut": ("shortcut",),
+    "message_shortcut": ("message_action",),
+    "action": (
+        "block_actions",
+        "interactive_message",
+        "dialog_submission",
+        "dialog_cancellation",
+        "workflow_step_edit",
+    ),
+    "block_action": ("block_actions",),
+    "attachment_action": ("interactive_message",),
+    "dialog_submission": ("dialog_submission",),
+    "dialog_cancellation": ("dialog_cancellation",),
+    "workflow_step_edit": ("workflow_step_edit",),
+    "view_submission": ("view_submission",),
+    "view_closed": ("view_closed",),
+    "workflow_step_save": ("view_submission",),
+    "options": ("block_suggestion", "dialog_suggestion"),
+    "block_suggestion": ("block_suggestion",),
+    "dialog_suggestion": ("dialog_suggestion",),
+}
+"""The interactions that each sort of listener takes."""
+
+ASSISTANT = ("assistant_thread_started", "assistant_thread_context_changed", "message.im")
+
+
+def kinds_of(app: App | AsyncApp, further: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the kinds that the app's listeners take, each once.
+
+    Args:
+        app: the app.
+        further: kinds to add. If there are any, listeners whose kinds cannot be told are left out.
+
+    Raises:
+        HandlersError: the kinds of a listener cannot be told, or there are no listeners.
+    """
+    kinds = dict.fromkeys(further)
+    lenient = bool(kinds)
+    for listener in registered(app):
+        try:
+            kinds |= dict.fromkeys(_kinds_of(listener))
+        except ValueError as error:
+            if not lenient:
+                raise HandlersError(
+                    f"the listener {listener.name} of the Bolt app: {error}. Name the kinds that it takes in "
+                    f"{SETTING}, such as slack.command.deploy,slack.app_mention"
+                ) from None
+    if assistants(app):
+        kinds |= dict.fromkeys(event_kinds(ASSISTANT))
+    if not kinds:
+        raise HandlersError("the Bolt app has no listeners")
+    return tuple(kinds)
+
+
+def _kinds_of(listener: Registered) -> Iterator[str]:
+    """Yield a listener's kinds.
+
+    Raises:
+        ValueError: they cannot be told.
+    """
+    wanted = listener.wanted
+    match listener.sort:
+        case "event" | "message_event":
+            constraints = wanted.get("constraints")
+            constraints = constraints if isinstance(constraints, dict) else {}
+            name = wanted.get("event_type", constraints.get("type"))
+            if not isinstance(name, str | re.Pattern):
+                raise ValueError("its event type is not known")  # noqa: TRY004 - a mistake like the others
+            yield from event_kinds([name])
+        case "function_executed" | "workflow_step_execute" as name:
+            yield f"slack.{name}"
+        case "command":
+            name = wanted.get("command")
+            if not isinstance(name, str):
+                raise ValueError(  # noqa: TRY004 - a mistake like the others
+                    "it takes commands by a pattern, and a worker claims commands by their names"
+                )
+            yield from command_kinds([name])
+        case sort if sort in INTERACTIONS:
+            yield from (f"slack.{name}" for name in INTERACTIONS[sort])
+        case sort:
+            raise ValueError(f"its sort is not known ({sort or 'no name'})")

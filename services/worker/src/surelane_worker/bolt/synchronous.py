@@ -1,0 +1,203 @@
+"""Run the listeners of an ``App`` in a thread of their own.
+
+The same as :mod:`surelane_worker.bolt.asynchronous`, for threads: each call to Slack is made on the worker's event
+loop, and the listener's thread waits for it. A thread cannot be cancelled. After a lost lease its calls are refused.
+"""
+
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import wraps
+from typing import Any, Self, cast
+
+from slack_bolt import Ack, App, BoltContext, BoltRequest, BoltResponse, Respond
+from slack_bolt.lazy_listener.thread_runner import ThreadLazyListenerRunner
+from slack_bolt.listener.listener_error_handler import DefaultListenerErrorHandler
+from slack_bolt.listener.listener_start_handler import ListenerStartHandler
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+from slack_sdk.web.client import WebClient
+from slack_sdk.web.slack_response import SlackResponse
+from slack_sdk.webhook import WebhookResponse
+
+from surelane.events import Event
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current
+from surelane_worker.bolt.calls import point_at
+from surelane_worker.bolt.respond import message_of, refusal
+from surelane_worker.handling.handler import Call, Context, Given, threaded
+from surelane_worker.slack.client import ResponseRefusedError
+
+
+def handler_of(app: App) -> Call:
+    """Return a handler that runs the app's listeners. From now on, the app runs nowhere else."""
+    runner = app.listener_runner
+    runner.process_before_response = True
+    runner.lazy_listener_runner = _Lazy(runner.logger, _Threads())
+    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    own = runner.listener_error_handler
+
+    def note(error: Exception, request: BoltRequest, response: BoltResponse) -> None:
+        attempt = current.get()
+        if attempt is None:
+            raise error
+        attempt.note_error(error)
+        if not isinstance(own, DefaultListenerErrorHandler):
+            try:
+                with attempt.within(ERROR_HANDLER):
+                    own.handle(error=error, request=request, response=response)
+            except Exception as another:  # noqa: BLE001 - it must not hide what the listener raised
+                attempt.note_error(another)
+
+    app.error(note)
+    app.client.api_call = _marked(app.client, None)  # type: ignore[method-assign]
+
+    def handle(event: Given, ctx: Context) -> object:
+        point_at(app.client, ctx.settings.slack_api_url)
+        return _run(app, cast("Event", event), ctx)
+
+    return threaded(handle)
+
+
+def _run(app: App, event: Event, ctx: Context) -> object:
+    attempt = _Attempt(event, ctx)
+    request = BoltRequest(body=dict(event.payload), mode="socket_mode")
+    request.context = _Context(attempt, request.context)
+    request.context["ack"] = _Ack(attempt)
+    request.context["respond"] = _Respond(attempt, request.context.response_url)
+    with attempt.within(LISTENER):
+        response = app.dispatch(request)
+    if response.status < 300 and not attempt.errors:
+        ctx.run(attempt.acknowledge(response))
+    for thread in attempt.threads:
+        thread.join()
+    return attempt.outcome(response, authorized=request.context.authorize_result is not None)
+
+
+class _Attempt(Attempt):
+    """An attempt, with the threads of its lazy listeners."""
+
+    def __init__(self, event: Event, ctx: Context) -> None:
+        super().__init__(event, ctx)
+        self.threads: list[threading.Thread] = []
+
+
+class _Threads(Executor):
+    """Runs each lazy listener in a daemon thread of its own, so that it does not keep a stopping worker."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **arguments: Any) -> Future[Any]:
+        attempt = cast("_Attempt", current.get())
+        run = contextvars.copy_context().run
+        thread = threading.Thread(
+            target=run, args=(function, *args), kwargs=arguments, name="lazy listener", daemon=True
+        )
+        attempt.threads.append(thread)
+        thread.start()
+        return Future()
+
+
+class _Lazy(ThreadLazyListenerRunner):
+    """Starts lazy listeners in threads that the attempt waits for. None starts after the listener failed."""
+
+    def start(self, function: Callable[..., None], request: BoltRequest) -> None:
+        attempt = current.get()
+        if not isinstance(attempt, _Attempt) or attempt.errors:
+            return
+
+        @wraps(function)
+        def noted(*args: Any, **arguments: Any) -> None:
+            try:
+                function(*args, **arguments)
+            except Exception as error:  # noqa: BLE001 - the attempt raises it
+                attempt.note_error(error)
+
+        with attempt.within(attempt.next_lazy()):
+            super().start(noted, request)
+
+
+class _Started(ListenerStartHandler):
+    """Notes that a listener was found."""
+
+    def __init__(self, own: ListenerStartHandler) -> None:
+        self._own = own
+
+    def handle(self, request: BoltRequest, response: BoltResponse | None) -> None:
+        if (attempt := current.get()) is not None:
+            attempt.ran = True
+        self._own.handle(request=request, response=response)
+
+
+class _Context(BoltContext):
+    """A context that marks the client which Bolt puts into it."""
+
+    def __init__(self, attempt: Attempt, given: BoltContext) -> None:
+        super().__init__(given)
+        self._attempt = attempt
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if name == "client" and isinstance(value, WebClient):
+            value.api_call = _marked(value, self._attempt)  # type: ignore[method-assign]
+        super().__setitem__(name, value)
+
+
+class _Ack(Ack):
+    """``ack(…)``: answers at once."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._attempt = attempt
+
+    def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
+        response = super().__call__(*args, **arguments)
+        self._attempt.ctx.run(self._attempt.acknowledge(response))
+        return response
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Bolt copies the context for each lazy listener."""
+        return self
+
+
+class _Respond(Respond):
+    """``respond(…)``: posts through the worker's guarded client, and once."""
+
+    def __init__(self, attempt: Attempt, response_url: str | None) -> None:
+        super().__init__(response_url=response_url)
+        self._attempt = attempt
+
+    def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
+        if self.response_url is None:
+            return super().__call__(*args, **arguments)
+        message = message_of(*args, **arguments)
+        try:
+            self._attempt.ctx.run(self._attempt.respond(message, self._attempt.part))
+        except ResponseRefusedError as error:
+            return refusal(self.response_url, error)
+        return WebhookResponse(url=self.response_url, status_code=200, body="ok", headers={})
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Bolt copies the context for each lazy listener."""
+        return self
+
+
+def _marked(client: WebClient, attempt: Attempt | None) -> Callable[..., SlackResponse]:
+    """Return an ``api_call`` that belongs to an attempt: to this one, or to the one in which it is called."""
+    plain = client.api_call
+
+    def api_call(api_method: str, **request: Any) -> SlackResponse:
+        of = attempt or current.get()
+        if of is None:
+            return plain(api_method, **request)
+        return _as_sync(client, of.ctx.run(of.calls.send(of.part, client, api_method, request)))
+
+    return api_call
+
+
+def _as_sync(client: WebClient, answer: AsyncSlackResponse) -> SlackResponse:
+    return SlackResponse(
+        client=client,
+        http_verb=answer.http_verb,
+        api_url=answer.api_url,
+        req_args=answer.req_args,
+        data=answer.data,
+        headers=answer.headers,
+        status_code=answer.status_code,
+    )

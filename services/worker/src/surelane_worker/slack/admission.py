@@ -1,0 +1,73 @@
+"""Let the requests of an HTTP session to Slack's Web API wait for Slack's limits."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from hashlib import sha256
+from http import HTTPStatus
+from urllib.parse import parse_qsl
+
+from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
+from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER
+from aiohttp.payload import Payload
+from yarl import URL
+
+from surelane_worker.slack.limits import Limiter
+
+check_after_wait: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("check_after_wait")
+"""Awaited when a call's turn has come: it cancels the call of a handler whose claim was lost meanwhile."""
+
+LONGEST_DELAY = 3600.0
+"""Most seconds that all calls of a limit are delayed because Slack asks for it."""
+
+
+def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
+    """Return what makes an HTTP session keep Slack's limits: for all its clients, for pages and for further tries.
+
+    Slack's limits are per app and workspace. A bot's token stands for both, so its digest names the workspace. The
+    digest of a token does not lead back to it.
+
+    Args:
+        limiter: admits the calls.
+        api: the Web API's address. Requests elsewhere are sent at once.
+    """
+
+    async def admit(request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+        if request.url.origin() != api.origin() or not request.url.path.startswith(api.path):
+            return await send(request)
+        method = request.url.path.removeprefix(api.path)
+        workspace = sha256(request.headers.get(AUTHORIZATION, "").encode()).hexdigest()[:16]
+        channel = await _channel(request) if limiter.has_channels(method) else None
+        await limiter.admit(workspace, method, channel)
+        if check := check_after_wait.get(None):
+            await check()
+        response = await send(request)
+        if response.status == HTTPStatus.TOO_MANY_REQUESTS:
+            limiter.refused(workspace, method, channel, _seconds(response.headers.get(RETRY_AFTER)))
+        return response
+
+    return admit
+
+
+async def _channel(request: ClientRequest) -> str | None:
+    """Return the channel that a call names in its URL or its body."""
+    given: Mapping[str, object] = request.url.query
+    body = await request.body.as_bytes() if isinstance(request.body, Payload) else request.body
+    match request.headers.get(CONTENT_TYPE, "").partition(";")[0]:
+        case "application/json":
+            with suppress(ValueError):
+                parsed = json.loads(body)
+                given = {**given, **parsed} if isinstance(parsed, dict) else given
+        case "application/x-www-form-urlencoded":
+            given = {**given, **dict(parse_qsl(body.decode(errors="replace")))}
+    channel = given.get("channel") or given.get("channel_id")
+    return channel if isinstance(channel, str) else None
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Return the seconds of a Retry-After header; 1 if it cannot be read."""
+    try:
+        return min(max(float(retry_after or 1), 0.0), LONGEST_DELAY)
+    except ValueError:
+        return 1.0

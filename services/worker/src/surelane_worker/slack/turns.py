@@ -1,0 +1,201 @@
+"""Give those who call Slack their turns at one of its limits, in order."""
+
+import asyncio
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from surelane_service.slack_limits import Leased, LeaseWanted
+from surelane_worker.slack.tiers import Rule
+
+LONGEST_WAIT = 120.0
+"""Most seconds that a call waits for its turn. Its handler keeps its slot and its lease meanwhile."""
+LATE = 0.4
+"""Seconds by which a turn may be used late, because the process was busy."""
+UNSTEADY = 0.3
+"""Seconds by which one call may take longer on its way to Slack than another one."""
+HANDFUL = 4
+"""Most calls to have at hand. As many callers who wait are reason enough for another question."""
+LEAD = 1.0
+"""Seconds before its last leased turn when a worker asks for further ones."""
+
+
+class SlackBusyError(Exception):
+    """Slack's limit leaves no turn for this call within two minutes. The event is snoozed until there is one."""
+
+    def __init__(self, after: float) -> None:
+        """``after``: the seconds until the turn."""
+        super().__init__(f"Slack's rate limit leaves no turn for this call within {after:.0f} s")
+        self.after = after
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Turn:
+    """The right to make one call, by the event loop's clock.
+
+    Attributes:
+        at: the earliest time.
+        until: the latest time.
+        refusals: how often Slack had refused a call of this limit. After a further one the turn is void.
+    """
+
+    at: float
+    until: float
+    refusals: int
+    counts: bool = False
+    """Whether it is among the calls that count already."""
+
+
+class Limit:
+    """One rule for one workspace, or one channel: who waits for turns, and the turns that are leased."""
+
+    def __init__(self, name: str, rule: Rule) -> None:
+        self.name = name
+        self.rule = rule
+        self.keep = min(rule.seconds / 2, 10.0)
+        """Seconds for which calls are kept at hand."""
+        self.callers: deque[asyncio.Future[Turn]] = deque()
+        self.turns: list[Turn] = []
+        self.last_at = 0.0
+        """When the last leased turn begins."""
+        self.crowded = False
+        """Whether turns had to be waited for at the last lease."""
+        self.ahead = 1
+        """How many turns to lease for callers who have yet to come, while the limit is crowded."""
+        self.counted: list[float] = []
+        """When this worker's own calls cease to count, in order."""
+        self.unreported: list[float] = []
+        """The same of those that the database does not know."""
+        self.refusals = 0
+        self.delay_until: float | None = None
+        """Until when Slack refuses calls, until the database knows it."""
+        self.not_before = 0.0
+        self.retry_at = 0.0
+        self.report_at = 0.0
+        self.tries = 0
+
+    @property
+    def window(self) -> float:
+        """The seconds for which a call counts."""
+        return self.rule.seconds + LATE + UNSTEADY
+
+    @property
+    def ask_at(self) -> float:
+        """When to ask for turns: the later, the more callers share a question."""
+        if not self.callers:
+            return max(self.retry_at, self.report_at)
+        if self.delay_until is not None or len(self.callers) >= HANDFUL:
+            return self.retry_at
+        return max(self.retry_at, self.last_at - LEAD)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the database must be asked or told something."""
+        return bool(self.callers) or self.delay_until is not None
+
+    def call(self, now: float) -> asyncio.Future[Turn]:
+        """Return a turn, or wait in line for it."""
+        caller: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        self._drop_lapsed(now)
+        if self.turns and not self.callers:
+            caller.set_result(self.turns.pop(0))
+            self.ahead = min(self.ahead + 1, HANDFUL)
+        else:
+            self.callers.append(caller)
+        return caller
+
+    def leave(self, caller: asyncio.Future[Turn]) -> None:
+        """Leave the line. Another caller gets the turn, if it was there already."""
+        caller.cancel()
+        if caller.cancelled():
+            with suppress(ValueError):
+                self.callers.remove(caller)
+        elif caller.exception() is None:
+            self.give([caller.result()])
+
+    def give(self, turns: Sequence[Turn]) -> None:
+        """Give turns to those who wait, in order, and keep the others."""
+        for turn in turns:
+            if caller := self._next():
+                caller.set_result(turn)
+            else:
+                insort(self.turns, turn)
+
+    def refuse(self, after: float) -> None:
+        """Send away all who wait."""
+        while caller := self._next():
+            caller.set_exception(SlackBusyError(after))
+
+    def _next(self) -> asyncio.Future[Turn] | None:
+        while self.callers:
+            caller = self.callers.popleft()
+            if not caller.done():
+                return caller
+        return None
+
+    def _drop_lapsed(self, now: float) -> None:
+        live = [turn for turn in self.turns if turn.until >= now]
+        if len(live) < len(self.turns):
+            self.ahead = 0
+        self.turns = live
+
+    def is_valid(self, turn: Turn, now: float) -> bool:
+        """Return whether a turn may be waited for, or used."""
+        return turn.until >= now and turn.refusals == self.refusals
+
+    def use(self, turn: Turn, now: float) -> None:
+        """Count a call that is made now."""
+        self.counted = [end for end in self.counted if end > now]
+        if not turn.counts:
+            insort(self.counted, now + self.window)
+
+    def wanted(self, now: float) -> LeaseWanted:
+        """Return what to ask the database for."""
+        self._drop_lapsed(now)
+        self.unreported = [end for end in self.unreported if end > now]
+        waiting = len(self.callers)
+        recent = sum(end > now + self.window - self.keep for end in self.counted)
+        return LeaseWanted(
+            self.name,
+            self.rule.calls,
+            self.window,
+            len(self.unreported) + waiting + (min(waiting, self.ahead) if self.crowded else 0),
+            min(1 + recent, HANDFUL) if waiting and not self.crowded else 0,
+            self.keep,
+        )
+
+    def lease(self, leased: Leased, asked: LeaseWanted, sent: float, now: float) -> None:
+        """Take the database's answer to a question of ``sent``."""
+        self.tries = 0
+        reported, self.unreported = len(self.unreported), []
+        turns = [
+            Turn(now + wait, sent + wait + max(LATE, now - sent), self.refusals)
+            for wait in leased.waits[reported:]
+        ]
+        turns += [Turn(now, sent + self.keep, self.refusals)] * leased.at_hand
+        self.crowded = leased.later is not None or any(wait > LATE for wait in leased.waits)
+        self.last_at = max([self.last_at, *(turn.at for turn in turns)])
+        self.give(turns)
+        if leased.later is not None and len(leased.waits) < asked.wanted:
+            self.refuse(leased.later)
+
+    def share(self, workers: int, now: float, until: float) -> None:
+        """Give callers turns by this worker's share of the limit, without the database.
+
+        Those whose turn would begin after ``until``, when the database is asked again, stay in line.
+        """
+        calls = max(1, self.rule.calls // workers)
+        window = self.window * max(1.0, workers / self.rule.calls)
+        self.counted = [end for end in self.counted if end > now]
+        while self.callers:
+            busy = len(self.counted) - calls
+            at = max(now, self.not_before, self.counted[busy] if busy >= 0 else now)
+            if at > until:
+                self.retry_at = until
+                return
+            insort(self.counted, at + window)
+            self.unreported.append(at + self.window)
+            self.last_at = max(self.last_at, at)
+            self.give([Turn(at, at + LATE, self.refusals, counts=True)])

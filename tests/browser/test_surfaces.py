@@ -1,0 +1,178 @@
+"""A person in Chromium uses the app's commands, shortcuts, Home, feedback buttons, files and Stop."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.browser.test_modals import asking, forms, option, plain
+from tests.system.slack_app import Answer, Pair, simulated
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+    from tests.browser.slack_page import SlackPage
+
+pytestmark = pytest.mark.browser
+
+ADA = "U0ADA00001"
+MANIFEST: dict[str, Any] = {
+    "features": {
+        "app_home": {"home_tab_enabled": True},
+        "slash_commands": [
+            {"command": "/deploy", "description": "Deploy a service", "usage_hint": "[service]"},
+            {"command": "/status", "description": "Say how things are"},
+        ],
+        "shortcuts": [
+            {"name": "Ask", "type": "global", "callback_id": "ask"},
+            {"name": "Summarise", "type": "message", "callback_id": "sum", "description": "In two lines"},
+        ],
+    },
+    "settings": {
+        "event_subscriptions": {"bot_events": ["app_home_opened", "app_mention", "agent_session_stopped"]}
+    },
+    "oauth_config": {"scopes": {"bot": ["chat:write", "files:write", "commands"]}},
+}
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    """Run a simulated Slack for the app of this manifest."""
+    path = tmp_path / "manifest.yaml"
+    path.write_text(yaml.safe_dump(MANIFEST))
+    async with simulated(manifest=path) as running:
+        yield running
+
+
+@pytest.fixture
+async def slack(browser: "Browser", pair: Pair) -> AsyncIterator["SlackPage"]:
+    from tests.browser.slack_page import open_page  # noqa: PLC0415
+
+    async with open_page(browser, pair.url, width=1280, height=800) as page:
+        yield page
+
+
+async def test_a_command_is_completed_and_its_answer_is_shown(slack: "SlackPage", pair: Pair) -> None:
+    await slack.composer.fill("/")
+    offered = slack.page.get_by_role("listbox", name="Commands").get_by_role("option")
+    await slack.expect(offered).to_have_count(2)
+    await slack.composer.press_sequentially("d")
+    await slack.expect(offered).to_have_count(1)
+    await slack.composer.press("Enter")
+    await slack.expect(slack.composer).to_have_value("/deploy ")
+    pair.app.answer({"text": "Deploying *api*", "response_type": "in_channel"})
+    await slack.composer.press_sequentially("api")
+    await slack.composer.press("Enter")
+    await slack.expect(slack.message("Deploying api")).to_be_visible()
+    assert pair.app.received[0].form is not None
+    assert pair.app.received[0].form["text"] == "api"
+
+
+async def test_slackbot_says_that_a_command_failed(slack: "SlackPage", pair: Pair) -> None:
+    pair.app.answers.append(Answer(500))
+    await slack.say("/deploy")
+    warning = slack.message('/deploy failed with the error "dispatch_failed"')
+    await slack.expect(warning).to_contain_text("Slackbot")
+    await slack.expect(warning).to_contain_text("Only visible to you")
+
+
+async def test_a_messages_shortcut_is_used_by_keyboard(slack: "SlackPage", pair: Pair) -> None:
+    await slack.say("a long story")
+    message = slack.message("a long story")
+    await message.get_by_role("button", name="Message shortcuts").press("Enter")
+    await slack.expect(slack.page.get_by_role("menuitem", name="Summarise")).to_be_focused()
+    await slack.page.keyboard.press("Enter")
+    (used,) = await forms(pair, "message_action")
+    assert "a long story" in used.payload["message"]["text"]
+
+
+async def test_home_is_published_and_used(slack: "SlackPage", pair: Pair) -> None:
+    await slack.open_channel("Surelane")
+    await slack.page.get_by_role("tab", name="Home").click()
+    await slack.expect(slack.page.get_by_text("has not published its Home")).to_be_visible()
+    received = await pair.app.arrive(2)
+    assert [each.envelope["event"]["tab"] for each in received] == ["messages", "home"]
+    button = {"type": "button", "action_id": "new", "text": plain("New ticket")}
+    size = {"type": "static_select", "action_id": "size", "options": [option("small"), option("large")]}
+    view = {"type": "home", "blocks": [{"type": "actions", "block_id": "a", "elements": [button, size]}]}
+    await pair.web.views_publish(user_id=ADA, view=view)
+    await slack.page.get_by_role("button", name="New ticket").click()
+    await slack.page.get_by_role("combobox", name="size").select_option("Large")
+    (_, chosen) = await forms(pair, "block_actions", 2)
+    assert chosen.payload["actions"][0]["selected_option"]["value"] == "large"
+    assert chosen.payload["view"]["type"] == "home"
+    await slack.page.get_by_role("tab", name="Messages").click()
+    await slack.expect(slack.composer).to_be_visible()
+
+
+async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -> None:
+    feedback = {
+        "type": "feedback_buttons",
+        "action_id": "feedback",
+        "positive_button": {"text": plain("Good"), "value": "good"},
+        "negative_button": {"text": plain("Bad"), "value": "bad"},
+    }
+    sure = {"title": plain("Sure?"), "text": plain("For all."), "confirm": plain("Yes"), "deny": plain("No")}
+    button = {"type": "button", "action_id": "go", "text": plain("Go"), "confirm": sure}
+    blocks = [
+        {"type": "actions", "elements": [button]},
+        {"type": "context_actions", "elements": [feedback]},
+    ]
+    await pair.web.chat_postMessage(channel="general", text="x", blocks=blocks)
+    await slack.page.get_by_role("button", name="Bad").click()
+    (given,) = await forms(pair, "block_actions")
+    assert given.payload["actions"][0]["value"] == "bad"
+    await slack.expect(slack.page.get_by_role("button", name="Bad")).to_have_attribute("aria-pressed", "true")
+    await slack.page.get_by_role("button", name="Go", exact=True).click()
+    await slack.page.get_by_role("button", name="No", exact=True).click()
+    await slack.page.get_by_role("button", name="Go", exact=True).click()
+    await slack.page.get_by_role("button", name="Yes", exact=True).click()
+    assert (await forms(pair, "block_actions", 2))[1].payload["actions"][0]["action_id"] == "go"
+    warning = slack.page.get_by_role("img", name="The app did not acknowledge: http_error 500")
+    await slack.expect(warning).to_have_count(0)
+    pair.app.answers.append(Answer(500))
+    await slack.page.get_by_role("button", name="Good").click()
+    await slack.expect(warning).to_be_visible()
+
+
+async def test_the_agent_is_stopped(slack: "SlackPage", pair: Pair) -> None:
+    said = await pair.said()
+    where = {"channel_id": said["channel"], "thread_ts": said["ts"]}
+    await pair.web.agents_sessions_setStatus(status="processing", **where)
+    await slack.expect(slack.channel.locator(".status")).to_contain_text("Surelane is working")
+    await slack.channel.get_by_role("button", name="Stop").click()
+    received = await pair.app.arrive(2)
+    assert received[1].envelope["event"]["type"] == "agent_session_stopped"
+    await pair.web.agents_sessions_setStatus(status="active", **where)
+    await slack.expect(slack.channel.locator(".status")).to_have_count(0)
+
+
+async def test_a_file_is_saved(slack: "SlackPage", pair: Pair) -> None:
+    await pair.web.files_upload_v2(content="all well", filename="report.txt", channel="general")
+    async with slack.page.expect_download() as download:
+        await slack.page.get_by_role("link", name="report.txt").click()
+    assert (await (await download.value).path()).read_text() == "all well"
+
+
+async def test_a_menu_in_a_message_asks_the_app(slack: "SlackPage", pair: Pair) -> None:
+    menu = asking("m", "x", type="external_select", min_query_length=0, placeholder=plain("A city"))[
+        "element"
+    ]
+    blocks = [{"type": "actions", "block_id": "a", "elements": [menu]}]
+    await pair.web.chat_postMessage(channel="general", text="x", blocks=blocks)
+    pair.app.answer({"option_groups": [{"label": plain("North"), "options": [option("oslo")]}]})
+    await slack.page.get_by_role("combobox", name="A city").click()
+    await slack.expect(slack.page.get_by_text("North")).to_be_visible()
+    await slack.page.get_by_role("option", name="Oslo").click()
+    (chosen,) = await forms(pair, "block_actions")
+    assert chosen.payload["actions"][0]["selected_option"] == option("oslo")
+
+
+async def test_scopes_are_those_of_the_manifest(pair: Pair) -> None:
+    said = await pair.said()
+    from tests.system.test_simulator_slack_sdk import failing  # noqa: PLC0415
+
+    reaction = pair.web.reactions_add(channel=said["channel"], timestamp=said["ts"], name="eyes")
+    assert await failing(reaction) == "missing_scope"

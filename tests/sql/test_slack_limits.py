@@ -1,0 +1,156 @@
+"""Slack's limits in the database: leases of calls, at which time they begin, and what may not hold them up."""
+
+import asyncio
+import time
+
+import pytest
+
+from surelane.calls import Connection
+from surelane.errors import SurelaneError
+from surelane_service.engine import Engine
+from surelane_service.slack_limits import Leased, LeaseWanted
+from tests.sql.conftest import Connect
+
+
+def wants(
+    wanted: int, *, calls: int = 3, window: float = 100.0, spare: int = 0, name: str = "T/x"
+) -> LeaseWanted:
+    return LeaseWanted(name, calls, window, wanted, spare, 5.0)
+
+
+async def lease(queue: Connection, *wanted: LeaseWanted, within: float = 1000.0) -> list[Leased | None]:
+    return await Engine(queue).lease_slack_calls(wanted, within)
+
+
+async def waits(queue: Connection, wanted: LeaseWanted, within: float = 1000.0) -> list[int]:
+    """Return the waits in whole seconds."""
+    (leased,) = await lease(queue, wanted, within=within)
+    assert leased is not None
+    return [round(wait) for wait in leased.waits]
+
+
+async def forward(queue: Connection, seconds: float) -> None:
+    await queue.execute(
+        "update agent.test_clock set shift = shift + $1 * interval '1 second'", float(seconds)
+    )
+
+
+async def test_calls_begin_at_once_until_the_limit_and_then_a_window_later(queue: Connection) -> None:
+    assert await waits(queue, wants(5)) == [0, 0, 0, 100, 100]
+    await forward(queue, 50)
+    assert await waits(queue, wants(3)) == [50, 150, 150]
+
+
+async def test_no_window_has_more_calls_than_the_limit(queue: Connection) -> None:
+    made: list[float] = []
+    for step in range(40):
+        now = step * 7.0
+        made += [
+            now + wait for wait in await waits(queue, wants(1 + step % 3, calls=5, window=30), within=25)
+        ]
+        await forward(queue, 7)
+    for start in made:
+        assert sum(start <= each < start + 29 for each in made) <= 5
+    assert len(made) >= 5 * (max(made) // 30)
+
+
+async def test_calls_that_begin_too_late_are_not_leased(queue: Connection) -> None:
+    (leased,) = await lease(queue, wants(5), within=99)
+    assert leased is not None
+    assert (len(leased.waits), round(leased.later or 0)) == (3, 100)
+    await forward(queue, 2)
+    assert await waits(queue, wants(2), within=99) == [98, 98], (
+        "those that were not leased are there for others"
+    )
+
+
+async def test_calls_are_at_hand_while_a_quarter_of_the_limit_is_free(queue: Connection) -> None:
+    at_hand = []
+    for _ in range(3):
+        (leased,) = await lease(queue, wants(1, calls=8, spare=2))
+        assert leased is not None
+        at_hand.append(leased.at_hand)
+    assert at_hand == [2, 2, 0]
+    assert await waits(queue, wants(2, calls=8)) == [0, 100], "a call at hand counts until it is made"
+    await forward(queue, 103)
+    assert await waits(queue, wants(6, calls=8)) == [0, 0, 0, 2, 2, 2], "and a window beyond its last moment"
+
+
+async def test_limits_are_leased_by_workers_at_once_without_waiting_for_each_other(
+    queue: Connection, connect: Connect
+) -> None:
+    workers = [Engine(await connect("surelane_worker")) for _ in range(4)]
+    names = [f"T/{number}" for number in range(6)]
+    await lease(queue, *(wants(0, name=name) for name in names))
+    made: dict[str, int] = dict.fromkeys(names, 0)
+
+    async def flood(worker: Engine, order: list[str]) -> None:
+        wanted = list(order)
+        while wanted:
+            answers = await worker.lease_slack_calls([wants(5, calls=9, name=name) for name in wanted], 50)
+            for name, answer in zip(wanted, answers, strict=True):
+                made[name] += 0 if answer is None else len(answer.waits)
+            wanted = [name for name, answer in zip(wanted, answers, strict=True) if answer is None]
+
+    await asyncio.gather(
+        *(flood(worker, names[:: 1 if turn % 2 else -1]) for turn, worker in enumerate(workers))
+    )
+    assert set(made.values()) == {9}
+
+
+async def test_an_open_transaction_holds_up_its_own_limit_alone(queue: Connection, connect: Connect) -> None:
+    other = await connect()
+    await lease(queue, wants(0), wants(0, name="T/y"))
+    async with other.transaction():
+        await other.execute("select from agent.slack_limit where name = 'T/x' for update")
+        locked, free = await lease(queue, wants(1), wants(1, name="T/y"))
+        assert locked is None
+        assert free is not None
+        assert await Engine(queue).delay_slack_calls("T/x", 3, 100, 5) is False
+
+
+async def test_a_limit_that_is_being_added_is_given_up_on_soon(queue: Connection, connect: Connect) -> None:
+    other = await connect()
+    async with other.transaction():
+        await other.execute("insert into agent.slack_limit (name) values ('T/x')")
+        began = time.monotonic()
+        with pytest.raises(SurelaneError):
+            await lease(queue, wants(1))
+        assert time.monotonic() - began < 5
+
+
+async def test_a_refused_call_delays_the_limit_and_then_lets_calls_begin_one_by_one(
+    queue: Connection,
+) -> None:
+    await lease(queue, wants(1, calls=4))
+    assert await Engine(queue).delay_slack_calls("T/x", 4, 100, 30) is True
+    assert await waits(queue, wants(4, calls=4)) == [30, 55, 80, 105]
+
+
+async def test_a_limit_that_was_never_used_can_be_delayed(queue: Connection) -> None:
+    await Engine(queue).delay_slack_calls("T/x", 1, 60, 30)
+    assert await waits(queue, wants(2, calls=1, window=60)) == [30, 90]
+
+
+async def test_a_lower_number_of_calls_holds_from_the_next_lease_on(queue: Connection) -> None:
+    await lease(queue, wants(3))
+    assert await waits(queue, wants(2, calls=1)) == [100, 200]
+
+
+async def test_limits_that_are_no_longer_used_are_dropped(queue: Connection) -> None:
+    await lease(queue, *(wants(1, name=f"T/old-{number}") for number in range(60)))
+    await forward(queue, 200)
+    for number in range(200):
+        await lease(queue, wants(1, name=f"T/new-{number}"))
+        if not await queue.fetchval("select count(*) from agent.slack_limit where name like 'T/old-%'"):
+            return
+    raise AssertionError("old limits are still there")
+
+
+async def test_the_number_of_workers_comes_with_the_answer(queue: Connection) -> None:
+    for name in ("one", "two", "gone"):
+        await Engine(queue).announce_worker(name, ["job"], "1")
+    await Engine(queue).retire_worker("gone")
+    (leased,) = await lease(queue, wants(1))
+    assert leased is not None
+    assert leased.workers == 2

@@ -1,0 +1,184 @@
+"""Slack's limits are kept before Slack refuses a call: turns, cancellation, refusals, and a database that is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection, Pool
+from surelane_service.engine import Engine
+from surelane_service.logs import get_logger
+from surelane_service.settings import load_settings
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.settings import WorkerSettings
+from surelane_worker.slack import limits
+from surelane_worker.slack.client import slack_clients
+from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.replies import Replies
+from surelane_worker.slack.tiers import Rule
+from surelane_worker.slack.turns import SlackBusyError
+from tests.system.slack_stand import slack_stand
+
+SHORT = 0.5
+RULES: dict[str, Sequence[Rule]] = {
+    "short": [Rule(5, SHORT)],
+    "many": [Rule(40, SHORT)],
+    "long": [Rule(2, 600.0)],
+    "minute": [Rule(2, 60.0)],
+    "post": [Rule(2, 600.0, per_channel=True), Rule(6, 600.0)],
+}
+
+
+def rules(method: str) -> Sequence[Rule]:
+    return RULES[method]
+
+
+@dataclass
+class Calls:
+    """Makes calls through limiters, and notes when they were made."""
+
+    limiters: list[Limiter]
+    metrics: list[Metrics]
+    made: list[float] = field(default_factory=list)
+
+    async def call(self, method: str, channel: str | None = None, worker: int = 0) -> None:
+        await self.limiters[worker].admit("T", method, channel)
+        self.made.append(asyncio.get_running_loop().time())
+
+    @property
+    def statements(self) -> int:
+        return sum(sum(metrics.operation.counts.get("lease", ())) for metrics in self.metrics)
+
+
+@pytest.fixture
+async def pool(database: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database, min_size=0, max_size=4) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def calls(pool: Pool) -> AsyncIterator[Calls]:
+    metrics = [Metrics() for _ in range(3)]
+    limiters = [Limiter(Engine(pool), each, rules) for each in metrics]
+    yield Calls(limiters, metrics)
+    for limiter in limiters:
+        await limiter.close()
+
+
+async def test_workers_that_flood_a_method_keep_its_limit_together_with_few_statements(calls: Calls) -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(12):
+            group.create_task(calls.call("short", worker=number % 3))
+    made = sorted(calls.made)
+    assert all(later - first >= SHORT for first, later in zip(made, made[5:], strict=False))
+    assert calls.statements < 12
+
+
+async def test_calls_one_after_another_share_statements(calls: Calls) -> None:
+    for _ in range(12):
+        await calls.call("many")
+    assert calls.statements <= 6
+
+
+async def test_a_channel_that_is_used_up_does_not_hold_up_others(calls: Calls) -> None:
+    async with asyncio.timeout(30):
+        for channel in ("C1", "C2", "C1", "C2", "C3"):
+            await calls.call("post", channel)
+    with pytest.raises(SlackBusyError):
+        await calls.call("post", "C1")
+    await calls.call("post", "C4")
+    with pytest.raises(SlackBusyError) as raised:
+        await calls.call("post", "C5")
+    assert raised.value.after > 500
+
+
+async def test_a_caller_that_is_cancelled_leaves_its_turn_to_the_next(calls: Calls) -> None:
+    for _ in range(5):
+        await calls.call("short")
+    first = asyncio.create_task(calls.call("short"))
+    second = asyncio.create_task(calls.call("short"))
+    await asyncio.sleep(0.1)
+    first.cancel()
+    await second
+    assert first.cancelled()
+    assert len(calls.made) == 6
+
+
+async def test_a_refusal_delays_the_calls_of_all_workers(calls: Calls) -> None:
+    await calls.call("many", worker=0)
+    began = asyncio.get_running_loop().time()
+    calls.limiters[0].refused("T", "many", None, 1.0)
+    await calls.call("many", worker=0)
+    await calls.call("many", worker=1)
+    assert all(made - began >= 1.0 for made in calls.made[1:])
+
+
+async def test_a_limit_that_another_transaction_has_locked_is_kept_by_a_share(
+    calls: Calls, connection: Connection
+) -> None:
+    await calls.call("many")
+    async with connection.transaction():
+        await connection.execute("select from agent.slack_limit for update")
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(calls.call("many"))
+
+
+async def test_calls_go_ahead_by_a_share_while_the_database_is_away() -> None:
+    async with asyncpg.create_pool("postgresql://x@127.0.0.1:9/x", min_size=0) as away:
+        limiter = Limiter(Engine(away), Metrics(), rules)
+        async with asyncio.timeout(30):
+            for _ in range(4):
+                await limiter.admit("T", "many")
+            await limiter.admit("T", "long")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await limiter.admit("T", "long")
+        await limiter.close()
+
+
+async def test_calls_made_while_the_database_was_away_count_when_it_is_back(
+    calls: Calls, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "AWAY", 0.05)
+    await connection.execute("alter function agent.lease_slack_calls rename to hidden")
+    await calls.call("long", worker=0)
+    await connection.execute("alter function agent.hidden rename to lease_slack_calls")
+    await asyncio.sleep(0.1)
+    await calls.call("long", worker=0)
+    with pytest.raises(SlackBusyError):
+        await calls.call("long", worker=1)
+
+
+async def test_the_time_that_calls_wait_and_the_calls_that_slack_refuses_are_counted(calls: Calls) -> None:
+    for _ in range(6):
+        await calls.call("short")
+    calls.limiters[0].refused("T", "short", None, 0.0)
+    assert sum(calls.metrics[0].slack_wait.counts["short"]) == 6
+    assert calls.metrics[0].slack_wait.sums["short"] >= SHORT
+
+
+async def test_a_call_whose_claim_was_lost_while_it_waited_is_not_made(
+    pool: Pool, connection: Connection
+) -> None:
+    lost = asyncio.Event()
+
+    async def check_claim() -> None:
+        if lost.is_set():
+            raise asyncio.CancelledError
+
+    limiter = Limiter(Engine(pool), Metrics(), rules=lambda _: [Rule(1, SHORT)])
+    async with slack_stand(connection) as slack:
+        settings = load_settings(WorkerSettings, database_url="postgresql://x@/x", slack_api_url=slack.api)
+        async with slack_clients(settings, traced=False, limiter=limiter) as clients:
+            replies = Replies(clients, Engine(connection), get_logger("test"), check_claim)
+            await replies.client.api_test()
+            waiting = asyncio.create_task(replies.client.api_test())
+            await asyncio.sleep(0)
+            lost.set()
+            await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        assert [call["method"] for call in slack.simulator.api.calls] == ["api.test"]
+    await limiter.close()

@@ -1,0 +1,76 @@
+"""The parts of slack-bolt and slack-sdk that are not public are as ``surelane_worker.bolt.internals`` expects them."""
+
+import re
+
+import pytest
+from slack_bolt import App, Assistant
+from slack_bolt.async_app import AsyncApp
+from slack_sdk import WebClient
+from slack_sdk.web.async_client import AsyncWebClient
+
+from surelane_worker.bolt.internals import Registered, assistants, pointed_at, registered
+
+SLACK = "https://slack.com/api/"
+
+
+async def listen() -> None: ...
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False),
+        AsyncApp(token="xoxb-any", signing_secret="unused"),
+    ],
+)
+def test_listeners_show_what_they_were_registered_for(app: App | AsyncApp) -> None:
+    pattern = re.compile("b")
+    assert not list(registered(app))
+    app.event("a")(listen)
+    app.event(pattern)(listen)
+    app.event({"type": "c"})(listen)
+    app.message("hello")(listen)
+    app.command("/d")(listen)
+    app.action("e")(listen)
+    found = list(registered(app))
+    assert {listener.name for listener in found} == {"listen"}
+    assert [listener.sort for listener in found] == [
+        "event",
+        "event",
+        "event",
+        "message_event",
+        "command",
+        "action",
+    ]
+    wanted = [listener.wanted for listener in found]
+    assert [wanted[0]["event_type"], wanted[1]["event_type"]] == ["a", pattern]
+    assert wanted[2]["constraints"] == {"type": "c"}
+    assert wanted[3]["constraints"]["type"] == "message"
+    assert wanted[4]["command"] == "/d"
+
+
+def test_unknown_matcher_has_no_sort() -> None:
+    app = App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False)
+    app.command("/d")(listen)
+    (listener,) = app._listeners
+    listener.matchers[0].func = None  # type: ignore[attr-defined]
+    assert list(registered(app)) == [Registered("listen", "", {})]
+
+
+def test_assistants_are_among_the_middleware() -> None:
+    app = App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False)
+    assert not assistants(app)
+    app.use(Assistant())
+    assert assistants(app)
+
+
+def test_clients_without_an_address_of_their_own_are_pointed_at_another() -> None:
+    with pointed_at("http://127.0.0.1:1/api/"):
+        clients: list[WebClient | AsyncWebClient] = [
+            WebClient(),
+            AsyncWebClient(),
+            WebClient(base_url="https://slack-gov.com/api/"),
+        ]
+    clients += [WebClient(), AsyncWebClient()]
+    found = [client.base_url for client in clients]
+    assert found == ["http://127.0.0.1:1/api/"] * 2 + ["https://slack-gov.com/api/", SLACK, SLACK]

@@ -1,0 +1,113 @@
+"""The kinds of events that a Bolt app's listeners take are seen from the listeners."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from slack_bolt import App, Assistant
+from slack_bolt.async_app import AsyncApp, AsyncAssistant
+
+from surelane_worker.bolt import bolt_handlers, is_bolt_app
+from surelane_worker.bolt.kinds import INTERACTIONS, kinds_of
+from surelane_worker.handling import routes
+from surelane_worker.handling.registry import HandlersError
+
+MESSAGES = list(routes.MESSAGES)
+
+
+def sync_app() -> App:
+    return App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False)
+
+
+def async_app() -> AsyncApp:
+    return AsyncApp(token="xoxb-any", signing_secret="unused")
+
+
+async def listen() -> None: ...
+
+
+@pytest.mark.parametrize("make", [sync_app, async_app])
+@pytest.mark.parametrize(
+    ("register", "kinds"),
+    [
+        (lambda app: app.event("app_mention"), ["slack.app_mention"]),
+        (lambda app: app.event({"type": "reaction_added"}), ["slack.reaction_added"]),
+        (lambda app: app.event(re.compile("^pin_")), ["slack.pin_added", "slack.pin_removed"]),
+        (lambda app: app.event("message"), MESSAGES),
+        (lambda app: app.event({"type": "message", "subtype": None}), MESSAGES),
+        (lambda app: app.message("hello"), MESSAGES),
+        (lambda app: app.message(re.compile("hello")), MESSAGES),
+        (lambda app: app.command("/deploy"), ["slack.command.deploy"]),
+        (lambda app: app.shortcut("open"), ["slack.shortcut", "slack.message_action"]),
+        (lambda app: app.global_shortcut("open"), ["slack.shortcut"]),
+        (lambda app: app.message_shortcut("open"), ["slack.message_action"]),
+        (lambda app: app.shortcut({"type": "message_action", "callback_id": "o"}), ["slack.message_action"]),
+        (lambda app: app.action({"action_id": "a", "block_id": "b"}), ["slack.block_actions"]),
+        (lambda app: app.block_action("a"), ["slack.block_actions"]),
+        (lambda app: app.attachment_action("a"), ["slack.interactive_message"]),
+        (lambda app: app.dialog_submission("a"), ["slack.dialog_submission"]),
+        (lambda app: app.dialog_cancellation("a"), ["slack.dialog_cancellation"]),
+        (lambda app: app.view("v"), ["slack.view_submission"]),
+        (lambda app: app.view({"type": "view_closed", "callback_id": "v"}), ["slack.view_closed"]),
+        (lambda app: app.view_submission("v"), ["slack.view_submission"]),
+        (lambda app: app.view_closed("v"), ["slack.view_closed"]),
+        (lambda app: app.options("o"), ["slack.block_suggestion", "slack.dialog_suggestion"]),
+        (lambda app: app.block_suggestion("o"), ["slack.block_suggestion"]),
+        (lambda app: app.dialog_suggestion("o"), ["slack.dialog_suggestion"]),
+        (lambda app: app.function("reverse"), ["slack.function_executed"]),
+    ],
+)
+def test_kinds_of_a_listener(
+    make: Callable[[], App | AsyncApp], register: Callable[[Any], Any], kinds: list[str]
+) -> None:
+    app = make()
+    register(app)(listen)
+    assert list(kinds_of(app)) == kinds
+
+
+def test_listener_of_all_actions_takes_what_bolt_matches() -> None:
+    app = sync_app()
+    app.action("approve")(listen)
+    assert list(kinds_of(app)) == [f"slack.{name}" for name in INTERACTIONS["action"]]
+
+
+def test_assistants_are_seen() -> None:
+    kinds = {"slack.assistant_thread_started", "slack.assistant_thread_context_changed", "slack.message.im"}
+    synchronous, asynchronous = sync_app(), async_app()
+    synchronous.assistant(Assistant())
+    asynchronous.assistant(AsyncAssistant())
+    assert set(kinds_of(synchronous)) == set(kinds_of(asynchronous)) == kinds
+
+
+def test_command_by_a_pattern_needs_the_setting() -> None:
+    app = sync_app()
+    app.command(re.compile("^/deploy-"))(listen)
+    with pytest.raises(HandlersError, match=r"listener listen .* by a pattern.*SURELANE_BOLT_KINDS"):
+        kinds_of(app)
+    assert kinds_of(app, ["slack.command.deploy-web"]) == ("slack.command.deploy-web",)
+
+
+def test_app_without_listeners_is_refused() -> None:
+    with pytest.raises(HandlersError, match="the Bolt app has no listeners"):
+        bolt_handlers(sync_app())
+
+
+def test_only_slack_bolts_apps_and_their_subclasses_are_apps() -> None:
+    class Own(App): ...
+
+    class AsyncOther: ...
+
+    assert is_bolt_app(sync_app())
+    assert is_bolt_app(async_app())
+    assert is_bolt_app(Own(token="xoxb-any", signing_secret="unused", token_verification_enabled=False))
+    assert not is_bolt_app(AsyncOther())
+    assert not is_bolt_app(type("App", (), {})())
+
+
+def test_only_commands_and_interactions_declare_answers() -> None:
+    app = sync_app()
+    app.event("app_mention")(listen)
+    assert [handler.answers for handler in bolt_handlers(app).all()] == [False]
+    app.command("/deploy")(listen)
+    assert {handler.answers for handler in bolt_handlers(app).all()} == {True}
