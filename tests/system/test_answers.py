@@ -177,7 +177,9 @@ async def test_click_is_handled_while_all_ordinary_slots_are_taken_and_its_threa
     click = interaction("block_actions", "1", actions=[{"action_id": "stop"}], **place)
     assert (await post(slack, click)).body == b""
     assert (await ended(connection, 4))["outcome"] == "completed"
-    unclaimed = await connection.fetchval("select array_agg(id) from agent.event where attempts = 0")
+    unclaimed = await connection.fetchval(
+        "select array_agg(id order by id) from agent.event where attempts = 0"
+    )
     assert unclaimed == waiting
 
 
