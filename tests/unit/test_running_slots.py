@@ -15,7 +15,7 @@ from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.running.runner import Runner, Work
-from surelane_worker.running.slots import Slots
+from surelane_worker.running.slots import OVERTAKING, Slots
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 CONCURRENCY = 10
@@ -58,7 +58,7 @@ async def busy(seconds: float, waiting: int) -> AsyncIterator[tuple[Slots, Capac
     await slots.drain(0)
 
 
-async def test_a_notification_lets_one_more_event_be_claimed() -> None:
+async def test_a_notification_lets_more_events_be_claimed_one_by_one() -> None:
     """It may be of a priority that comes before those that wait for a slot."""
     async with busy(seconds=0.1, waiting=5) as (slots, capacity):
         assert slots.free() == []
@@ -66,10 +66,11 @@ async def test_a_notification_lets_one_more_event_be_claimed() -> None:
         await asyncio.sleep(0)
         slots.let_overtake()
         assert await freed
-        assert slots.free() == [(["a"], 1)]
         assert slots.full(), "another worker with a free slot is the better one"
-        slots.left_out(slots.free())
-        assert slots.free() == [], "the claim has begun"
+        for _ in range(OVERTAKING):
+            assert slots.free() == [(["a"], 1)]
+            slots.left_out(slots.free())
+        assert slots.free() == [], "the claims have begun"
 
 
 async def test_notifications_double_what_waits_at_most() -> None:

@@ -33,6 +33,8 @@ OVERTAKEN = 10
 
 Where slots are freed faster, the next claim comes soon enough, and is larger.
 """
+OVERTAKING = 2
+"""Claims that a notification allows while no slot is free: one in eight does not go by priority."""
 AGED = 10 * HORIZON
 """Seconds that claimed work of a low priority waits for a slot, before it comes next."""
 RANKS = {1: 0, 2: 2, 3: 3}
@@ -144,8 +146,8 @@ class Slots:
             if handler.concurrency is not None:
                 self._add_share([handler], min(handler.concurrency, self._concurrency))
         self._running: set[Work] = set()
-        self._overtaking = False
-        """Whether an event was committed since the last claim began. It may come before those that wait for a slot."""
+        self._overtaking = 0
+        """How many more claims may look for the event of the last notification, which may overtake those that wait."""
         self._closed = False
 
     def _add_share(self, handlers: Sequence[Handler], limit: int) -> None:
@@ -155,7 +157,7 @@ class Slots:
 
     def free(self) -> list[tuple[list[str], int]]:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
-        return self._claimable(overtaking=self._overtaking)
+        return self._claimable(overtaking=self._overtaking > 0)
 
     def _claimable(self, *, overtaking: bool) -> list[tuple[list[str], int]]:
         if self.bytes_left <= 0:
@@ -169,8 +171,8 @@ class Slots:
         return len(self._claimable(overtaking=False)) < len(self._shares)
 
     def let_overtake(self) -> None:
-        """Let one more event be claimed though none finds a slot: it may come before those that wait for one."""
-        self._overtaking = True
+        """Let events be claimed singly though none finds a slot: one may come before those that wait for a slot."""
+        self._overtaking = OVERTAKING
         if self.free():
             self._capacity.free()
 
@@ -182,7 +184,7 @@ class Slots:
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
         self._capacity.left_out = len(free) < len(self._shares)
-        self._overtaking = False
+        self._overtaking = max(self._overtaking - 1, 0)
 
     def _free(self, share: Share, overtaking: bool) -> int:
         """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
