@@ -97,7 +97,8 @@ begin
     end if;
     select ended.continuations into _continuations
     from agent.end_events(_ids, null, null, _outcome
-    , array(select coalesce(_reasons[array_position(_of, id)], _reason) from unnest(_ids) as id)
+    , array(select coalesce(_reasons[array_position(_of, id)], case when _outcome = 'cancelled' then agent.why_cancelled(id) end, _reason)
+        from unnest(_ids) as id)
     , array(select _results[array_position(_of, id)] from unnest(_ids) as id), null) as ended;
     if _continuations is not null then
         perform agent.children_ended(_continuations, _outcome);
@@ -106,7 +107,8 @@ end
 $$;
 
 -- Retention: drops history older than _older_than by event_ts; chunk by chunk where it is a
--- hypertable (whole chunks only), else row by row. Returns how many chunks or rows went.
+-- hypertable (whole chunks only), else row by row. Their steps go with them. Returns how many chunks
+-- or rows went.
 create or replace function agent.drop_history(_older_than interval) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -125,6 +127,7 @@ begin
         delete from agent.event_hist where event_ts < agent.clock() - _older_than;
         get diagnostics _dropped = row_count;
     end if;
+    perform agent.drop_steps(agent.clock() - _older_than);
     return _dropped;
 end
 $$;

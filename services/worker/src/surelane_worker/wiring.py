@@ -34,6 +34,7 @@ from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
+from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
 from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
@@ -171,6 +172,7 @@ class Worker:
     claimer: Claimer
     slots: Slots
     settler: Settler
+    cancels: Cancels
     leases: Leases
     listener: Listener
     positions: PositionKeeper
@@ -190,6 +192,7 @@ class Worker:
         return [
             self.settler.run,
             self.leases.keep,
+            self.cancels.run,
             self.watch.run,  # before the first poll, which fetches its figures
             self.poller.run,
             self.positions.run,
@@ -241,11 +244,15 @@ def assemble(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_notice=position.heard,
+        on_cancel=lambda payload: cancels.heard(payload),
         on_lost=partial(_lost, session, position, wakeup),
         on_open=partial(_begin_anew, cursors, wakeup, position, leases),
         introduce=session.open,
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
+    )
+    cancels = Cancels(
+        Engine(pools.settles), listener, leases, settler, notifications=settings.notifications
     )
     sharer = Sharer(Engine(pools.sweeps), settings.lease)
     claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer)
@@ -271,6 +278,7 @@ def assemble(
         claimer=claimer,
         slots=slots,
         settler=settler,
+        cancels=cancels,
         leases=leases,
         listener=listener,
         positions=PositionKeeper(position, listener, wakeup.wake, kinds),

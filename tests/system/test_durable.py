@@ -1,0 +1,180 @@
+"""Durable handlers: stored steps are not run again, and suspended events wait without a worker."""
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surelane.calls import Connection
+from surelane.queue import Queue
+from tests.processes import Service
+from tests.system.worker import ended, enqueue, live, worker
+
+HANDLERS = "tests.system.durable_handlers:handlers"
+
+
+@pytest.fixture
+async def running(database: str) -> AsyncIterator[Service]:
+    async with worker(database, SURELANE_HANDLERS=HANDLERS) as started:
+        yield started
+
+
+async def result_of(connection: Connection, identity: int) -> Any:
+    """Wait for the end of an event; return its result."""
+    row = await ended(connection, identity)
+    assert row["outcome"] == "completed", row
+    return json.loads(row["result"])
+
+
+async def suspended(connection: Connection, identity: int) -> None:
+    """Wait until an event is suspended."""
+    while (await connection.fetchval("select reason from agent.why_waiting($1)", identity)) != "suspended":
+        pass
+
+
+@pytest.mark.timeout(120)
+async def test_no_stored_step_runs_again_although_the_worker_is_killed_everywhere(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    identity = await enqueue(connection, "mortal", {"log": str(log)}, max_attempts=100)
+    await Queue(connection).signal(str(identity), "answer", 5)
+    deaths = 0
+    while True:
+        async with worker(database, ready="", SURELANE_HANDLERS=HANDLERS, SURELANE_WORKER="mortal") as running:
+            while running.child.exit_code is None:
+                if await connection.fetchval("select count(*) from agent.event_hist"):
+                    break
+            else:
+                assert running.child.exit_code == -signal.SIGKILL, running.output
+                deaths += 1
+                continue
+        break
+    assert await result_of(connection, identity) == {"total": 16, "text": "deploy", "attempt": deaths + 1 - 1}
+    lines = log.read_text().splitlines()
+    assert deaths == sum(line.startswith("died") for line in lines) == 11
+    assert sorted(line for line in lines if line.startswith("ran")) == [
+        "ran count 1",
+        "ran count 2",
+        "ran count 5",
+        "ran plan",
+    ]
+
+
+async def test_steps_count_up_and_are_not_run_again(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    calls = [["a", "1"], ["b", "2"], ["b", "3"]]
+    payload = {"log": str(log), "runs": 2, "run1": calls[:2], "run2": calls}
+    identity = await enqueue(connection, "steps", payload)
+    assert await result_of(connection, identity) == ["1", "2", "3"]
+    assert log.read_text().split() == ["1", "2", "3"]
+
+
+async def test_step_for_other_arguments_is_refused(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    payload = {"log": str(tmp_path / "log"), "runs": 2, "run1": [["a", "1"]], "run2": [["a", "2"]]}
+    row = await ended(connection, await enqueue(connection, "steps", payload, max_attempts=2))
+    error = json.loads(row["errors"])[-1]
+    assert (row["outcome"], error["type"]) == ("failed", "StepMismatchError")
+    assert "step a was stored for other arguments" in error["message"]
+
+
+async def test_step_that_became_a_sleep_is_refused(running: Service, connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "renamed", max_attempts=2))
+    error = json.loads(row["errors"])[-1]
+    assert error["message"] == "name was stored as a step and is now used as a sleep: give the sleep a new name"
+
+
+async def test_renamed_step_is_logged(running: Service, connection: Connection, tmp_path: Path) -> None:
+    payload = {"log": str(tmp_path / "log"), "runs": 2, "run1": [["a", "1"]], "run2": [["b", "1"]]}
+    assert await result_of(connection, await enqueue(connection, "steps", payload)) == ["1"]
+    assert any("stored steps were not asked for" in line and '"a"' in line for line in running.output)
+
+
+@pytest.mark.parametrize(("value", "why"), [("object", "is not JSON"), ("nan", "is not JSON"), ("large", "has 1,000,003 bytes")])
+async def test_result_that_cannot_be_stored_fails_the_step(
+    running: Service, connection: Connection, value: str, why: str
+) -> None:
+    row = await ended(connection, await enqueue(connection, "result", {"value": value}, max_attempts=1))
+    (error,) = json.loads(row["errors"])
+    assert error["type"] == "StepError"
+    assert why in error["message"]
+
+
+async def test_result_goes_through_json_at_once(running: Service, connection: Connection) -> None:
+    assert await result_of(connection, await enqueue(connection, "result", {"value": "tuple"})) == [1, "a\ufffdb"]
+
+
+async def test_failed_try_is_repeated_and_recorded(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    identity = await enqueue(connection, "flaky", {"log": str(tmp_path / "log")})
+    assert await result_of(connection, identity) == "done"
+    (step,) = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+    assert [error["message"] for error in step["errors"]] == ["not yet"]
+    assert (step["name"], step["attempt"]) == ("flaky", 1)
+    assert step["finished_at"] >= step["started_at"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "result"),
+    [("sleep", {"claim": 2, "attempt": 1}), ("sleep-in-thread", 3), ("swallow", 2)],
+)
+async def test_sleep_ends_the_run_and_another_goes_on(
+    running: Service, connection: Connection, kind: str, result: object
+) -> None:
+    assert await result_of(connection, await enqueue(connection, kind)) == result
+
+
+async def test_suspended_event_holds_no_claim_and_says_what_it_waits_for(
+    running: Service, connection: Connection
+) -> None:
+    identity = await enqueue(connection, "wait")
+    await suspended(connection, identity)
+    row = await live(connection, identity)
+    assert (row["claimed_by"], row["attempts"], row["retrying"]) == (None, 0, False)
+    detail = await connection.fetchval("select detail from agent.why_waiting($1)", identity)
+    assert detail == "waits for value"
+    assert await Queue(connection).signal(str(identity), "other", 1) == "sent"
+    assert (await live(connection, identity))["vt"] == row["vt"]
+    assert await Queue(connection).signal(str(identity), "value", {"a": [1]}) == "sent"
+    assert await result_of(connection, identity) == [{"a": [1]}]
+    assert await Queue(connection).signal(str(identity), "value", 2) is None
+
+
+async def test_values_that_come_first_are_taken_in_order(running: Service, connection: Connection) -> None:
+    identity = await enqueue(connection, "wait", {"times": 3, "timeout": "10ms"}, run_in=0.2)
+    for value in (1, None):
+        await Queue(connection).signal(str(identity), "value", value)
+    assert await result_of(connection, identity) == [1, None, "nothing"]
+
+
+async def test_step_beside_a_wait_is_finished_before_the_run_ends(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    identity = await enqueue(connection, "branches", {"log": str(log)})
+    await suspended(connection, identity)
+    await Queue(connection).signal(str(identity), "value", 1)
+    assert await result_of(connection, identity) == [1, "slow"]
+    assert log.read_text().split() == ["slow"]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_thread_goes_on_unless_the_wait_blocks_it(
+    running: Service, connection: Connection, blocking: bool
+) -> None:
+    first = await enqueue(connection, "sleep", {"pause": "1h", "blocking": blocking}, group_key="g")
+    await suspended(connection, first)
+    second = await enqueue(connection, "quick", group_key="g")
+    if blocking:
+        assert await connection.fetchval("select reason from agent.why_waiting($1)", second) == "group_waits"
+    else:
+        await ended(connection, second)
+    assert (await live(connection, first))["retrying"] is blocking
