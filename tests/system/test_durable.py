@@ -1,11 +1,13 @@
 """Durable handlers: stored steps are not run again, and suspended events wait without a worker."""
 
+import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -16,10 +18,17 @@ from tests.system.worker import ended, enqueue, live, worker
 HANDLERS = "tests.system.durable_handlers:handlers"
 
 
-@pytest.fixture
-async def running(database: str) -> AsyncIterator[Service]:
-    async with worker(database, SURELANE_HANDLERS=HANDLERS) as started:
+@pytest.fixture(scope="module")
+async def running(shared_database: str) -> AsyncIterator[Service]:
+    async with worker(shared_database, SURELANE_HANDLERS=HANDLERS, SURELANE_CONCURRENCY="8") as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
 
 
 async def result_of(connection: Connection, identity: int) -> Any:
@@ -35,33 +44,31 @@ async def suspended(connection: Connection, identity: int) -> None:
         pass
 
 
-@pytest.mark.timeout(120)
 async def test_no_stored_step_runs_again_although_the_worker_is_killed_everywhere(
-    database: str, connection: Connection, tmp_path: Path
+    database: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
+    settings = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_WORKER_NAME": "mortal"}
+    deaths = 0
+    connection = await asyncpg.connect(database)
     identity = await enqueue(connection, "mortal", {"log": str(log)}, max_attempts=100)
     await Queue(connection).signal(str(identity), "answer", 5)
-    deaths = 0
-    while True:
-        async with worker(database, ready="", SURELANE_HANDLERS=HANDLERS, SURELANE_WORKER="mortal") as running:
-            while running.child.exit_code is None:
-                if await connection.fetchval("select count(*) from agent.event_hist"):
-                    break
-            else:
+    while not await connection.fetchval("select count(*) from agent.event_hist"):
+        async with worker(database, ready="", **settings) as running:
+            end = asyncio.create_task(ended(connection, identity, within=60))
+            await asyncio.wait([end, asyncio.create_task(running.child.wait())], return_when="FIRST_COMPLETED")
+            if not end.done():
+                end.cancel()
+                await asyncio.wait([end])
                 assert running.child.exit_code == -signal.SIGKILL, running.output
                 deaths += 1
-                continue
-        break
-    assert await result_of(connection, identity) == {"total": 16, "text": "deploy", "attempt": deaths + 1 - 1}
+    result = await result_of(connection, identity)
+    await connection.close()
+    assert (result["total"], result["text"]) == (16, "deploy")
     lines = log.read_text().splitlines()
     assert deaths == sum(line.startswith("died") for line in lines) == 11
-    assert sorted(line for line in lines if line.startswith("ran")) == [
-        "ran count 1",
-        "ran count 2",
-        "ran count 5",
-        "ran plan",
-    ]
+    ran = ["ran count 1", "ran count 2", "ran count 5", "ran plan"]
+    assert sorted(line for line in lines if line.startswith("ran")) == ran
 
 
 async def test_steps_count_up_and_are_not_run_again(
