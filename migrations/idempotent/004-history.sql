@@ -37,7 +37,8 @@ $$;
 -- Moves events to history with how they ended; returns the ids of those that moved, and the
 -- continuations that waited for them. Each is locked, copied and deleted in one pass. Without
 -- claims the caller holds the locks. With them this is the fence: only what is still claimed so
--- moves, and what another transaction has locked is skipped. Of groups, only those given: their
+-- moves, and what another transaction has locked is skipped. Not what was asked to be cancelled so
+-- long ago that its lease has ended. Of groups, only those given: their
 -- heads are locked; of what a continuation waits for, only where that is one of those given, and
 -- locked. Without both (the plain case, and the frequent one) neither members nor children.
 create or replace function agent.end_events
@@ -71,6 +72,7 @@ begin
         cross join lateral (
             select * from agent.event
             where id = item.id and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = item.claim
+            and (cancelled_by is null or vt > _now)
             and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
             for update skip locked
         ) as e

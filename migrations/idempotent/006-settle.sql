@@ -166,6 +166,33 @@ begin
 end
 $$;
 
+-- Ends, as cancelled, those claims that were asked to be cancelled and whose lease has ended since:
+-- their worker hung, and what it reports comes too late.
+create or replace function agent.end_cancelled(_ids int8[], _claims int4[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _late int8[] := array(
+        select e.id from unnest(_ids, _claims) as given (id, claim)
+        cross join lateral (
+            select id from agent.event where id = given.id and claimed_by is not null and array_upper(claimed, 1) = given.claim
+            and cancelled_by is not null and vt <= _now
+        ) as e);
+begin
+    if _late <> '{}' then
+        _late := agent.lock_for_sweep(_late);
+        perform agent.fence_groups(array(select group_key from agent.event where id = any(_late) and head and group_key is not null order by group_key), _now);
+        perform agent.archive_possible(array(select id from agent.event where id = any(_late) and cancelled_by is not null and vt <= _now)
+            , 'cancelled', 'cancelled while running');
+    end if;
+end
+$$;
+
 -- Completes claims that belong to groups or that a continuation waits for. Returns the ids that
 -- ended.
 create or replace function agent.settle_completed(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
@@ -175,6 +202,7 @@ as $$
 declare
     _ended record;
 begin
+    perform agent.end_cancelled(_ids, _claims);
     select * into _ended
     from agent.end_events(_ids, _claims, agent.hold_groups(_ids), 'completed', null, _results, agent.hold_continuations(_ids, 'completed'));
     if _ended.continuations is not null then

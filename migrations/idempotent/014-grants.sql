@@ -44,7 +44,7 @@ declare
         ', agent.take_signal(int8, int4, text, int4, interval), agent.send_signal(int8, text, json, boolean, text)'
         ', agent.cancelled_claims(int8[], int4[])';
     _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text, int4), agent.enqueue_jobs(jsonb, text)'
-        ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.cancel_live(text, text, text, boolean), agent.signal(text, text, jsonb), agent.reschedule_event(text, timestamptz)'
+        ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.cancel_live(text, text, text, boolean), agent.signal(text, text, jsonb), agent.signal(int8, text, jsonb), agent.reschedule_event(text, timestamptz)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.delete_cron(text), agent.read_cron()';
     _operating text := 'requeue_events(int8[]), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'

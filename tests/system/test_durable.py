@@ -12,7 +12,9 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from tests.processes import Service
+from surelane_operator.operations import Operations
+from surelane_operator.timeline import story_of
+from tests.processes import Service, until
 from tests.system.worker import ended, enqueue, live, worker
 
 HANDLERS = "tests.system.durable_handlers:handlers"
@@ -185,3 +187,114 @@ async def test_thread_goes_on_unless_the_wait_blocks_it(
     else:
         await ended(connection, second)
     assert (await live(connection, first))["retrying"] is blocking
+
+
+async def said(log: Path, what: str) -> None:
+    """Wait until a handler has noted something."""
+    await until(lambda: log.exists() and what in log.read_text().splitlines(), what=what)
+
+
+async def test_running_handler_is_cancelled_by_whom_and_why(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    identity = await enqueue(connection, "hang", {"log": str(log)})
+    await said(log, "began")
+    queue = Queue(connection)
+    assert await queue.cancel(str(identity), by="U1", reason="enough") == "running"
+    row = await ended(connection, identity)
+    assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running by U1: enough")
+    assert (row["cancelled_by"], row["attempts"]) == ("U1", 1)
+    assert log.read_text().splitlines() == ["began", "cancelled True"]
+
+
+async def test_handler_that_completes_all_the_same_is_completed(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    identity = await enqueue(connection, "hang", {"log": str(log), "ignore": True})
+    await said(log, "began")
+    await Queue(connection).cancel(str(identity))
+    assert await result_of(connection, identity) == "done all the same"
+
+
+async def test_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with connection.transaction():
+        first, second = [
+            await enqueue(connection, "hang", {"log": str(log)}, group_key="cancelled") for _ in range(2)
+        ]
+    await said(log, "began")
+    queue = Queue(connection)
+    assert await queue.cancel(str(second)) == "running"
+    assert (await ended(connection, second))["outcome"] == "cancelled"
+    assert (await live(connection, first))["claimed_by"]
+    await queue.cancel(str(first))
+    assert (await ended(connection, first))["reason"] == "cancelled while running"
+    assert log.read_text().splitlines() == ["began", "cancelled True"]
+
+
+async def test_suspended_event_is_cancelled_at_once(running: Service, connection: Connection) -> None:
+    identity = await enqueue(connection, "wait")
+    await suspended(connection, identity)
+    assert await Queue(connection).cancel(str(identity), reason="enough") == "cancelled"
+    row = await ended(connection, identity)
+    assert row["reason"] == f"cancelled by {await connection.fetchval('select session_user')}: enough"
+
+
+async def test_worker_that_hangs_is_fenced(database: str, tmp_path: Path) -> None:
+    connection = await asyncpg.connect(database)
+    await connection.execute(
+        "create or replace function agent.cancel_grace() returns interval language sql return interval '300 ms'"
+    )
+    log = tmp_path / "log"
+    async with worker(database, SURELANE_HANDLERS=HANDLERS):
+        identity = await enqueue(connection, "block", {"log": str(log), "seconds": 1})
+        await said(log, "began")
+        await Queue(connection).cancel(str(identity))
+        row = await ended(connection, identity)
+        assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running")
+    await connection.close()
+
+
+async def test_timeline_tells_the_steps(running: Service, connection: Connection, tmp_path: Path) -> None:
+    calls = [["a", "1"], ["a", "2"]]
+    payload = {"log": str(tmp_path / "log"), "runs": 1, "run1": calls}
+    identity = await enqueue(connection, "steps", payload)
+    await ended(connection, identity)
+    waited = await enqueue(connection, "wait", {"timeout": "20ms"})
+    await ended(connection, waited)
+    job, other = [await Operations(connection).get(each) for each in (identity, waited)]
+    assert job is not None
+    assert other is not None
+    story = [(step.what, (step.detail or "").split(":")[0]) for step in story_of(job)]
+    assert [what for what in story if what[0] == "step"] == [("step", "a"), ("step", "a (2)")]
+    assert {"waits", "waited"} <= {step.what for step in story_of(other)}
+
+
+async def test_steps_leave_with_retention(running: Service, connection: Connection, tmp_path: Path) -> None:
+    gone = await enqueue(connection, "steps", {"log": str(tmp_path / "log"), "runs": 1, "run1": [["a", "1"]]})
+    kept = await enqueue(connection, "wait")
+    await ended(connection, gone)
+    await suspended(connection, kept)
+    await Queue(connection).signal(str(kept), "other")
+    await connection.execute("select agent.drop_history('0')")
+    assert await connection.fetchval("select agent.list_steps($1)", gone) == "[]"
+    assert len(json.loads(await connection.fetchval("select agent.list_steps($1)", kept))) == 2
+    await Queue(connection).cancel(str(kept))
+
+
+async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed(
+    running: Service, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    call = [["a", "1"]]
+    payload = {"log": str(log), "runs": 2, "run1": call, "run2": call, "run3": call}
+    identity = await enqueue(connection, "steps", payload, max_attempts=1)
+    assert (await ended(connection, identity))["outcome"] == "failed"
+    for calls in (1, 2):
+        await connection.execute("select agent.requeue_events($1)", [identity])
+        assert await result_of(connection, identity) == ["1"]
+        assert log.read_text().split() == ["1"] * calls
