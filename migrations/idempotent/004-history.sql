@@ -109,8 +109,8 @@ end
 $$;
 
 -- Retention: drops history older than _older_than by event_ts; chunk by chunk where it is a
--- hypertable (whole chunks only), else row by row. Their steps go with them. Returns how many chunks
--- or rows went.
+-- hypertable (whole chunks only), else row by row. Steps go with their events. Returns how many
+-- chunks or rows went.
 create or replace function agent.drop_history(_older_than interval) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

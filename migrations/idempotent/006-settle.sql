@@ -445,7 +445,7 @@ begin
                 || array(select id from agent.event where group_key = any(_groups) and not head and claimed_by is not null for update skip locked)
                 || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null for update skip locked);
         end if;
-        -- One that was asked to be cancelled keeps the end of its lease: a worker that hangs is fenced.
+        -- Not of one that was asked to be cancelled: a worker that hangs is fenced.
         update agent.event set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at = _now where id = any(_held);
     exception when lock_not_available or deadlock_detected then
         -- skip locked may wait all the same where a row is being updated at that moment.

@@ -119,8 +119,8 @@ $$;
 -- Suspends a claim until the first of its sleeps and waits ends: {"waits": [{"sort", "name", "nth",
 -- "seconds"}], "blocking": boolean}. The attempt is not counted. Those that an earlier attempt
 -- began keep their time. One whose signal is there already is visible at once. Meanwhile its group
--- goes on, unless it is to block. An event that was asked to be cancelled ends. Returns the id if it
--- was settled.
+-- goes on, unless it is to block. An event that was asked to be cancelled ends. Returns the id if
+-- it was settled.
 create or replace function agent.settle_suspended(_id int8, _claim int4, _given jsonb) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

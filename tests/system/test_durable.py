@@ -58,7 +58,9 @@ async def test_no_stored_step_runs_again_although_the_worker_is_killed_everywher
     while not await connection.fetchval("select count(*) from agent.event_hist"):
         async with worker(database, ready="", **settings) as running:
             end = asyncio.create_task(ended(connection, identity, within=60))
-            await asyncio.wait([end, asyncio.create_task(running.child.wait())], return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                [end, asyncio.create_task(running.child.wait())], return_when="FIRST_COMPLETED"
+            )
             if not end.done():
                 end.cancel()
                 await asyncio.wait([end])
@@ -97,7 +99,9 @@ async def test_step_for_other_arguments_is_refused(
 async def test_step_that_became_a_sleep_is_refused(running: Service, connection: Connection) -> None:
     row = await ended(connection, await enqueue(connection, "renamed", max_attempts=2))
     error = json.loads(row["errors"])[-1]
-    assert error["message"] == "name was stored as a step and is now used as a sleep: give the sleep a new name"
+    assert (
+        error["message"] == "name was stored as a step and is now used as a sleep: give the sleep a new name"
+    )
 
 
 async def test_renamed_step_is_logged(running: Service, connection: Connection, tmp_path: Path) -> None:
@@ -106,7 +110,9 @@ async def test_renamed_step_is_logged(running: Service, connection: Connection, 
     assert any("stored steps were not asked for" in line and '"a"' in line for line in running.output)
 
 
-@pytest.mark.parametrize(("value", "why"), [("object", "is not JSON"), ("nan", "is not JSON"), ("large", "has 1,000,003 bytes")])
+@pytest.mark.parametrize(
+    ("value", "why"), [("object", "is not JSON"), ("nan", "is not JSON"), ("large", "has 1,000,003 bytes")]
+)
 async def test_result_that_cannot_be_stored_fails_the_step(
     running: Service, connection: Connection, value: str, why: str
 ) -> None:
@@ -117,7 +123,10 @@ async def test_result_that_cannot_be_stored_fails_the_step(
 
 
 async def test_result_goes_through_json_at_once(running: Service, connection: Connection) -> None:
-    assert await result_of(connection, await enqueue(connection, "result", {"value": "tuple"})) == [1, "a\ufffdb"]
+    assert await result_of(connection, await enqueue(connection, "result", {"value": "tuple"})) == [
+        1,
+        "a\ufffdb",
+    ]
 
 
 async def test_failed_try_is_repeated_and_recorded(

@@ -138,7 +138,9 @@ class Operations(Measured):
         """
         answers: dict[int, str] = {}
         async for page in self._pages(which, limit):
-            rows = await self._database.fetch("select id, answer from agent.cancel_jobs($1, null, $2, false)", page, reason)
+            rows = await self._database.fetch(
+                "select id, answer from agent.cancel_jobs($1, null, $2, false)", page, reason
+            )
             answers.update((row["id"], row["answer"]) for row in rows)
         return answers
 

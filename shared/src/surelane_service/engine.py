@@ -316,7 +316,8 @@ class Engine(Schedules, Measured):
     async def read_steps(self, identity: int) -> list[StoredStep]:
         """Return the steps that earlier attempts of an event stored."""
         return [
-            StoredStep(*row) for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
+            StoredStep(*row)
+            for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
         ]
 
     async def take_signal(

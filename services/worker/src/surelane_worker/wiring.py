@@ -251,9 +251,7 @@ def assemble(
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
-    cancels = Cancels(
-        Engine(pools.settles), listener, leases, settler, notifications=settings.notifications
-    )
+    cancels = Cancels(Engine(pools.settles), listener, leases, settler, notifications=settings.notifications)
     sharer = Sharer(Engine(pools.sweeps), settings.lease)
     claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer)
     kinds = sorted(handlers)

@@ -180,7 +180,9 @@ def cancel(
         raise failed("give an event, or --status to cancel all events that have it", EXIT_USAGE)
     if key is None:
         which = _filter(status, kind, None, since, until)
-        answers = run(database, lambda operations, _: operations.cancel_all(which, limit, reason), within=None)
+        answers = run(
+            database, lambda operations, _: operations.cancel_all(which, limit, reason), within=None
+        )
         count = Counter(answers.values())
         typer.echo(", ".join(f"{answer} {count[answer]}" for answer in ("cancelled", "running", "busy")))
         return
@@ -192,7 +194,9 @@ def cancel(
         raise failed(f"event {job['id']} has ended as {job['status']}", EXIT_FAILED)
     if answer == "busy":
         raise failed("another transaction has the event locked; try again", EXIT_FAILED)
-    typer.echo("cancelled" if answer == "cancelled" else "running: its handler is stopped, no other attempt follows")
+    typer.echo(
+        "cancelled" if answer == "cancelled" else "running: its handler is stopped, no other attempt follows"
+    )
 
 
 @events.command("signal")

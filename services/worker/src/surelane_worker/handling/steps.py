@@ -89,7 +89,9 @@ class Steps:
             StepError: the handler has several events.
         """
         if len(self._events) > 1:
-            raise StepError("steps and waits belong to one event: register this handler with on, not on_group")
+            raise StepError(
+                "steps and waits belong to one event: register this handler with on, not on_group"
+            )
         return self._events[0]
 
     def key(self, name: str) -> Key:
@@ -342,7 +344,9 @@ def _record(error: BaseException, attempt: int) -> dict[str, Any]:
         message = ""
     text = json.dumps(message[:LONGEST_MESSAGE]).replace("\\u0000", "\\ufffd")
     if "\\ud" in text:
-        text = json.dumps(message[:LONGEST_MESSAGE].encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        text = json.dumps(
+            message[:LONGEST_MESSAGE].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        )
     return {
         "type": type(error).__name__,
         "message": json.loads(text),

@@ -127,4 +127,3 @@ def _signal(text: str | None) -> Signal | None:
         return None
     found: Mapping[str, Any] = json.loads(text)
     return Signal(found["value"], datetime.fromisoformat(found["at"]), found["by"])
-

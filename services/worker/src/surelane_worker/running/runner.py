@@ -274,7 +274,9 @@ class Runner:
         return not (isinstance(outcome, Suspend) and outcome.blocking)
 
     @staticmethod
-    def _argument(claims: Sequence[Claim], outcome: Complete | Snooze | Await | Suspend | FanOut) -> str | None:
+    def _argument(
+        claims: Sequence[Claim], outcome: Complete | Snooze | Await | Suspend | FanOut
+    ) -> str | None:
         """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt."""
         match outcome:
             case Complete(result):
@@ -285,7 +287,8 @@ class Runner:
                 return json.dumps({"until": moment(until).isoformat()})
             case Suspend(waits):
                 listed = [
-                    {"sort": wait.sort, "name": wait.name, "nth": wait.nth, "seconds": wait.seconds} for wait in waits
+                    {"sort": wait.sort, "name": wait.name, "nth": wait.nth, "seconds": wait.seconds}
+                    for wait in waits
                 ]
                 return json.dumps({"waits": listed, "blocking": outcome.blocking})
             case FanOut(children, then, result):

@@ -261,7 +261,9 @@ class Replies:
         await notebook.note_reply(ordinal, ts)
         return ts
 
-    async def _post_once(self, event: Event, ordinal: Ordinal, thread: Thread, message: dict[str, Any]) -> str:
+    async def _post_once(
+        self, event: Event, ordinal: Ordinal, thread: Thread, message: dict[str, Any]
+    ) -> str:
         for pause in PAUSES:
             try:
                 return await self._post(message)
