@@ -42,7 +42,7 @@ declare
         ', agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()'
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
         ', agent.take_signal(int8, int4, text, int4, interval), agent.send_signal(int8, text, json, boolean, text)'
-        ', agent.cancelled_claims(int8[], int4[])';
+        ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)';
     _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text, int4), agent.enqueue_jobs(jsonb, text)'
         ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.cancel_live(text, text, text, boolean), agent.signal(text, text, jsonb), agent.signal(int8, text, jsonb), agent.reschedule_event(text, timestamptz)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)'

@@ -198,3 +198,30 @@ async def block(event: Event, ctx: Context) -> Any:
     Log(event).add("began")
     time.sleep(event.payload["seconds"])  # noqa: ASYNC251 - what it is about
     return "late"
+
+
+CHOICES = ["Approve", "Reject"]
+
+
+@handlers.on("slack.app_mention")
+async def mentioned(event: Event, ctx: Context) -> Any:
+    """Ask as the text says, with a reply before and after."""
+    words = event.slack["text"].split()
+    await ctx.slack.reply(event, "before")
+    if "stoppable" in words:
+        async with ctx.stoppable(event):
+            await asyncio.sleep(60 if "long" in words else 0)
+        return "ended"
+    await ctx.step("in a step", ctx.slack.reply, event, "in a step")
+    choices = None if "text" in words else [f"v{number}" for number in range(7)] if "menu" in words else CHOICES
+    by: Any = (lambda user: user == event.slack["user"]) if "judged" in words else None
+    answer = await ctx.ask(
+        event,
+        "Deploy?",
+        choices,
+        timeout="100ms" if "timeout" in words else None,
+        by=event.slack["user"] if "mine" in words else by,
+        blocking="blocking" in words,
+    )
+    await ctx.slack.reply(event, "after")
+    return None if answer is None else [answer.choice, answer.user]

@@ -37,7 +37,7 @@ async def result_of(connection: Connection, identity: int) -> Any:
     """Wait for the end of an event; return its result."""
     row = await ended(connection, identity)
     assert row["outcome"] == "completed", row
-    return json.loads(row["result"])
+    return json.loads(row["result"] or "null")
 
 
 async def suspended(connection: Connection, identity: int) -> None:

@@ -347,6 +347,18 @@ class Engine(Schedules, Measured):
         )
         return row["answer"], row["decided"]
 
+    async def is_live(self, identity: int) -> bool:
+        """Return whether an event is in the queue."""
+        live: int | None = await self._database.fetchval("select agent.live_event($1::text)", str(identity))
+        return live is not None
+
+    async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
+        """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
+        answer: str | None = await self._database.fetchval(
+            "select agent.cancel_job($1, $2, $3, false)", identity, by, reason
+        )
+        return answer
+
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
         rows = await self._database.fetch(

@@ -6,11 +6,14 @@ A team imports the names below. Everything else is internal to the worker.
 from surelane import __version__
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
+from surelane_worker.handling.asks import Answer
 from surelane_worker.handling.handler import Call, Context, Given, Middleware
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers, HandlersError
+from surelane_worker.handling.steps import StepError, StepMismatchError
 
 __all__ = [
+    "Answer",
     "Await",
     "Call",
     "Child",
@@ -28,5 +31,7 @@ __all__ = [
     "Outcome",
     "Retry",
     "Snooze",
+    "StepError",
+    "StepMismatchError",
     "__version__",
 ]

@@ -21,6 +21,7 @@ from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, privat
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.watch import Watch
+from surelane_worker.builtin import answers
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
@@ -124,7 +125,12 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types
     warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
-    return loaded
+    if settings.bot_token is None:
+        return loaded
+    together = Handlers()
+    together.include(loaded)
+    together.include(answers.handlers)
+    return together
 
 
 def _kinds(registered: Handlers) -> dict[str, Handler]:
@@ -244,7 +250,7 @@ def assemble(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_notice=position.heard,
-        on_cancel=lambda payload: cancels.heard(payload),
+        on_cancel=lambda payload: cancels.heard(payload),  # noqa: PLW0108 - it is made below
         on_lost=partial(_lost, session, position, wakeup),
         on_open=partial(_begin_anew, cursors, wakeup, position, leases),
         introduce=session.open,

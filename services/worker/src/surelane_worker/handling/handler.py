@@ -1,7 +1,8 @@
 """A registered handler: its bounds, how it is called, and the context of an attempt."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -10,6 +11,7 @@ from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_worker.handling.asks import Answer, Asks, People
 from surelane_worker.handling.outcomes import Pause, Suspend
 from surelane_worker.handling.routes import Takes
 from surelane_worker.handling.steps import Steps
@@ -50,7 +52,7 @@ ClaimCheck = Callable[[Stoppable], Awaitable[None]]
 class Context:
     """The surroundings of one attempt. Each part is made on first use, because most handlers need few of them."""
 
-    __slots__ = ("_events", "_log", "_services", "_slack", "_steps", "_waits", "_work")
+    __slots__ = ("_asks", "_events", "_log", "_services", "_slack", "_steps", "_waits", "_work")
 
     def __init__(self, services: Services, events: Sequence[Event], work: Stoppable) -> None:
         self._services = services
@@ -60,6 +62,7 @@ class Context:
         self._log: Logger | None = None
         self._steps: Steps | None = None
         self._waits: Waits | None = None
+        self._asks: Asks | None = None
 
     @property
     def slack(self) -> Replies:
@@ -159,6 +162,72 @@ class Context:
         """
         signal = await self._durable[1].signal(name, timeout, blocking=blocking)
         return default if signal is None else signal.value
+
+    async def ask(
+        self,
+        event: Event,
+        text: str,
+        choices: Sequence[str] | None = None,
+        *,
+        timeout: Pause | None = None,
+        by: People = None,
+        name: str = "ask",
+        blocking: bool = False,
+        **arguments: Any,  # noqa: ANN401 - chat.postMessage's
+    ) -> Answer | None:
+        """Ask in Slack, and suspend the handler until somebody answers. The first answer counts.
+
+        The message then shows who chose what. A later click is told that it is decided.
+
+        Args:
+            event: the event in whose thread to ask.
+            text: the question.
+            choices: up to five are buttons, more a menu. Without choices people write a text in a modal.
+            timeout: how long to wait, at most 3,650 days.
+            by: who may answer: a user's id, several, or a function of an id, which runs as a step; by default
+                everybody who sees the message.
+            name: the name under which the question is stored.
+            blocking: the later events of the event's group wait. Otherwise they go on.
+            arguments: any of ``chat.postMessage``'s; ``channel`` and ``thread_ts`` ask elsewhere.
+
+        Returns:
+            The answer; ``None`` past the timeout.
+
+        Raises:
+            NowhereToReplyError: the event names no channel.
+            SlackApiError: Slack refused the message.
+        """
+        return await self._asking.ask(
+            event, text, choices, timeout, by, name, blocking=blocking, arguments=arguments
+        )
+
+    @asynccontextmanager
+    async def stoppable(
+        self, event: Event, text: str = "Working…", *, by: str | Sequence[str] | None = None
+    ) -> AsyncIterator[None]:
+        """Show a message with a Stop button while the block runs. A click cancels the event.
+
+        The message goes once the block ends. It stays while the handler is suspended or waits for another attempt.
+
+        Args:
+            event: the event in whose thread to show it.
+            text: what the message says.
+            by: the users who may stop it; by default everybody who sees the message.
+        """
+        posted = await self._asking.show_stop(event, text, by)
+        yield
+        await self._asking.remove(posted)
+
+    @property
+    def durable(self) -> Engine:
+        """The worker's own calls, for the built-in handlers."""
+        return self._services.engine
+
+    @property
+    def _asking(self) -> Asks:
+        if self._asks is None:
+            self._asks = Asks(*self._durable, self.slack)
+        return self._asks
 
     @property
     def suspend(self) -> Suspend | None:
