@@ -165,7 +165,7 @@ async def branches(event: Event, ctx: Context) -> Any:
 
 
 @handlers.on("quick")
-async def quick(event: Event, ctx: Context) -> None:
+async def quick(event: Event, _: Context) -> None:
     """Do nothing."""
 
 
@@ -193,7 +193,7 @@ async def hang(event: Event, ctx: Context) -> Any:
 
 
 @handlers.on("block")
-async def block(event: Event, ctx: Context) -> Any:
+async def block(event: Event, _: Context) -> Any:
     """Block the whole worker, so that it hears nothing."""
     Log(event).add("began")
     time.sleep(event.payload["seconds"])  # noqa: ASYNC251 - what it is about
@@ -213,7 +213,9 @@ async def mentioned(event: Event, ctx: Context) -> Any:
             await asyncio.sleep(60 if "long" in words else 0)
         return "ended"
     await ctx.step("in a step", ctx.slack.reply, event, "in a step")
-    choices = None if "text" in words else [f"v{number}" for number in range(7)] if "menu" in words else CHOICES
+    choices = (
+        None if "text" in words else [f"v{number}" for number in range(7)] if "menu" in words else CHOICES
+    )
     by: Any = (lambda user: user == event.slack["user"]) if "judged" in words else None
     answer = await ctx.ask(
         event,

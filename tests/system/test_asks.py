@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 from dev.simulator.posting.payloads import action_payload, opened_view, view_payload
 from dev.simulator.workspace.model import Message
@@ -19,16 +20,23 @@ QUESTION = 2
 """Where the question is among the replies: before it are one of the handler's own, and one of a step's."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture(scope="module")
 async def slack(connection: Connection) -> AsyncIterator[Stand]:
     async with slack_stand(connection) as stand:
         yield stand
 
 
-@pytest.fixture
-async def running(database: str, slack: Stand) -> AsyncIterator[Service]:
+@pytest.fixture(scope="module")
+async def running(shared_database: str, slack: Stand) -> AsyncIterator[Service]:
     settings = {"SURELANE_HANDLERS": HANDLERS, "SLACK_BOT_TOKEN": "xoxb-any", "SURELANE_CONCURRENCY": "4"}
-    async with worker(database, SLACK_API_URL=slack.api, **settings) as started:
+    async with worker(shared_database, SLACK_API_URL=slack.api, **settings) as started:
         yield started
 
 
@@ -62,13 +70,15 @@ class Person:
 
 def replies(slack: Stand, asked: Message) -> list[Message]:
     """Return the messages in a thread."""
-    return slack.simulator.workspace.channels[asked.channel].replies(asked.ts)
+    said = slack.simulator.workspace.channels[asked.channel].replies(asked.ts)
+    return [message for message in said if message.visible_to is None]
 
 
 def private(slack: Stand, asked: Message) -> list[str]:
     """Return what was said to one person alone."""
     room = slack.simulator.workspace.channels[asked.channel]
-    return [message.text for message in room.messages.values() if message.visible_to is not None]
+    said = [message for message in room.messages.values() if message.thread_ts == asked.ts]
+    return [message.text for message in said if message.visible_to is not None]
 
 
 async def question(slack: Stand, connection: Connection, text: str) -> tuple[int, Message, Message]:
@@ -84,10 +94,11 @@ async def test_first_click_is_the_answer_and_the_second_is_told(
 ) -> None:
     identity, asked, message = await question(slack, connection, text)
     ada, bob = Person(slack, "ada"), Person(slack, "grace")
-    first, second = await bob.press(message, 1), await ada.press(message, 0)
-    assert await result_of(connection, identity) == ["Reject", bob.user.id]
+    buttons = message.blocks[-1]
+    first = await bob.press(message, 1)
     assert await result_of(connection, first) == {"chosen": "Reject"}
-    await ended(connection, second)
+    await ended(connection, await ada.click(message, buttons["elements"][0], buttons["block_id"]))
+    assert await result_of(connection, identity) == ["Reject", bob.user.id]
     said = f"*Reject*, says <@{bob.user.id}>."
     assert private(slack, asked) == [f"This is decided: {said}"]
     assert message.blocks[-1]["elements"][0]["text"] == said
@@ -119,7 +130,8 @@ async def test_text_is_written_in_a_modal(slack: Stand, connection: Connection) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("mine", "Only <@{ada}> may answer this."), ("judged", "You may not answer this question.")]
+    ("text", "told"),
+    [("mine", "Only <@{ada}> may answer this."), ("judged", "You may not answer this question.")],
 )
 async def test_others_may_not_answer(slack: Stand, connection: Connection, text: str, told: str) -> None:
     identity, asked, message = await question(slack, connection, text)

@@ -17,6 +17,7 @@ from surelane_operator.timeline import story_of
 from tests.processes import Service, until
 from tests.system.worker import ended, enqueue, live, worker
 
+pytestmark = pytest.mark.usefixtures("running")
 HANDLERS = "tests.system.durable_handlers:handlers"
 
 
@@ -75,9 +76,7 @@ async def test_no_stored_step_runs_again_although_the_worker_is_killed_everywher
     assert sorted(line for line in lines if line.startswith("ran")) == ran
 
 
-async def test_steps_count_up_and_are_not_run_again(
-    running: Service, connection: Connection, tmp_path: Path
-) -> None:
+async def test_steps_count_up_and_are_not_run_again(connection: Connection, tmp_path: Path) -> None:
     log = tmp_path / "log"
     calls = [["a", "1"], ["b", "2"], ["b", "3"]]
     payload = {"log": str(log), "runs": 2, "run1": calls[:2], "run2": calls}
@@ -86,9 +85,7 @@ async def test_steps_count_up_and_are_not_run_again(
     assert log.read_text().split() == ["1", "2", "3"]
 
 
-async def test_step_for_other_arguments_is_refused(
-    running: Service, connection: Connection, tmp_path: Path
-) -> None:
+async def test_step_for_other_arguments_is_refused(connection: Connection, tmp_path: Path) -> None:
     payload = {"log": str(tmp_path / "log"), "runs": 2, "run1": [["a", "1"]], "run2": [["a", "2"]]}
     row = await ended(connection, await enqueue(connection, "steps", payload, max_attempts=2))
     error = json.loads(row["errors"])[-1]
@@ -96,7 +93,7 @@ async def test_step_for_other_arguments_is_refused(
     assert "step a was stored for other arguments" in error["message"]
 
 
-async def test_step_that_became_a_sleep_is_refused(running: Service, connection: Connection) -> None:
+async def test_step_that_became_a_sleep_is_refused(connection: Connection) -> None:
     row = await ended(connection, await enqueue(connection, "renamed", max_attempts=2))
     error = json.loads(row["errors"])[-1]
     assert (
@@ -114,7 +111,7 @@ async def test_renamed_step_is_logged(running: Service, connection: Connection, 
     ("value", "why"), [("object", "is not JSON"), ("nan", "is not JSON"), ("large", "has 1,000,003 bytes")]
 )
 async def test_result_that_cannot_be_stored_fails_the_step(
-    running: Service, connection: Connection, value: str, why: str
+    connection: Connection, value: str, why: str
 ) -> None:
     row = await ended(connection, await enqueue(connection, "result", {"value": value}, max_attempts=1))
     (error,) = json.loads(row["errors"])
@@ -122,16 +119,14 @@ async def test_result_that_cannot_be_stored_fails_the_step(
     assert why in error["message"]
 
 
-async def test_result_goes_through_json_at_once(running: Service, connection: Connection) -> None:
+async def test_result_goes_through_json_at_once(connection: Connection) -> None:
     assert await result_of(connection, await enqueue(connection, "result", {"value": "tuple"})) == [
         1,
         "a\ufffdb",
     ]
 
 
-async def test_failed_try_is_repeated_and_recorded(
-    running: Service, connection: Connection, tmp_path: Path
-) -> None:
+async def test_failed_try_is_repeated_and_recorded(connection: Connection, tmp_path: Path) -> None:
     identity = await enqueue(connection, "flaky", {"log": str(tmp_path / "log")})
     assert await result_of(connection, identity) == "done"
     (step,) = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
@@ -145,14 +140,12 @@ async def test_failed_try_is_repeated_and_recorded(
     [("sleep", {"claim": 2, "attempt": 1}), ("sleep-in-thread", 3), ("swallow", 2)],
 )
 async def test_sleep_ends_the_run_and_another_goes_on(
-    running: Service, connection: Connection, kind: str, result: object
+    connection: Connection, kind: str, result: object
 ) -> None:
     assert await result_of(connection, await enqueue(connection, kind)) == result
 
 
-async def test_suspended_event_holds_no_claim_and_says_what_it_waits_for(
-    running: Service, connection: Connection
-) -> None:
+async def test_suspended_event_holds_no_claim_and_says_what_it_waits_for(connection: Connection) -> None:
     identity = await enqueue(connection, "wait")
     await suspended(connection, identity)
     row = await live(connection, identity)
@@ -166,7 +159,7 @@ async def test_suspended_event_holds_no_claim_and_says_what_it_waits_for(
     assert await Queue(connection).signal(str(identity), "value", 2) is None
 
 
-async def test_values_that_come_first_are_taken_in_order(running: Service, connection: Connection) -> None:
+async def test_values_that_come_first_are_taken_in_order(connection: Connection) -> None:
     identity = await enqueue(connection, "wait", {"times": 3, "timeout": "10ms"}, run_in=0.2)
     for value in (1, None):
         await Queue(connection).signal(str(identity), "value", value)
@@ -174,7 +167,7 @@ async def test_values_that_come_first_are_taken_in_order(running: Service, conne
 
 
 async def test_step_beside_a_wait_is_finished_before_the_run_ends(
-    running: Service, connection: Connection, tmp_path: Path
+    connection: Connection, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     identity = await enqueue(connection, "branches", {"log": str(log)})
@@ -185,9 +178,7 @@ async def test_step_beside_a_wait_is_finished_before_the_run_ends(
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_thread_goes_on_unless_the_wait_blocks_it(
-    running: Service, connection: Connection, blocking: bool
-) -> None:
+async def test_thread_goes_on_unless_the_wait_blocks_it(connection: Connection, blocking: bool) -> None:
     first = await enqueue(connection, "sleep", {"pause": "1h", "blocking": blocking}, group_key="g")
     await suspended(connection, first)
     second = await enqueue(connection, "quick", group_key="g")
@@ -203,9 +194,7 @@ async def said(log: Path, what: str) -> None:
     await until(lambda: log.exists() and what in log.read_text().splitlines(), what=what)
 
 
-async def test_running_handler_is_cancelled_by_whom_and_why(
-    running: Service, connection: Connection, tmp_path: Path
-) -> None:
+async def test_running_handler_is_cancelled_by_whom_and_why(connection: Connection, tmp_path: Path) -> None:
     log = tmp_path / "log"
     identity = await enqueue(connection, "hang", {"log": str(log)})
     await said(log, "began")
@@ -218,7 +207,7 @@ async def test_running_handler_is_cancelled_by_whom_and_why(
 
 
 async def test_handler_that_completes_all_the_same_is_completed(
-    running: Service, connection: Connection, tmp_path: Path
+    connection: Connection, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     identity = await enqueue(connection, "hang", {"log": str(log), "ignore": True})
@@ -228,7 +217,7 @@ async def test_handler_that_completes_all_the_same_is_completed(
 
 
 async def test_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on(
-    running: Service, connection: Connection, tmp_path: Path
+    connection: Connection, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     async with connection.transaction():
@@ -245,7 +234,7 @@ async def test_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on(
     assert log.read_text().splitlines() == ["began", "cancelled True"]
 
 
-async def test_suspended_event_is_cancelled_at_once(running: Service, connection: Connection) -> None:
+async def test_suspended_event_is_cancelled_at_once(connection: Connection) -> None:
     identity = await enqueue(connection, "wait")
     await suspended(connection, identity)
     assert await Queue(connection).cancel(str(identity), reason="enough") == "cancelled"
@@ -268,7 +257,7 @@ async def test_worker_that_hangs_is_fenced(database: str, tmp_path: Path) -> Non
     await connection.close()
 
 
-async def test_timeline_tells_the_steps(running: Service, connection: Connection, tmp_path: Path) -> None:
+async def test_timeline_tells_the_steps(connection: Connection, tmp_path: Path) -> None:
     calls = [["a", "1"], ["a", "2"]]
     payload = {"log": str(tmp_path / "log"), "runs": 1, "run1": calls}
     identity = await enqueue(connection, "steps", payload)
@@ -283,7 +272,7 @@ async def test_timeline_tells_the_steps(running: Service, connection: Connection
     assert {"waits", "waited"} <= {step.what for step in story_of(other)}
 
 
-async def test_steps_leave_with_retention(running: Service, connection: Connection, tmp_path: Path) -> None:
+async def test_steps_leave_with_retention(connection: Connection, tmp_path: Path) -> None:
     gone = await enqueue(connection, "steps", {"log": str(tmp_path / "log"), "runs": 1, "run1": [["a", "1"]]})
     kept = await enqueue(connection, "wait")
     await ended(connection, gone)
@@ -296,7 +285,7 @@ async def test_steps_leave_with_retention(running: Service, connection: Connecti
 
 
 async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed(
-    running: Service, connection: Connection, tmp_path: Path
+    connection: Connection, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     call = [["a", "1"]]

@@ -8,7 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from surelane.events import Event
-from surelane_worker.handling.asks import ANSWERS, CHOOSE, STOP, WRITE, WRITTEN, Block, asked_as, chosen, close, ignoring_final_errors, may, modal
+from surelane_worker.handling.asks import (
+    ANSWERS,
+    CHOOSE,
+    STOP,
+    WRITE,
+    WRITTEN,
+    Block,
+    asked_as,
+    chosen,
+    close,
+    may,
+    modal,
+    tell,
+)
 from surelane_worker.handling.handler import Context
 from surelane_worker.handling.registry import Handlers
 
@@ -33,7 +46,7 @@ async def answer(event: Event, ctx: Context) -> object:
         return {"unhandled": "no such event"}
     if not may(posted, user):
         named = ", ".join(f"<@{each}>" for each in posted["by"])
-        return await _tell(event, ctx, posted, user, f"Only {named} may answer this.")
+        return await _tell(ctx, posted, user, f"Only {named} may answer this.")
     if action == STOP:
         return await _stop(ctx, block, posted, user)
     if action == WRITE:
@@ -55,9 +68,9 @@ async def _choose(
             await close(ctx.slack, posted, chosen(counts["choice"], counts["user"]))
         return {"chosen": given["choice"]}
     if counts is None:
-        return await _tell(event, ctx, posted, given["user"], OVER)
+        return await _tell(ctx, posted, given["user"], OVER)
     decided = f"This is decided: {chosen(counts['choice'], counts['user'])}"
-    return await _tell(event, ctx, posted, given["user"], decided)
+    return await _tell(ctx, posted, given["user"], decided)
 
 
 async def _stop(ctx: Context, block: Block, posted: Mapping[str, Any], user: str) -> object:
@@ -85,14 +98,8 @@ async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
     return None
 
 
-async def _tell(event: Event, ctx: Context, posted: Mapping[str, Any], user: str, text: str) -> object:
-    """Say something to the person who clicked, and to no one else."""
-    inner = event.payload.get("message") or {}
-    thread = inner.get("thread_ts")
-    with ignoring_final_errors():
-        await ctx.slack.client.chat_postEphemeral(
-            channel=posted["channel"], user=user, text=text, **({"thread_ts": thread} if thread else {})
-        )
+async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -> object:
+    await tell(ctx.slack, posted, user, text)
     return {"told": text}
 
 

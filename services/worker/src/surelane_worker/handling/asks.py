@@ -79,7 +79,7 @@ class Asks:
         self._waits = waits
         self._replies = replies
 
-    async def ask(  # noqa: PLR0913 - see Context.ask
+    async def ask(
         self,
         event: Event,
         text: str,
@@ -98,12 +98,17 @@ class Asks:
         block = Block(self._steps.event.id, question)
 
         async def post() -> dict[str, Any]:
-            channel = arguments.pop("channel", None) or place_of(event).channel
+            place = place_of(event)
+            channel = arguments.pop("channel", place.channel)
             if not channel:
                 raise NowhereToReplyError
-            blocks = [*sections(text), {"type": "actions", "block_id": str(block), "elements": _elements(choices)}]
+            arguments.setdefault("thread_ts", place.thread_ts)
+            blocks = [
+                *sections(text),
+                {"type": "actions", "block_id": str(block), "elements": _elements(choices)},
+            ]
             ts = await self._replies.reply(event, text, channel=channel, blocks=blocks, **arguments)
-            return {"channel": channel, "ts": ts, "at": datetime.now(UTC).isoformat()} | _asked(
+            return {"ts": ts, "channel": channel, "thread_ts": arguments["thread_ts"]} | _asked(
                 text, choices, by
             )
 
@@ -128,10 +133,7 @@ class Asks:
         await self._steps.run(f"{question} closed", edit)
 
     async def _refuse(self, posted: Mapping[str, Any], user: str) -> None:
-        with ignoring_final_errors():
-            await self._replies.client.chat_postEphemeral(
-                channel=posted["channel"], user=user, text="You may not answer this question."
-            )
+        await tell(self._replies, posted, user, "You may not answer this question.")
 
     async def show_stop(self, event: Event, text: str, by: People) -> Mapping[str, Any]:
         """Post a message with a Stop button, once for the event. Return where it is."""
@@ -142,13 +144,14 @@ class Asks:
         block = Block(self._steps.event.id, f"{key.name}:{key.nth}")
 
         async def post() -> dict[str, Any]:
-            channel = place_of(event).channel
-            if not channel:
+            place = place_of(event)
+            if not place.channel:
                 raise NowhereToReplyError
             button = _button("Stop", STOP, "stop") | {"style": "danger"}
             blocks = [*sections(text), {"type": "actions", "block_id": str(block), "elements": [button]}]
-            ts = await self._replies.reply(event, text, channel=channel, blocks=blocks)
-            return {"channel": channel, "ts": ts} | _asked(text, ["Stop"], by)
+            ts = await self._replies.reply(event, text, channel=place.channel, blocks=blocks)
+            posted = {"ts": ts, "channel": place.channel, "thread_ts": place.thread_ts}
+            return posted | _asked(text, ["Stop"], by)
 
         posted: Mapping[str, Any] = await self._steps.run(asked_as(block.question), post)
         return posted
@@ -186,6 +189,13 @@ async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
         )
 
 
+async def tell(replies: Replies, posted: Mapping[str, Any], user: str, text: str) -> None:
+    """Say something below a question to one person alone."""
+    thread = {"thread_ts": posted["thread_ts"]} if posted["thread_ts"] else {}
+    with ignoring_final_errors():
+        await replies.client.chat_postEphemeral(channel=posted["channel"], user=user, text=text, **thread)
+
+
 @contextmanager
 def ignoring_final_errors() -> Iterator[None]:
     """Ignore Slack's errors that no other attempt can solve: the message may have been deleted."""
@@ -200,7 +210,8 @@ def sections(text: str) -> list[dict[str, Any]]:
     """Return a text as blocks."""
     parts = [text[start : start + LONGEST_SECTION] for start in range(0, len(text), LONGEST_SECTION)]
     return [
-        {"type": "section", "text": {"type": "mrkdwn", "text": part}} for part in (parts or [" "])[:MOST_SECTIONS]
+        {"type": "section", "text": {"type": "mrkdwn", "text": part}}
+        for part in (parts or [" "])[:MOST_SECTIONS]
     ]
 
 
@@ -226,6 +237,7 @@ def modal(posted: Mapping[str, Any], block: Block) -> dict[str, Any]:
 
 def _asked(text: str, choices: Sequence[str] | None, by: People) -> dict[str, Any]:
     return {
+        "at": datetime.now(UTC).isoformat(),
         "text": text,
         "choices": None if choices is None else list(choices),
         "by": None if by is None or callable(by) else [by] if isinstance(by, str) else list(by),
@@ -240,7 +252,7 @@ def _check(choices: Sequence[str] | None, name: str) -> None:
         return
     if isinstance(choices, str) or not 0 < len(choices) <= MOST_CHOICES or len(set(choices)) < len(choices):
         raise StepError(f"a question has 1 to {MOST_CHOICES} different choices")
-    if not all(isinstance(each, str) and 0 < len(each) <= LONGEST_CHOICE for each in choices):
+    if not all(0 < len(each) <= LONGEST_CHOICE for each in choices):
         raise StepError(f"a choice is a text of 1 to {LONGEST_CHOICE} characters")
 
 
@@ -251,7 +263,8 @@ def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
         # Two buttons of one block may not have the same id.
         return [_button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
     options = [
-        {"text": {"type": "plain_text", "text": each}, "value": str(number)} for number, each in enumerate(choices)
+        {"text": {"type": "plain_text", "text": each}, "value": str(number)}
+        for number, each in enumerate(choices)
     ]
     return [
         {

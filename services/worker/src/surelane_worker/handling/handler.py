@@ -109,7 +109,7 @@ class Context:
         function: Callable[..., Any],
         *arguments: Any,  # noqa: ANN401 - the function's
         retries: int = 0,
-        timeout: Pause | None = None,  # noqa: ASYNC109 - each try has it
+        timeout: Pause | None = None,
         **named: Any,  # noqa: ANN401 - the function's
     ) -> Any:  # noqa: ANN401 - the function's result
         """Call a function once for the event, and return its result in this and in every later attempt.
@@ -146,7 +146,7 @@ class Context:
         self,
         name: str,
         *,
-        timeout: Pause | None = None,  # noqa: ASYNC109 - the handler is suspended meanwhile
+        timeout: Pause | None = None,
         default: Any = None,  # noqa: ANN401 - the caller's
         blocking: bool = False,
     ) -> Any:  # noqa: ANN401 - any JSON value

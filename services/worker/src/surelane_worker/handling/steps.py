@@ -100,14 +100,14 @@ class Steps:
         Raises:
             StepError: the name cannot be used, or the caller is itself a step.
         """
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise StepError(f"the name of a step has 1 to {LONGEST_NAME} printable characters: {name!r:.80}")
         if outer := _INSIDE.get():
             raise StepError(f"step {outer!r} may contain no step or wait of its own, such as {name!r}")
         self._counts[name] += 1
         return Key(name, self._counts[name])
 
-    async def run(  # noqa: PLR0913 - a step's call, its bounds, and what it is stored as
+    async def run(
         self,
         name: str,
         function: Callable[..., Any],

@@ -20,7 +20,7 @@ TURNS = 20
 """Turns of the event loop in which other parts of the handler may begin a step before it is suspended."""
 
 
-class Suspended(BaseException):  # noqa: N818 - it is no error
+class Suspended(BaseException):
     """The handler stops here, and runs again when a wait of its event ends.
 
     It is no :class:`Exception`, so that a handler does not catch it by accident.
@@ -73,7 +73,7 @@ class Waits:
         taken = await self._take(key, seconds)
         if isinstance(taken, str) or taken is None:
             return _signal(taken)
-        await self._suspend(key, Wait("wait", key.name, key.nth, seconds, blocking))
+        return await self._suspend(key, Wait("wait", key.name, key.nth, seconds, blocking))
 
     async def _take(self, key: Key, seconds: float | None) -> "str | Pending | None":
         """Return a signal as JSON text, ``None`` if the wait's time has passed, or that it is pending."""

@@ -39,7 +39,7 @@ Ordinal = int | str
 """The number of a reply in an attempt; in a step, the step's name and the reply's number in it."""
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
-"""The step that runs. Its replies are numbered by themselves: a later attempt may find the step stored and skip them."""
+"""The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
 
 SLACK_KINDS = "slack."
 """The prefix of the kinds of Slack's events."""
