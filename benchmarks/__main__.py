@@ -17,6 +17,7 @@ NAMES = (
     "drain",
     "bare",
     "backlog",
+    "durable",
     "held_vacuum",
     "history",
     "latency",
