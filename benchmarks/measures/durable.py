@@ -137,7 +137,7 @@ async def _cancels(bench: Bench) -> list[float]:
 
 async def _gone(connection: Connection, which: str) -> None:
     """Wait until no event of the queue meets a condition."""
-    while await connection.fetchval(f"select count(*) from agent.event where {which}"):  # noqa: ASYNC110, S608
+    while await connection.fetchval(f"select count(*) from agent.event where {which}"):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
 
 
