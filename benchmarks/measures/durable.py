@@ -32,7 +32,7 @@ NOTHING = 0.0002
 """Seconds that count as nothing: less than the scatter of one statement's round trip."""
 
 SWEEP = "a sweep"
-"""Runs about once a minute in a fleet. The table's statistics make it plan its statements anew, whatever waits."""
+"""Runs about once a minute in a fleet. The table's statistics make it plan its statements anew."""
 
 _SUSPENDED = """
     with new as (

@@ -164,7 +164,7 @@ $$;
 -- Sends a value to a live event. The oldest wait of that name takes it, also one that begins later;
 -- an event that is suspended in such a wait is visible at once. With _once only the first signal of
 -- a name counts. Answers sent; decided, with the value that counted (null: the wait's time had
--- passed); unknown: no such event is live. Raises 55P03 where the event stays locked for two
+-- passed), also after the event ended; unknown: no such event is live. Raises 55P03 where the event stays locked for two
 -- seconds.
 create or replace function agent.send_signal
 ( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
@@ -185,18 +185,17 @@ begin
     end if;
     perform agent.hold_group((select group_key from agent.event where id = _id));
     select * into _found from agent.event where id = _id for update;
-    if not found then
-        answer := 'unknown';
-        return;
-    end if;
     if _once then
         select 'decided', s.value into answer, decided from agent.signal as s where s.event_id = _id and s.name = _name order by s.id limit 1;
         if not found and exists (select from agent.step as s where s.event_id = _id and s.name = _name and s.finished_at is not null) then
             answer := 'decided';
         end if;
-        if answer is not null then
-            return;
-        end if;
+    end if;
+    if answer is null and _found.id is null then
+        answer := 'unknown';
+    end if;
+    if answer is not null then
+        return;
     end if;
     answer := 'sent';
     insert into agent.signal (event_id, name, value, sent_by) values (_id, _name, coalesce(_value, 'null'), coalesce(_by, session_user));

@@ -227,3 +227,19 @@ async def mentioned(event: Event, ctx: Context) -> Any:
     )
     await ctx.slack.reply(event, "after")
     return None if answer is None else [answer.choice, answer.user]
+
+
+@handlers.on_group("together")
+async def together(events: list[Event], ctx: Context) -> Any:
+    """Take a step for several events, which have none."""
+    return await ctx.step("one", len, [event.id for event in events])
+
+
+@handlers.on("nested")
+async def nested(event: Event, ctx: Context) -> Any:
+    """Wait within a step."""
+
+    async def outer() -> None:
+        await ctx.sleep(event.payload.get("pause", "1s"))
+
+    await ctx.step("outer", outer)

@@ -296,3 +296,14 @@ async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed
         await connection.execute("select agent.requeue_events($1)", [identity])
         assert await result_of(connection, identity) == ["1"]
         assert log.read_text().split() == ["1"] * calls
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("together", "register this handler with on"), ("nested", "step 'outer' may contain no step or wait")],
+)
+async def test_step_in_a_place_without_steps_is_refused(connection: Connection, kind: str, why: str) -> None:
+    row = await ended(connection, await enqueue(connection, kind, max_attempts=1))
+    (error,) = json.loads(row["errors"])
+    assert error["type"] == "StepError"
+    assert why in error["message"]

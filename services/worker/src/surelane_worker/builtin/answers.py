@@ -23,6 +23,7 @@ from surelane_worker.handling.asks import (
     tell,
 )
 from surelane_worker.handling.handler import Context
+from surelane_worker.handling.outcomes import Retry
 from surelane_worker.handling.registry import Handlers
 
 handlers = Handlers()
@@ -30,8 +31,7 @@ handlers = Handlers()
 OVER = "This question is over."
 
 
-class NotStoredError(Exception):
-    """The question is being stored: the next attempt finds it."""
+SOON = Retry("1s", "the question is being stored, or the event is locked")
 
 
 @handlers.on(ANSWERS, timeout="1m")
@@ -43,7 +43,7 @@ async def answer(event: Event, ctx: Context) -> object:
         return {"unhandled": "not a question"}
     posted = await _posted(ctx, block)
     if posted is None:
-        return {"unhandled": "no such event"}
+        return SOON if await ctx.durable.is_live(block.identity) else {"unhandled": "no such event"}
     if not may(posted, user):
         named = ", ".join(f"<@{each}>" for each in posted["by"])
         return await _tell(ctx, posted, user, f"Only {named} may answer this.")
@@ -76,25 +76,19 @@ async def _choose(
 async def _stop(ctx: Context, block: Block, posted: Mapping[str, Any], user: str) -> object:
     answer = await ctx.durable.cancel(block.identity, by=user, reason="stopped in Slack")
     if answer == "busy":
-        raise NotStoredError
+        return SOON
     await close(ctx.slack, posted, "It has ended." if answer is None else f"Stopped by <@{user}>.")
     return {"stopped": answer}
 
 
 async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
-    """Return the stored question; ``None``: its event is not known.
-
-    Raises:
-        NotStoredError: the click was faster than the statement that stores the question.
-    """
+    """Return the stored question; ``None``: it is not stored, perhaps not yet."""
     name = asked_as(block.question)
     steps = await ctx.durable.read_steps(block.identity)
     for step in steps:
         if step.name == name and step.done and step.result is not None:
             found: Mapping[str, Any] = json.loads(step.result)
             return found
-    if await ctx.durable.is_live(block.identity):
-        raise NotStoredError
     return None
 
 

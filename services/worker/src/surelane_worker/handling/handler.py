@@ -52,12 +52,15 @@ ClaimCheck = Callable[[Stoppable], Awaitable[None]]
 class Context:
     """The surroundings of one attempt. Each part is made on first use, because most handlers need few of them."""
 
-    __slots__ = ("_asks", "_events", "_log", "_services", "_slack", "_steps", "_waits", "_work")
+    __slots__ = ("_asks", "_events", "_grouped", "_log", "_services", "_slack", "_steps", "_waits", "_work")
 
-    def __init__(self, services: Services, events: Sequence[Event], work: Stoppable) -> None:
+    def __init__(
+        self, services: Services, events: Sequence[Event], work: Stoppable, *, grouped: bool = False
+    ) -> None:
         self._services = services
         self._events = events
         self._work = work
+        self._grouped = grouped
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._steps: Steps | None = None
@@ -242,7 +245,9 @@ class Context:
     def _durable(self) -> tuple[Steps, Waits]:
         if self._steps is None or self._waits is None:
             check_claim = partial(self._services.check_claim, self._work)
-            self._steps = Steps(self._services.engine, self._events, self.log, check_claim)
+            self._steps = Steps(
+                self._services.engine, self._events[0], self.log, check_claim, grouped=self._grouped
+            )
             self._waits = Waits(self._steps)
         return self._steps, self._waits
 

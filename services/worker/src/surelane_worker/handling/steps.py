@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, get_type_hints
 
@@ -50,6 +50,13 @@ class StepMismatchError(StepError):
     """A step does not fit what an earlier attempt stored under its name."""
 
 
+class Suspended(BaseException):
+    """The handler stops here, and runs again when a wait of its event ends.
+
+    It is no :class:`Exception`, so that a handler does not catch it by accident.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """The name of a step, and which of that name it is in this run: 1 is the first."""
@@ -65,11 +72,26 @@ class Steps:
     """The steps of one attempt of one event."""
 
     def __init__(
-        self, engine: Engine, events: Sequence[Event], log: Logger, check_claim: Callable[[], Awaitable[None]]
+        self,
+        engine: Engine,
+        event: Event,
+        log: Logger,
+        check_claim: Callable[[], Awaitable[None]],
+        *,
+        grouped: bool,
     ) -> None:
-        """``check_claim`` is awaited before each step: it returns while the claim stands, or cancels the handler."""
+        """Keep the arguments.
+
+        Args:
+            engine: stores the steps.
+            event: the event whose steps these are.
+            log: the handler's logger.
+            check_claim: awaited before each step: it returns while the claim stands, or cancels the handler.
+            grouped: the handler takes several events, and so has no steps.
+        """
         self.engine = engine
-        self._events = events
+        self.event = event
+        self._grouped = grouped
         self._log = log
         self._check_claim = check_claim
         self._counts = Counter[str]()
@@ -80,26 +102,22 @@ class Steps:
         """Steps that run now."""
         self.ran = asyncio.Event()
         """Set as a step ends."""
-
-    @property
-    def event(self) -> Event:
-        """The event whose steps these are.
-
-        Raises:
-            StepError: the handler has several events.
-        """
-        if len(self._events) > 1:
-            raise StepError(
-                "steps and waits belong to one event: register this handler with on, not on_group"
-            )
-        return self._events[0]
+        self.suspended = False
+        """Whether a wait has suspended the handler. A part of it that still runs begins no step."""
 
     def key(self, name: str) -> Key:
         """Return the key of the next step of this name.
 
         Raises:
-            StepError: the name cannot be used, or the caller is itself a step.
+            StepError: the name cannot be used, the caller is itself a step, or the handler takes several events.
+            Suspended: another part of the handler waits.
         """
+        if self.suspended:
+            raise Suspended
+        if self._grouped:
+            raise StepError(
+                "steps and waits belong to one event: register this handler with on, not on_group"
+            )
         if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise StepError(f"the name of a step has 1 to {LONGEST_NAME} printable characters: {name!r:.80}")
         if outer := _INSIDE.get():
@@ -311,9 +329,14 @@ def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
     if annotated in (Any, object, type(None), None):
         return None
     try:
-        return TypeAdapter(annotated)
+        return _adapter_of(annotated)
     except Exception:  # noqa: BLE001 - not a type that pydantic knows
         return None
+
+
+@lru_cache(maxsize=1000)
+def _adapter_of(annotated: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any type
+    return TypeAdapter(annotated)
 
 
 def fingerprint(arguments: Sequence[Any], named: Mapping[str, Any]) -> str | None:

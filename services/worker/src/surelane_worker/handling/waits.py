@@ -13,18 +13,11 @@ from typing import Any, NoReturn
 
 from surelane_service.engine import Settled
 from surelane_worker.handling.outcomes import Pause, Suspend, Wait, duration
-from surelane_worker.handling.steps import FIRST_PAUSE, LONGEST_PAUSE, Key, Steps
+from surelane_worker.handling.steps import FIRST_PAUSE, LONGEST_PAUSE, Key, Steps, Suspended
 from surelane_worker.slack.notes import ClaimLostError
 
 TURNS = 20
 """Turns of the event loop in which other parts of the handler may begin a step before it is suspended."""
-
-
-class Suspended(BaseException):
-    """The handler stops here, and runs again when a wait of its event ends.
-
-    It is no :class:`Exception`, so that a handler does not catch it by accident.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +41,11 @@ class Waits:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._pending: dict[Key, Wait] = {}
-        self._raised = False
 
     @property
     def suspend(self) -> Suspend | None:
         """The outcome of a handler that is suspended; ``None`` if it is not."""
-        return Suspend(tuple(self._pending.values())) if self._raised else None
+        return Suspend(tuple(self._pending.values())) if self._steps.suspended else None
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
         """Suspend the handler for a time; see :meth:`Context.sleep`."""
@@ -95,13 +87,13 @@ class Waits:
         """Suspend the handler once none of its steps runs."""
         self._pending[key] = wait
         try:
-            while not self._raised and await self._goes_on():
+            while not self._steps.suspended and await self._goes_on():
                 pass
         except asyncio.CancelledError:
-            if not self._raised:  # this wait alone was given up
+            if not self._steps.suspended:  # this wait alone was given up
                 del self._pending[key]
             raise
-        self._raised = True
+        self._steps.suspended = True
         raise Suspended
 
     async def _goes_on(self) -> bool:

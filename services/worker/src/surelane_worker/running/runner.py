@@ -188,7 +188,7 @@ class Runner:
     async def _attempt(self, handler: Handler, work: Work, claims: Sequence[Claim]) -> bool:
         """Run the handler once for ``claims``. Return whether the group's next events may follow."""
         events = [claim.event for claim in claims]
-        context = Context(self._services, events, work)
+        context = Context(self._services, events, work, grouped=handler.grouped)
         began = time.time()
         if self._tracing is None:
             outcome = await self._run(handler, work, context, events)
