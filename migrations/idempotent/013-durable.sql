@@ -164,8 +164,8 @@ $$;
 -- Sends a value to a live event. The oldest wait of that name takes it, also one that begins later;
 -- an event that is suspended in such a wait is visible at once. With _once only the first signal of
 -- a name counts. Answers sent; decided, with the value that counted (null: the wait's time had
--- passed), also after the event ended; unknown: no such event is live. Raises 55P03 where the event stays locked for two
--- seconds.
+-- passed), also after the event ended; unknown: no such event is live. Raises 55P03 where the event
+-- stays locked for two seconds.
 create or replace function agent.send_signal
 ( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
 )
