@@ -206,6 +206,18 @@ async def test_running_handler_is_cancelled_by_whom_and_why(connection: Connecti
     assert log.read_text().splitlines() == ["began", "cancelled True"]
 
 
+async def test_running_handler_is_cancelled_without_notifications(database: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    connection = await asyncpg.connect(database)
+    settings = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_NOTIFICATIONS": "false"}
+    async with worker(database, SURELANE_POLL_INTERVAL="100ms", **settings):
+        identity = await enqueue(connection, "hang", {"log": str(log)})
+        await said(log, "began")
+        await Queue(connection).cancel(str(identity))
+        assert (await ended(connection, identity))["outcome"] == "cancelled"
+    await connection.close()
+
+
 async def test_handler_that_completes_all_the_same_is_completed(
     connection: Connection, tmp_path: Path
 ) -> None:
