@@ -31,7 +31,7 @@ set enable_seqscan = off
 set jit = off
 as $$
 begin
-    return agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)));
+    return agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)), null, null, false);
 end
 $$;
 
@@ -91,14 +91,6 @@ begin
 end
 $$;
 
--- The same without more to say.
-create or replace function agent.cancel_jobs(_ids int8[]) returns table (id int8, answer text)
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-begin atomic
-    select * from agent.cancel_jobs(_ids, null, null, false);
-end;
-
 -- Cancels an event by its id; answers as cancel_event does. Where another transaction has locked
 -- the event or its group, it waits for two seconds, then answers busy.
 create or replace function agent.cancel_job(_id int8, _by text, _why text, _children boolean) returns text
@@ -118,14 +110,6 @@ begin
     return (select answer from agent.cancel_jobs(array[_id], _by, _why, _children) where id = _id);
 end
 $$;
-
--- The same without more to say.
-create or replace function agent.cancel_job(_id int8) returns text
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-begin atomic
-    select agent.cancel_job(_id, null, null, false);
-end;
 
 -- The id of the live event with this natural key, else with this id.
 create or replace function agent.live_event(_key text) returns int8

@@ -80,3 +80,18 @@ set search_path = pg_catalog, pg_temp
 begin atomic
     select agent.set_cron(_name, _kind, _schedule, _next_at, _payload, _time_zone, _catch_up, _paused, null);
 end;
+
+-- Without who asked for it, and why.
+create or replace function agent.cancel_jobs(_ids int8[]) returns table (id int8, answer text)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select * from agent.cancel_jobs(_ids, null, null, false);
+end;
+
+create or replace function agent.cancel_job(_id int8) returns text
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.cancel_job(_id, null, null, false);
+end;

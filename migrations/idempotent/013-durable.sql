@@ -209,26 +209,14 @@ begin
 end
 $$;
 
--- Sends a value to the live event with this id, for its waits of that name. Answers sent, or null:
--- no such event is live.
-create or replace function agent.signal(_id int8, _name text, _value jsonb default null) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (select nullif(s.answer, 'unknown') from agent.send_signal(_id, _name, _value::json, false, null) as s);
-end
-$$;
-
--- The same by the natural key of the event, or its id as text.
+-- Sends a value to the live event with this natural key, or this id, for its waits of that name.
+-- Answers sent, or null: no such event is live.
 create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 begin
-    return agent.signal(agent.live_event(_key), _name, _value);
+    return (select nullif(s.answer, 'unknown') from agent.send_signal(agent.live_event(_key), _name, _value::json, false, null) as s);
 end
 $$;
 

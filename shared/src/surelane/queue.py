@@ -122,16 +122,16 @@ class Queue:
             Conflict: another transaction has the event locked; nothing was sent.
         """
         answer: str | None = await self._database.fetchval(
-            "select agent.signal($1::text, $2, $3)", key, name, json_text(value)
+            "select agent.signal($1, $2, $3)", key, name, json_text(value)
         )
         return answer
 
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
-        answer: str | None = await self._database.fetchval(
-            "select agent.signal($1::int8, $2, $3)", identity, name, json_text(value)
+        answer: str = await self._database.fetchval(
+            "select answer from agent.send_signal($1, $2, $3, false, null)", identity, name, json_text(value)
         )
-        return answer
+        return None if answer == "unknown" else answer
 
     async def reschedule(self, item_key: str, run_at: datetime) -> str | None:
         """Move to another time by natural key: ``rescheduled``; ``None``: not in the queue.
