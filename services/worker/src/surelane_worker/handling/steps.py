@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from surelane.errors import DatabaseUnavailable, TransientConflict
 from surelane.events import Event
@@ -292,7 +291,7 @@ class Shape:
             else:
                 text = json.dumps(result, allow_nan=False, default=_dumped)
             size = len(text.encode())
-        except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise StepError(
                 f"the result of step {key} is not JSON: {error}; return plain values, or annotate the function with a"
                 " pydantic model"
