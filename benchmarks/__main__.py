@@ -18,6 +18,7 @@ NAMES = (
     "drain",
     "bare",
     "backlog",
+    "durable",
     "held_vacuum",
     "history",
     "latency",

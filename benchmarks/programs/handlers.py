@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from time import perf_counter
 
 from benchmarks.programs import tally
 from surelane_worker import Context, Event, Handlers
@@ -18,6 +19,7 @@ waiting = Handlers()
 napping = Handlers()
 busy = Handlers()
 answering = Handlers()
+durable = Handlers()
 _tally = tally.Tally()
 
 
@@ -69,3 +71,28 @@ async def clicked(event: Event, ctx: Context) -> str | None:
 async def ordinary(event: Event, ctx: Context) -> None:  # noqa: ARG001
     """Take a while for each event of a backlog, and less for others."""
     await asyncio.sleep(NAP * random.uniform(0.5, 1.5) if event.kind == "bench" else SHORT_NAP)
+
+
+@durable.on("bench")
+async def take_steps(event: Event, ctx: Context) -> list[float]:
+    """Take as many empty steps as the payload says; return how long each took, in seconds."""
+    took = []
+    for _ in range(event.payload["steps"]):
+        began = perf_counter()
+        await ctx.step("empty", _empty)
+        took.append(perf_counter() - began)
+    return took
+
+
+async def _empty() -> None:
+    """Do nothing."""
+
+
+@durable.on("bench-hang")
+async def hang(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Run until it is cancelled; report when that was."""
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        tally.started(int((event.item_key or "").removeprefix(TIMED)))
+        raise

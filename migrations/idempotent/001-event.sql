@@ -23,6 +23,11 @@ begin
         return 'slack.message' || case _inner ->> 'channel_type'
             when 'im' then '.im' when 'mpim' then '.mpim' when 'channel' then '.channels' when 'group' then '.groups' else '' end;
     end if;
+    -- Clicks on the worker's own buttons, and its own modals: ctx.ask, ctx.stoppable.
+    if _type = 'block_actions' and _inner #>> '{actions,0,action_id}' like 'surelane.%'
+    or _type = 'view_submission' and _inner #>> '{view,callback_id}' like 'surelane.%' then
+        return 'surelane.answer';
+    end if;
     return left(case when _type <> '' then 'slack.' || _type
                 when _inner ->> 'command' <> '' then 'slack.command.' || ltrim(_inner ->> 'command', '/')
                 else 'event' end, 200);
@@ -46,7 +51,8 @@ $$;
 -- The group key of a Slack event: team, channel and thread. A message that starts no thread yet has
 -- the key of the thread that its replies will be in. Of a top-level direct message the key is team
 -- and channel; clicks and reactions on it share that key. The id of a direct message's channel
--- begins with D. An event without a channel has no group.
+-- begins with D. An event without a channel has no group, nor has a click on one of the worker's
+-- own buttons.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -62,7 +68,8 @@ declare
     -- Events name a team by its id, interactions by an object that has one.
     _team text := case jsonb_typeof(_inner -> 'team') when 'object' then _inner #>> '{team,id}' else _inner ->> 'team' end;
 begin
-    if _channel is null or _channel = '' then
+    -- An answer to a handler does not wait for it.
+    if _channel is null or _channel = '' or _inner ->> 'type' = 'block_actions' and agent.event_kind(_event) = 'surelane.answer' then
         return null;
     end if;
     if _direct then

@@ -37,7 +37,8 @@ $$;
 -- Moves events to history with how they ended; returns the ids of those that moved, and the
 -- continuations that waited for them. Each is locked, copied and deleted in one pass. Without
 -- claims the caller holds the locks. With them this is the fence: only what is still claimed so
--- moves, and what another transaction has locked is skipped. Of groups, only those given: their
+-- moves, and what another transaction has locked is skipped. Not what was asked to be cancelled so
+-- long ago that its lease has ended. Of groups, only those given: their
 -- heads are locked; of what a continuation waits for, only where that is one of those given, and
 -- locked. Without both (the plain case, and the frequent one) neither members nor children.
 create or replace function agent.end_events
@@ -71,6 +72,7 @@ begin
         cross join lateral (
             select * from agent.event
             where id = item.id and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = item.claim
+            and (cancelled_by is null or vt > _now)
             and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
             for update skip locked
         ) as e
@@ -97,7 +99,8 @@ begin
     end if;
     select ended.continuations into _continuations
     from agent.end_events(_ids, null, null, _outcome
-    , array(select coalesce(_reasons[array_position(_of, id)], _reason) from unnest(_ids) as id)
+    , array(select coalesce(_reasons[array_position(_of, id)], case when _outcome = 'cancelled' then agent.why_cancelled(id) end, _reason)
+        from unnest(_ids) as id)
     , array(select _results[array_position(_of, id)] from unnest(_ids) as id), null) as ended;
     if _continuations is not null then
         perform agent.children_ended(_continuations, _outcome);
@@ -106,7 +109,8 @@ end
 $$;
 
 -- Retention: drops history older than _older_than by event_ts; chunk by chunk where it is a
--- hypertable (whole chunks only), else row by row. Returns how many chunks or rows went.
+-- hypertable (whole chunks only), else row by row. Steps go with their events. Returns how many
+-- chunks or rows went.
 create or replace function agent.drop_history(_older_than interval) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -125,6 +129,7 @@ begin
         delete from agent.event_hist where event_ts < agent.clock() - _older_than;
         get diagnostics _dropped = row_count;
     end if;
+    perform agent.drop_steps(agent.clock() - _older_than);
     return _dropped;
 end
 $$;

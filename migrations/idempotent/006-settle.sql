@@ -166,6 +166,33 @@ begin
 end
 $$;
 
+-- Ends, as cancelled, those claims that were asked to be cancelled and whose lease has ended since:
+-- their worker hung, and what it reports comes too late.
+create or replace function agent.end_cancelled(_ids int8[], _claims int4[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _late int8[] := array(
+        select e.id from unnest(_ids, _claims) as given (id, claim)
+        cross join lateral (
+            select id from agent.event where id = given.id and claimed_by is not null and array_upper(claimed, 1) = given.claim
+            and cancelled_by is not null and vt <= _now
+        ) as e);
+begin
+    if _late <> '{}' then
+        _late := agent.lock_for_sweep(_late);
+        perform agent.fence_groups(array(select group_key from agent.event where id = any(_late) and head and group_key is not null order by group_key), _now);
+        perform agent.archive_possible(array(select id from agent.event where id = any(_late) and cancelled_by is not null and vt <= _now)
+            , 'cancelled', 'cancelled while running');
+    end if;
+end
+$$;
+
 -- Completes claims that belong to groups or that a continuation waits for. Returns the ids that
 -- ended.
 create or replace function agent.settle_completed(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
@@ -175,6 +202,7 @@ as $$
 declare
     _ended record;
 begin
+    perform agent.end_cancelled(_ids, _claims);
     select * into _ended
     from agent.end_events(_ids, _claims, agent.hold_groups(_ids), 'completed', null, _results, agent.hold_continuations(_ids, 'completed'));
     if _ended.continuations is not null then
@@ -252,6 +280,7 @@ begin
             when 'fail' then agent.settle_failed(_ids, _claims, _arguments)
             when 'fan_out' then agent.settle_fanned_out(_ids[1], _claims[1], _arguments[1])
             when 'await' then agent.settle_awaiting(_ids[1], _claims[1], _arguments[1])
+            when 'suspend' then agent.settle_suspended(_ids[1], _claims[1], _arguments[1])
             else agent.settle_returned(_ids, _claims, _arguments) end;
     exception
         when lock_not_available or deadlock_detected then
@@ -306,13 +335,14 @@ $$;
 --   snooze    {"pause": seconds}: the same after a pause
 --   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these
 --   await     {"until": time}: parks the event until agent.answer_event ends it
+--   suspend   {"waits": […], "blocking": false}: puts it off until one of its waits ends
 create or replace function agent.settle(_ids int8[], _claims int4[], _outcomes text[] default null, _arguments jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _order text[] := array['complete', 'fail', 'release', 'snooze', 'await', 'fan_out'];
+    _order text[] := array['complete', 'fail', 'release', 'snooze', 'await', 'suspend', 'fan_out'];
     _alike record;
     _settled int8[];
 begin
@@ -327,7 +357,7 @@ begin
         select given.outcome, array_agg(nth order by nth) as places, array_agg(id order by nth) as ids
         , array_agg(claim order by nth) as claims, array_agg(argument order by nth) as arguments
         from unnest(_ids, _claims, _outcomes, _arguments) with ordinality as given (id, claim, outcome, argument, nth)
-        group by given.outcome, case when given.outcome in ('await', 'fan_out') then nth end
+        group by given.outcome, case when given.outcome in ('await', 'suspend', 'fan_out') then nth end
         order by array_position(_order, given.outcome), min(nth)
     loop
         if _alike.outcome = 'complete' then
@@ -415,7 +445,8 @@ begin
                 || array(select id from agent.event where group_key = any(_groups) and not head and claimed_by is not null for update skip locked)
                 || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null for update skip locked);
         end if;
-        update agent.event set vt = _now + _invisible_for, heartbeat_at = _now where id = any(_held);
+        -- Not of one that was asked to be cancelled: a worker that hangs is fenced.
+        update agent.event set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at = _now where id = any(_held);
     exception when lock_not_available or deadlock_detected then
         -- skip locked may wait all the same where a row is being updated at that moment.
         _held := '{}';

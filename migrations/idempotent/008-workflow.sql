@@ -78,9 +78,12 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 declare
-    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
-    _continues int8 := (select continuation_id from agent.event where id = any(_held));
+    _held int8[];
+    _continues int8;
 begin
+    perform agent.end_cancelled(array[_id], array[_claim]);
+    _held := agent.hold_claims(array[_id], array[_claim]);
+    _continues := (select continuation_id from agent.event where id = any(_held));
     if _held <> '{}' then
         perform agent.fan_out(_fan -> 'children', _fan -> 'continuation', _continues);
         update agent.event set continuation_id = null where id = _id;

@@ -1,6 +1,29 @@
--- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its attempt
--- goes on; if that does not complete, the event is cancelled instead of tried again), 'busy'
--- (another transaction has it locked: try again), or null: no such event is in the queue.
+-- How long an attempt may go on after its event was asked to be cancelled. Then its claim lapses: a
+-- worker that hangs is fenced, and the next sweep ends the event.
+create or replace function agent.cancel_grace() returns interval
+language sql immutable parallel safe
+return interval '10 seconds';
+
+-- Who asked to cancel an event while it ran, and why, where they said so.
+create or replace function agent.why_cancelled(_id int8) returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return (
+        select 'cancelled while running by ' || e.cancelled_by || coalesce(': ' || (change ->> 'reason'), '')
+        from agent.event as e cross join lateral jsonb_path_query_first(e.changes, 'strict $[last to 0] ? (@.action == "cancelling")') as change
+        where e.id = _id and e.cancelled_by is not null and (change ->> 'named')::boolean);
+exception when others then
+    return null;
+end
+$$;
+
+-- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
+-- stopped; if the attempt completes all the same, the event is completed), 'busy' (another
+-- transaction has it locked: try again), or null: no such event is in the queue.
 create or replace function agent.cancel_event(_item_key text) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -8,14 +31,15 @@ set enable_seqscan = off
 set jit = off
 as $$
 begin
-    return agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)));
+    return agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)), null, null, false);
 end
 $$;
 
 -- Cancels events by their ids; answers each as cancel_event does, or busy where another transaction
 -- has it or its group locked. An unknown id is left out. In one pass, stepping over locks, so that
--- operators can cancel many in bounded steps.
-create or replace function agent.cancel_jobs(_ids int8[]) returns table (id int8, answer text)
+-- operators can cancel many in bounded steps. _by and _why say who asked for it and why. With
+-- _children also what they wait for: the children of continuations, and theirs.
+create or replace function agent.cancel_jobs(_ids int8[], _by text, _why text, _children boolean) returns table (id int8, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -24,14 +48,31 @@ as $$
 #variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
-    _held int8[] := agent.lock_for_sweep(_ids);
+    _who text := left(coalesce(_by, session_user), 200);
+    _held int8[];
     _running int8[];
     _unfenced text[];
     _known int8[];
     _left int8[];
 begin
-    update agent.event set cancelled_by = session_user where id = any(_held) and claimed_by is not null and vt > _now;
+    if _children then
+        _ids := array(
+            with recursive below as (
+                select unnest(_ids) as id union select e.id from below join agent.event as e on e.continuation_id = below.id
+            )
+            select below.id from below);
+    end if;
+    _held := agent.lock_for_sweep(_ids);
     _running := array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > _now);
+    -- Of a group the head's lease counts for all that are held with it.
+    update agent.event set cancelled_by = _who, vt = case when head then least(vt, _now + agent.cancel_grace()) else vt end
+    , changes = agent.add_change(changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
+        , 'named', _by is not null or _why is not null)))
+    where id = any(_running) and cancelled_by is null;
+    if _running <> '{}' then
+        -- A notification has less than 8,000 bytes; an empty one concerns all.
+        perform pg_notify('agent_cancel', case when cardinality(_running) <= 300 then array_to_string(_running, ' ') else '' end);
+    end if;
     -- As where a claim finds them: members that were held with a head whose lease lapsed go back
     -- unspent. A head with a member that another transaction has locked stays.
     _unfenced := agent.fence_groups(array(
@@ -42,7 +83,7 @@ begin
             and e.group_key is not null and e.group_key = any(_unfenced)));
     end if;
     _known := array(select e.id from agent.event as e where e.id = any(_ids));
-    perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), 'cancelled', 'cancelled by ' || session_user);
+    perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), 'cancelled', 'cancelled by ' || _who || coalesce(': ' || left(_why, 1000), ''));
     _left := array(select e.id from agent.event as e where e.id = any(_ids));
     return query
     select given, case when given = any(_running) then 'running' when given = any(_held) and given <> all(_left) then 'cancelled' else 'busy' end
@@ -52,7 +93,7 @@ $$;
 
 -- Cancels an event by its id; answers as cancel_event does. Where another transaction has locked
 -- the event or its group, it waits for two seconds, then answers busy.
-create or replace function agent.cancel_job(_id int8) returns text
+create or replace function agent.cancel_job(_id int8, _by text, _why text, _children boolean) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '2s'
@@ -66,9 +107,28 @@ begin
     exception when lock_not_available or deadlock_detected then
         return 'busy';
     end;
-    return (select answer from agent.cancel_jobs(array[_id]));
+    return (select answer from agent.cancel_jobs(array[_id], _by, _why, _children) where id = _id);
 end
 $$;
+
+-- The id of the live event with this natural key, else with this id.
+create or replace function agent.live_event(_key text) returns int8
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
+        , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
+end
+$$;
+
+-- The same by the natural key or the id of a live event.
+create or replace function agent.cancel_live(_key text, _by text, _why text, _children boolean) returns text
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$ select agent.cancel_job(agent.live_event(_key), _by, _why, _children) $$;
 
 -- Moves an event to another time by its item key. Answers 'rescheduled', 'running' or 'waiting'
 -- (for its children or an answer; nothing was changed), or null: no such event is in the queue.
@@ -162,6 +222,9 @@ begin
                 end if;
             end if;
         end loop;
+        -- One that failed goes on after its stored steps; one that completed begins anew.
+        delete from agent.step as s using agent.event_hist as h where h.id = any(_moved) and h.outcome = 'completed' and s.event_id = h.id;
+        delete from agent.signal as s using agent.event_hist as h where h.id = any(_moved) and h.outcome = 'completed' and s.event_id = h.id;
         delete from agent.event_hist as h using agent.event as e where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts;
         return query select unnest(_moved);
     end loop;
@@ -353,8 +416,9 @@ end
 $$;
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
--- waits_for_children, awaits_answer, future, retrying, group_busy, group_waits, exhausted,
--- no_worker, due; null: no such event. Where its last claim was rescued, also from which worker.
+-- waits_for_children, awaits_answer, suspended, future, retrying, group_busy, group_waits,
+-- exhausted, no_worker, due; null: no such event. Where its last claim was rescued, also from which
+-- worker.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -390,6 +454,7 @@ begin
         (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
+        (_e.claimed_by is null and _e.vt > _now and agent.suspended_for(_id) is not null, 'suspended', agent.suspended_for(_id)),
         (_e.vt > _now and _e.retrying, 'retrying', format('attempt %s begins at %s', _e.attempts + 1, _e.vt)),
         (_e.vt > _now, 'future', format('scheduled for %s', _e.vt)),
         (_e.attempts >= _most, 'exhausted', format('%s of %s attempts; the next sweep expires it', _e.attempts, _most) || coalesce('; ' || _rescued, '')),

@@ -100,3 +100,18 @@ set search_path = pg_catalog, pg_temp
 begin atomic
     select places, vts from agent.take_members(_heads, _head_vts, _group_keys, _lapsed, _kinds, _limit, _max_attempts, _now, 0);
 end;
+
+-- Without who asked for it, and why.
+create or replace function agent.cancel_jobs(_ids int8[]) returns table (id int8, answer text)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select * from agent.cancel_jobs(_ids, null, null, false);
+end;
+
+create or replace function agent.cancel_job(_id int8) returns text
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.cancel_job(_id, null, null, false);
+end;

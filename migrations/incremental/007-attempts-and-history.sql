@@ -71,3 +71,34 @@ create unlogged table agent.slack_limit
 ( name text primary key constraint slack_limit_name_short check (length(name) <= 400)
 , busy timestamptz[] not null default '{}'  -- until when each leased call counts, in order
 ) with (fillfactor = 50);
+
+-- What durable handlers remember: the steps, sleeps and waits of an event, live or in history. A
+-- table of their own: results may be large, and a row of the queue is rewritten with each claim.
+create table agent.step
+( event_id int8 not null
+, name text not null
+, nth int4 not null                      -- 1: the first one of this name in a run
+, sort text not null constraint step_sort_known check (sort in ('step', 'sleep', 'wait'))
+, event_ts timestamptz not null          -- the event's, by which retention finds it
+, arguments text                         -- a hash of what the function was called with
+, result json                            -- as it was written: jsonb would change numbers and the order of keys
+, errors jsonb not null default '[]'     -- one object a failed try, oldest first
+, attempt int4 not null
+, started_at timestamptz not null
+, due_at timestamptz                     -- when a sleep or a wait ends; null: never
+, finished_at timestamptz                -- null: it failed, or has not ended
+, primary key (event_id, name, nth)
+);
+create index step_event_ts on agent.step (event_ts);
+
+-- Values that were sent to an event, for its waits of that name.
+create table agent.signal
+( id int8 not null generated always as identity primary key
+, event_id int8 not null
+, name text not null
+, value json
+, sent_at timestamptz not null default clock_timestamp()
+, sent_by text not null default session_user
+, taken_by int4                          -- which of the waits of this name has it
+);
+create index signal_event_id on agent.signal (event_id, name, id);

@@ -19,6 +19,8 @@ TABLES = (
     "worker",
     "cron",
     "slack_limit",
+    "step",
+    "signal",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

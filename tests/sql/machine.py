@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from surelane.calls import Connection
-from tests.sql.model import DEAD_FOR, LEASE, Event, Model
+from tests.sql.model import CANCEL_GRACE, DEAD_FOR, LEASE, Event, Model
 from tests.sql.queue_steps import claim, claim_one, complete, extend, fail, release, snooze
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -232,10 +232,14 @@ class Machine(RuleBasedStateMachine):
             return
         item = claims[number % len(claims)]
         event = self.model.standing(*item)
+        late = event is not None and how == "complete" and event.cancelled and event.vt <= self.model.now
         assert self.run(self.settled(how, item, timedelta(seconds=pause))) == [
-            "stale" if event is None else "done"
+            "stale" if event is None or late else "done"
         ]
-        if event is not None:
+        if event is not None and late:
+            self.model.fence_behind(event)
+            self.model.archive([event], "cancelled", "cancelled while running")
+        elif event is not None:
             self.model_settles(how, event, pause)
 
     async def settled(self, how: str, item: tuple[int, int], pause: timedelta) -> list[str]:
@@ -258,7 +262,8 @@ class Machine(RuleBasedStateMachine):
         elif how == "extend":
             batch = [event] if event.group is None else self.model.members(event.group)
             for held in (other for other in batch if other.held):
-                held.vt, held.heartbeat = self.model.now + LEASE, self.model.now
+                held.vt = held.vt if held.cancelled else self.model.now + LEASE
+                held.heartbeat = self.model.now
         elif event.cancelled:
             self.model.archive([event], "cancelled", "cancelled while running")
         elif how == "fail" and event.spent:
@@ -336,8 +341,11 @@ class Machine(RuleBasedStateMachine):
         if event is None:
             return
         answer = self.value("select agent.cancel_job($1)", event.id)
-        event.cancelled = event.cancelled or (event.held and event.vt > self.model.now)
-        assert answer == ("running" if event.held and event.vt > self.model.now else "cancelled")
+        running = event.held and event.vt > self.model.now
+        assert answer == ("running" if running else "cancelled")
+        if running and not event.cancelled and self.model.is_head(event):
+            event.vt = min(event.vt, self.model.now + CANCEL_GRACE)
+        event.cancelled = event.cancelled or running
         if answer == "cancelled":
             self.model.fence_behind(event)
             self.model.archive([event], "cancelled", "cancelled by surelane")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 LEASE = 600
 MAX_ATTEMPTS = 3
 MAX_AGE = 3600
+CANCEL_GRACE = 10
 DEAD_FOR = 300
 
 

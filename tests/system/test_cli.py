@@ -124,6 +124,23 @@ async def test_failed_events_are_found_explained_and_put_back(
     assert (too_late.code, "ended as cancelled" in too_late.err) == (1, True)
 
 
+async def test_value_is_sent_to_a_live_event(surelane: Command, connection: Connection) -> None:
+    await Queue(connection).enqueue("mail", item_key="paid:1")
+    sent, wrong, cancelled, late = await surelane.each(
+        'events signal paid:1 paid {"n":1}',
+        "events signal paid:1 paid yes",
+        "events cancel paid:1 --reason enough",
+        "events signal paid:1 paid",
+    )
+    assert (sent.code, sent.out) == (0, "sent\n")
+    assert (wrong.code, "is not JSON" in wrong.err) == (2, True)
+    assert cancelled.code == 0
+    assert (late.code, "ended as cancelled" in late.err) == (1, True)
+    story = (await surelane("events", "history", "paid:1", "--json")).json
+    assert ("signalled", "paid") in [(step["what"], step["detail"]) for step in story["steps"]]
+    assert story["steps"][-1]["detail"].endswith(": enough")
+
+
 async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
     surelane: Command, connection: Connection
 ) -> None:

@@ -88,6 +88,7 @@ COMMANDS: list[tuple[Payload, str, str | None, str | None]] = [
     ({"command": "/" + "d" * 300}, "slack.command." + "d" * 186, None, None),
     ({"command": "/deploy", "type": "odd", **TRIGGER}, "slack.odd", TRIGGERED, None),
 ]
+OURS = {"callback_id": "surelane.written"}
 CLICK = {"type": "block_actions", "team": ACME, "channel": CHANNEL, **TRIGGER}
 INTERACTIONS: list[tuple[Payload, str, str | None, str | None]] = [
     ({**CLICK, "message": REPLY}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
@@ -98,6 +99,10 @@ INTERACTIONS: list[tuple[Payload, str, str | None, str | None]] = [
     ({**CLICK, "channel": DIRECT, "message": STARTED}, "slack.block_actions", TRIGGERED, "T1:D1"),
     ({**CLICK, "channel": DIRECT, "message": REPLY}, "slack.block_actions", TRIGGERED, "T1:D1:1.1"),
     ({**CLICK, "container": EPHEMERAL}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
+    ({**CLICK, "message": REPLY, "actions": [{"action_id": "surelane.stop"}]}, "surelane.answer", TRIGGERED, None),
+    ({**CLICK, "message": REPLY, "actions": [{"action_id": "mine"}]}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
+    ({**CLICK, "message": REPLY, "actions": "surelane.stop"}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
+    ({"type": "view_submission", "view": OURS, **TRIGGER}, "surelane.answer", TRIGGERED, None),
     ({"type": "shortcut", "team": ACME, **TRIGGER}, "slack.shortcut", TRIGGERED, None),
     ({"type": "view_submission", "view": {"id": "V1"}, **TRIGGER}, "slack.view_submission", TRIGGERED, None),
     ({"type": "view_closed", "team": ACME, "view": {"id": "V1"}}, "slack.view_closed", None, None),

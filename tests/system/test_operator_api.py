@@ -287,3 +287,31 @@ async def test_without_a_token_the_api_says_how_to_switch_it_on(shared_database:
             async with session.get(ingest.private_url + path) as response:
                 assert response.status == 404
                 assert "SURELANE_API_TOKEN" in (await response.json())["error"]
+
+
+async def test_a_value_is_sent_to_a_live_event_alone(api: Api, connection: Connection) -> None:
+    identity = await Queue(connection).enqueue("agent-turn", item_key="waits")
+    status, answer = await api.call(
+        "POST", f"/v1/jobs/{identity}/signal", json={"name": "paid", "value": {"n": 1}}
+    )
+    assert (status, answer) == (200, {"status": "sent"})
+    _, job = await api.call("GET", f"/v1/jobs/{identity}")
+    assert [step["detail"] for step in job["timeline"] if step["what"] == "signalled"] == ["paid"]
+    status, _ = await api.call("POST", f"/v1/jobs/{identity}/signal", json={"value": 1})
+    assert status == 400
+    status, _ = await api.call("POST", f"/v1/jobs/{identity}/cancel?reason=enough")
+    assert (status, await Queue(connection).cancel("waits")) == (200, None)
+    _, job = await api.call("GET", f"/v1/jobs/{identity}")
+    assert job["reason"].endswith(": enough")
+    status, problem = await api.call("POST", f"/v1/jobs/{identity}/signal", json={"name": "paid"})
+    assert (status, problem["error"]) == (409, "the event has ended as cancelled")
+
+
+async def test_a_continuation_is_cancelled_with_its_children_when_asked(
+    api: Api, connection: Connection
+) -> None:
+    queue = Queue(connection)
+    inner = await queue.fan_out([Job("child"), Job("child")], Continuation("then"))
+    status, answer = await api.call("POST", f"/v1/jobs/{inner}/cancel?children=true")
+    assert (status, answer) == (200, {"status": "cancelled"})
+    assert await connection.fetchval("select count(*) from agent.event_hist where outcome = 'cancelled'") == 3

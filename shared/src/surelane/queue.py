@@ -8,6 +8,7 @@ from typing import Any
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
+from surelane.json_text import json_text
 
 OnStored = Callable[[Sequence[str]], None]
 """Takes the kinds of the jobs that a call stored, one for each job. Duplicates are not among them."""
@@ -86,10 +87,51 @@ class Queue:
         self._stored([job.kind for job, answer in zip(jobs, answers, strict=True) if not answer.duplicate])
         return answers
 
-    async def cancel(self, item_key: str) -> str | None:
-        """Cancel by natural key: ``cancelled``; ``running`` (no further attempt); ``None``: not in the queue."""
-        answer: str | None = await self._database.fetchval("select agent.cancel_event($1)", item_key)
+    async def cancel(
+        self, item_key: str, *, by: str | None = None, reason: str | None = None, children: bool = False
+    ) -> str | None:
+        """Cancel an event by its natural key, or its id as text.
+
+        Args:
+            item_key: the natural key, or the id.
+            by: who asks for it; by default the database's role.
+            reason: why, kept in history.
+            children: cancel also the children that a continuation waits for.
+
+        Returns:
+            ``cancelled``; ``running``: its handler is stopped; ``busy``: locked, try again; ``None``: not in the
+            queue.
+        """
+        answer: str | None = await self._database.fetchval(
+            "select agent.cancel_live($1, $2, $3, $4)", item_key, by, reason, children
+        )
         return answer
+
+    async def signal(self, key: str, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
+        """Send a value to a live event, for its ``ctx.wait_for(name)``. It may come before the wait.
+
+        Args:
+            key: the event's natural key, or its id as text.
+            name: the name that the handler waits for.
+            value: any JSON value of at most a million bytes.
+
+        Returns:
+            ``sent``; ``None``: not in the queue.
+
+        Raises:
+            Conflict: another transaction has the event locked; nothing was sent.
+        """
+        answer: str | None = await self._database.fetchval(
+            "select agent.signal($1, $2, $3)", key, name, json_text(value)
+        )
+        return answer
+
+    async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
+        """Send a value as :meth:`signal` does, to the event with this id."""
+        answer: str = await self._database.fetchval(
+            "select answer from agent.send_signal($1, $2, $3, false, null)", identity, name, json_text(value)
+        )
+        return None if answer == "unknown" else answer
 
     async def reschedule(self, item_key: str, run_at: datetime) -> str | None:
         """Move to another time by natural key: ``rescheduled``; ``None``: not in the queue.

@@ -85,7 +85,8 @@ class Operations(Measured):
     async def get(self, identity: int) -> dict[str, Any] | None:
         """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
 
-        ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only.
+        ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only. ``steps`` are those of a
+        durable handler, with its sleeps, waits and signals.
         """
         row = await self._database.fetchrow(
             # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
@@ -93,7 +94,10 @@ class Operations(Measured):
             " order by finished_at desc nulls first limit 1",
             identity,
         )
-        return None if row is None else _parsed(row)
+        if row is None:
+            return None
+        steps = await self._database.fetchval("select agent.list_steps($1)", identity)
+        return _parsed(row) | {"steps": json.loads(steps)}
 
     async def why(self, identity: int) -> tuple[str, str] | None:
         """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""
@@ -114,19 +118,29 @@ class Operations(Measured):
         """Requeue up to ``limit`` ended events that match, newest first, and return the ids that moved."""
         return [identity async for page in self._pages(which, limit) for identity in await self.requeue(page)]
 
-    async def cancel(self, identity: int) -> str | None:
-        """Cancel by id: ``cancelled``, ``running`` (no further attempt), or ``None`` (not in the queue)."""
-        answer: str | None = await self._database.fetchval("select agent.cancel_job($1)", identity)
+    async def cancel(
+        self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False
+    ) -> str | None:
+        """Cancel by id: ``cancelled``, ``running`` (its handler is stopped), or ``None`` (not in the queue).
+
+        ``busy`` means that another transaction locks the event, which was not changed. With ``children``, also what a
+        continuation waits for is cancelled.
+        """
+        answer: str | None = await self._database.fetchval(
+            "select agent.cancel_job($1, $2, $3, $4)", identity, by, reason, children
+        )
         return answer
 
-    async def cancel_all(self, which: Filter, limit: int) -> dict[int, str]:
+    async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
         """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
 
         It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
         """
         answers: dict[int, str] = {}
         async for page in self._pages(which, limit):
-            rows = await self._database.fetch("select id, answer from agent.cancel_jobs($1)", page)
+            rows = await self._database.fetch(
+                "select id, answer from agent.cancel_jobs($1, null, $2, false)", page, reason
+            )
             answers.update((row["id"], row["answer"]) for row in rows)
         return answers
 

@@ -48,6 +48,8 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
     for error in job["errors"]:
         if moment := _moment(error.get("at")):
             yield Step(moment, "failed", error.get("worker"), f"{error.get('type')}: {error.get('message')}")
+    for step in job.get("steps", ()):
+        yield from _durable(step)
     for change in job["changes"]:
         if died := _moment(change.get("died_at")):
             yield Step(died, "died", change.get("worker"), _DIED)
@@ -59,6 +61,33 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
         yield Step(job["finished_at"] or job["run_at"], "lapsed", job["locked_by"], _LAPSED)
     if job["finished_at"]:
         yield Step(job["finished_at"], job["status"], job["finished_by"], job["reason"])
+
+
+def _durable(step: Mapping[str, Any]) -> Iterator[Step]:
+    """Yield what happened to a step, a sleep, a wait or a signal of a durable handler."""
+    sort, nth = step["sort"], step.get("nth")
+    name = step["name"] if nth in (None, 1) else f"{step['name']} ({nth})"
+    began, ended, due = (_moment(step.get(field)) for field in ("started_at", "finished_at", "due_at"))
+    if began is None:
+        return
+    if sort == "signal":
+        yield Step(began, "signalled", step["by"], step["name"])
+        return
+    attempt = f"attempt {step['attempt']}"
+    for error in step["errors"]:
+        if moment := _moment(error.get("at")):
+            detail = f"{name}, attempt {error.get('attempt')}: {error.get('type')}: {error.get('message')}"
+            yield Step(moment, "step failed", None, detail)
+    if sort == "step":
+        if ended is not None:
+            took = (ended - began).total_seconds()
+            yield Step(ended, "step", None, f"{name}: {took:.3f} s, {attempt}, began {began.isoformat()}")
+        return
+    if ended is None or ended > began:
+        until = "" if due is None else f" until {due.isoformat()}"
+        yield Step(began, "sleeps" if sort == "sleep" else "waits", None, f"{name}{until}, {attempt}")
+    if ended is not None:
+        yield Step(ended, "waited", None, name)
 
 
 def _rescued(job: Mapping[str, Any]) -> bool:
@@ -80,6 +109,8 @@ def _detail(change: Mapping[str, Any]) -> str:
             return _LAPSED
         case "rescued":
             return _rescue(change)
+        case "cancelling":
+            return str(change.get("reason") or "its handler is stopped")
         case "dropped":
             return f"{change.get('count')} changes up to here are not kept"
         case _:

@@ -17,6 +17,8 @@ from surelane_service.groups import free_groups
 from surelane_service.schedules import Schedules
 from surelane_service.slack_limits import SlackLimits
 
+CANCEL_GRACE = timedelta(seconds=10)
+"""How long a handler may go on after its event was asked to be cancelled: ``agent.cancel_grace``."""
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
 LANES = 16
@@ -99,6 +101,27 @@ class Sessions:
     lost: Sequence[tuple[str, int]]
     known: int
     server_since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """A step that an earlier attempt stored.
+
+    Attributes:
+        name: its name.
+        nth: which one of that name it is in a run.
+        sort: ``step``, ``sleep`` or ``wait``.
+        arguments: a hash of the arguments that it was called with.
+        result: its result as JSON text.
+        done: whether it is over. A step that failed is not.
+    """
+
+    name: str
+    nth: int
+    sort: str
+    arguments: str | None
+    result: str | None
+    done: bool
 
 
 class Engine(Schedules, Measured, SlackLimits):
@@ -273,6 +296,88 @@ class Engine(Schedules, Measured, SlackLimits):
             [answer for _, _, answer in items],
         )
         return set(taken)
+
+    async def store_step(
+        self,
+        identity: int,
+        claim: int,
+        name: str,
+        nth: int,
+        arguments: str | None,
+        result: str | None,
+        errors: str,
+        took: timedelta,
+    ) -> Settled:
+        """Store a step of a claimed event: ``result`` as JSON text, ``None`` if it failed. ``errors``: of its tries."""
+        return Settled(
+            await self._database.fetchval(
+                "select agent.store_step($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                identity,
+                claim,
+                name,
+                nth,
+                arguments,
+                result,
+                errors,
+                took,
+                result is not None,
+            )
+        )
+
+    async def read_steps(self, identity: int) -> list[StoredStep]:
+        """Return the steps that earlier attempts of an event stored."""
+        return [
+            StoredStep(*row)
+            for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
+        ]
+
+    async def take_signal(
+        self, identity: int, claim: int, name: str, nth: int, seconds: float | None
+    ) -> tuple[str, str | None]:
+        """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
+        (row,) = await self._database.fetch(
+            "select * from agent.take_signal($1, $2, $3, $4, $5)",
+            identity,
+            claim,
+            name,
+            nth,
+            None if seconds is None else timedelta(seconds=seconds),
+        )
+        return row["answer"], row["signal"]
+
+    async def send_signal(
+        self, identity: int, name: str, value: str, *, once: bool, by: str
+    ) -> tuple[str, str | None]:
+        """Send a value, JSON text, to an event by its id; with ``once``, only the first one of a name counts.
+
+        Returns:
+            ``sent``, ``unknown``, or ``decided`` and the value that counts.
+        """
+        (row,) = await self._database.fetch(
+            "select * from agent.send_signal($1, $2, $3, $4, $5)", identity, name, value, once, by
+        )
+        return row["answer"], row["decided"]
+
+    async def is_live(self, identity: int) -> bool:
+        """Return whether an event is in the queue."""
+        live: int | None = await self._database.fetchval("select agent.live_event($1::text)", str(identity))
+        return live is not None
+
+    async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
+        """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
+        answer: str | None = await self._database.fetchval(
+            "select agent.cancel_job($1, $2, $3, false)", identity, by, reason
+        )
+        return answer
+
+    async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
+        """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
+        rows = await self._database.fetch(
+            "select agent.cancelled_claims($1, $2)",
+            [identity for identity, _ in items],
+            [claim for _, claim in items],
+        )
+        return {row[0] for row in rows}
 
     async def delete_event(self, identity: int) -> None:
         """Complete an event without a fence, even one that another worker has claimed. Ignore an unknown id."""

@@ -12,6 +12,8 @@ from surelane.calls import DRIVER_ERRORS, Connection, translating
 from surelane_service.pool import GRACE, LOCK_TIMEOUT, bounds_of
 
 CHANNEL = "agent_event"
+CANCELS = "agent_cancel"
+"""Notifications of running events that are to be cancelled: their ids."""
 
 
 class Listener:
@@ -26,6 +28,7 @@ class Listener:
         *,
         service: str,
         on_notice: Callable[[str], None],
+        on_cancel: Callable[[str], None] | None = None,
         on_lost: Callable[[], None],
         on_open: Callable[[], None],
         introduce: Callable[[Connection], Awaitable[None]],
@@ -38,6 +41,7 @@ class Listener:
             dsn: any libpq URI.
             service: the ``application_name`` that an administrator sees.
             on_notice: called with the payload of each notification, in the event loop; it must not block.
+            on_cancel: the same for the notifications of :data:`CANCELS`.
             on_lost: called when the connection breaks, in the event loop: the worker's session is gone until it is
                 opened again, and notifications are missed.
             on_open: called when the connection was opened: state learned over an earlier one may be out of date.
@@ -47,14 +51,14 @@ class Listener:
         """
         self._dsn = dsn
         self._service = service
-        self._on_notice = on_notice
+        self._on_notice = {CHANNEL: on_notice, CANCELS: on_cancel or _ignore}
         self._on_lost = on_lost
         self._on_open = on_open
         self._introduce = introduce
         self._notifications = notifications
         self._within = within.total_seconds()
         self._connection: Connection | None = None
-        self._listens = False
+        self._channels: set[str] = set()
         self._turn = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -102,21 +106,26 @@ class Listener:
             with translating():
                 await transaction.commit()
 
-    async def listen(self, *, wanted: bool) -> bool:
-        """Begin or stop to listen. Return whether the connection began: notifications before that are missed.
+    def hears(self, channel: str) -> bool:
+        """Return whether the connection listens to a channel."""
+        return channel in self._channels and self._connection is not None and not self._connection.is_closed()
+
+    async def listen(self, *, wanted: bool, channel: str = CHANNEL) -> bool:
+        """Begin or stop to listen to a channel. Return whether it began: notifications before that are missed.
 
         Raises:
             DatabaseUnavailable, DatabaseRefused: the connection cannot be opened, or it broke.
         """
         async with self.connection() as connection:
-            began = wanted and not self._listens
+            listens = channel in self._channels
             with translating():
-                if began:
-                    await connection.add_listener(CHANNEL, self._notice)
-                elif self._listens and not wanted:
-                    await connection.remove_listener(CHANNEL, self._notice)
-            self._listens = wanted
-            return began
+                if wanted and not listens:
+                    await connection.add_listener(channel, self._notice)
+                    self._channels.add(channel)
+                elif listens and not wanted:
+                    await connection.remove_listener(channel, self._notice)
+                    self._channels.discard(channel)
+            return wanted and not listens
 
     async def _open(self) -> Connection:
         settings = {"application_name": self._service, **bounds_of(self._within, LOCK_TIMEOUT)}
@@ -128,7 +137,7 @@ class Listener:
             server_settings=settings if self._notifications else None,
         )
         opened.add_termination_listener(self._lost)
-        self._listens = False
+        self._channels = set()
         if self._notifications:
             try:
                 await self._introduce(opened)
@@ -138,7 +147,7 @@ class Listener:
         return opened
 
     def _notice(self, *notice: Any) -> None:  # noqa: ANN401 - the connection, the sender, the channel, the payload
-        self._on_notice(notice[3])
+        self._on_notice[notice[2]](notice[3])
 
     def _lost(self, _: Any) -> None:  # noqa: ANN401 - the connection
         self._on_lost()
@@ -162,6 +171,10 @@ class Listener:
         self._connection = None
         if self._ending:
             await asyncio.wait(self._ending)
+
+
+def _ignore(_: str) -> None:
+    """Ignore a notification."""
 
 
 async def _end(connection: Connection) -> None:

@@ -19,6 +19,10 @@ MAX_FORM_FIELDS = 100
 MAX_KEY = 200
 """The most characters of a key that is stored as it is. The database replaces longer ones by a hash."""
 
+OWN = "surelane."
+"""How the ids of the worker's own buttons and modals begin."""
+ANSWERS = "surelane.answer"
+"""The kind of clicks on those."""
 _CHANNEL_TYPES = {"channel": "channels", "group": "groups", "im": "im", "mpim": "mpim"}
 _PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast")
 _MEMBERSHIP = ("member_joined_channel", "member_left_channel")
@@ -168,12 +172,26 @@ def kind_of(payload: Payload) -> str:
     event = payload.get("event")
     inner = event if payload.get("type") == "event_callback" and isinstance(event, dict) else payload
     name = subscription(inner)
+    if name in ("block_actions", "view_submission") and _own_id(inner).startswith(OWN):
+        return ANSWERS
     if not name:
         command = inner.get("command")
         if not isinstance(command, str) or not command:
             return "event"
         name = f"command.{command.lstrip('/')}"
     return f"slack.{name}"[:200]
+
+
+def _own_id(interaction: Payload) -> str:
+    """Return the id that an interaction's sender gave to its button or modal."""
+    if interaction.get("type") == "view_submission":
+        view = interaction.get("view")
+        found = view.get("callback_id") if isinstance(view, dict) else None
+    else:
+        actions = interaction.get("actions")
+        first = actions[0] if isinstance(actions, list) and actions else None
+        found = first.get("action_id") if isinstance(first, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def key_of(payload: Payload) -> str | None:

@@ -7,11 +7,14 @@ from surelane import __version__
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
 from surelane_worker.handling.answers import AnswerError
+from surelane_worker.handling.asks import Answer
 from surelane_worker.handling.handler import Call, Context, Given, Middleware
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers, HandlersError
+from surelane_worker.handling.steps import StepError, StepMismatchError
 
 __all__ = [
+    "Answer",
     "AnswerError",
     "Await",
     "Call",
@@ -30,5 +33,7 @@ __all__ = [
     "Outcome",
     "Retry",
     "Snooze",
+    "StepError",
+    "StepMismatchError",
     "__version__",
 ]

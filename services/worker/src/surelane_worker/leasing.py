@@ -77,7 +77,7 @@ LOST = "lease lost"
 class Claim:
     """One claimed event, and the outcome of its attempt once there is one."""
 
-    __slots__ = ("argument", "event", "lease_ends", "outcome", "settling_since", "size", "span")
+    __slots__ = ("argument", "cancelled", "event", "lease_ends", "outcome", "settling_since", "size", "span")
 
     def __init__(self, event: Event, lease_ends: float) -> None:
         self.event = event
@@ -87,6 +87,8 @@ class Claim:
         """Characters that it keeps in memory: the event's body, and the outcome's argument while it is settled."""
         self.outcome: str | None = None
         """The name of its outcome, from the moment it is handed to the settler. Heartbeats then no longer matter."""
+        self.cancelled = False
+        """Whether the event was asked to be cancelled. Then its lease is not renewed."""
         self.argument: str | None = None
         """What the outcome needs besides its name, as JSON text: see ``agent.settle``."""
         self.settling_since = 0
@@ -184,7 +186,7 @@ class Leases:
 
     async def _extend_all(self) -> bool:
         """Renew every lease. Return whether the database answered for each."""
-        claims = [claim for claim in self.held if claim.outcome is None]
+        claims = [claim for claim in self.held if claim.outcome is None and not claim.cancelled]
         batches: list[Sequence[Claim]] = [
             claims[start : start + BATCH] for start in range(0, len(claims), BATCH)
         ]

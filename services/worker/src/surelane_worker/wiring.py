@@ -22,6 +22,7 @@ from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.watch import Watch
 from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
+from surelane_worker.builtin import questions
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
@@ -36,6 +37,7 @@ from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage, Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
+from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
 from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
@@ -139,7 +141,12 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types
     warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
-    return loaded
+    if settings.bot_token is None:
+        return loaded
+    together = Handlers()
+    together.include(loaded)
+    together.include(questions.handlers)
+    return together
 
 
 def _kinds(registered: Handlers) -> dict[str, Handler]:
@@ -190,6 +197,7 @@ class Worker:
     """Claims commands and interactions for their own slots; ``None`` if the worker handles none, or nothing else."""
     quick_slots: Slots | None
     settler: Settler
+    cancels: Cancels
     leases: Leases
     listener: Listener
     positions: PositionKeeper
@@ -209,6 +217,7 @@ class Worker:
         return [
             self.settler.run,
             self.leases.keep,
+            self.cancels.run,
             self.watch.run,  # before the first poll, which fetches its figures
             self.poller.run,
             self.positions.run,
@@ -284,12 +293,14 @@ def assemble(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_notice=position.heard,
+        on_cancel=lambda payload: cancels.heard(payload),  # noqa: PLW0108 - it is made below
         on_lost=partial(_lost, session, position),
         on_open=partial(_begin_anew, cursors, wakeup, position, leases),
         introduce=session.open,
         notifications=settings.notifications,
         within=STATEMENT_TIMEOUT,
     )
+    cancels = Cancels(Engine(pools.settles), listener, leases, settler, notifications=settings.notifications)
     sharer = Sharer(Engine(pools.sweeps), settings.lease)
     outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
     claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer, outage)
@@ -328,6 +339,7 @@ def assemble(
         quick_claimer=quick_claimer,
         quick_slots=quick_slots,
         settler=settler,
+        cancels=cancels,
         leases=leases,
         listener=listener,
         positions=PositionKeeper(position, listener, kinds),

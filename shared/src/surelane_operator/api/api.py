@@ -50,6 +50,7 @@ class OperatorApi:
             Operation("GET", "/v1/jobs/{id}/why", self.why_waiting, refusals=_UNKNOWN),
             Operation("POST", "/v1/jobs/{id}/requeue", self.requeue_job, refusals=_UNKNOWN | not_ended),
             Operation("POST", "/v1/jobs/{id}/cancel", self.cancel_job, refusals=_UNKNOWN | ended),
+            Operation("POST", "/v1/jobs/{id}/signal", self.signal_job, refusals=_UNKNOWN | ended),
             Operation("POST", "/v1/orchestrate", self.orchestrate, status=202),
             Operation("GET", "/v1/stats", self.stats),
             Operation("POST", "/v1/kinds/{kind}/pause", self.pause_kind),
@@ -98,13 +99,22 @@ class OperatorApi:
             raise Refused(409, "the event has not ended, or its key is live again")
         return models.Ids(requeued=requeued)
 
-    async def cancel_job(self, path: models.EventPath) -> models.Cancelled:
-        """Cancel an event."""
+    async def cancel_job(self, path: models.EventPath, query: models.CancelQuery) -> models.Cancelled:
+        """Cancel an event, also while it runs."""
         job = await self._job(path.id)
-        answer = await self._operations.cancel(path.id)
+        answer = await self._operations.cancel(path.id, reason=query.reason, children=query.children)
         if answer is None:
             raise Refused(409, f"the event has ended as {job['status']}")
+        if answer == "busy":
+            raise Refused(409, "another transaction has the event locked; try again")
         return models.Cancelled.model_validate({"status": answer})
+
+    async def signal_job(self, path: models.EventPath, body: models.SignalBody) -> models.Sent:
+        """Send a value to an event whose handler waits for it, now or later."""
+        job = await self._job(path.id)
+        if await self._queue.signal_id(path.id, body.name, body.value) is None:
+            raise Refused(409, f"the event has ended as {job['status']}")
+        return models.Sent(status="sent")
 
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""

@@ -244,9 +244,29 @@ class Ids(BaseModel):
 
 
 class Cancelled(BaseModel):
-    """The event's state. A ``running`` event finishes this attempt and gets no other."""
+    """The event's state. The handler of a ``running`` event is stopped."""
 
     status: Literal["cancelled", "running"]
+
+
+class CancelQuery(Strict):
+    """Why an event is cancelled, and whether the children that it waits for are cancelled too."""
+
+    reason: Annotated[Text, Field(max_length=1000)] | None = None
+    children: bool = False
+
+
+class SignalBody(Strict):
+    """A value for an event that waits for it."""
+
+    name: Name
+    value: Any = None
+
+
+class Sent(BaseModel):
+    """The value was stored for the event's next wait of that name."""
+
+    status: Literal["sent"]
 
 
 class Started(BaseModel):

@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away, too old, or refuses the role.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from surelane import __version__
+from surelane import Queue, __version__
 from surelane.calls import Connection
 from surelane_operator.cli import cron, kinds
 from surelane_operator.cli.doctor import doctor
@@ -169,21 +170,52 @@ def cancel(
         datetime | None, typer.Option(help="With --status: only events that were enqueued before this.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="With --status: change this many at most.")] = 100,
+    reason: Annotated[str | None, typer.Option(help="Why; it is kept in history.")] = None,
+    children: Annotated[
+        bool, typer.Option("--children", help="With a key: also the children that the event waits for.")
+    ] = False,
 ) -> None:
-    """Cancel events. A running event finishes this attempt and gets no other."""
+    """Cancel events. The handler of a running event is stopped, and it gets no other attempt."""
     if (key is None) == (not status):
         raise failed("give an event, or --status to cancel all events that have it", EXIT_USAGE)
     if key is None:
         which = _filter(status, kind, None, since, until)
-        answers = run(database, lambda operations, _: operations.cancel_all(which, limit), within=None)
+        answers = run(
+            database, lambda operations, _: operations.cancel_all(which, limit, reason), within=None
+        )
         count = Counter(answers.values())
         typer.echo(", ".join(f"{answer} {count[answer]}" for answer in ("cancelled", "running", "busy")))
         return
     job = _find(database, key)
-    answer = run(database, lambda operations, _: operations.cancel(job["id"]))
+    answer = run(
+        database, lambda operations, _: operations.cancel(job["id"], reason=reason, children=children)
+    )
     if answer is None:
         raise failed(f"event {job['id']} has ended as {job['status']}", EXIT_FAILED)
-    typer.echo("cancelled" if answer == "cancelled" else "running: this attempt goes on, no other follows")
+    if answer == "busy":
+        raise failed("another transaction has the event locked; try again", EXIT_FAILED)
+    typer.echo(
+        "cancelled" if answer == "cancelled" else "running: its handler is stopped, no other attempt follows"
+    )
+
+
+@events.command("signal")
+def signal(
+    key: Key,
+    name: Annotated[str, typer.Argument(help="The name that the event's handler waits for.")],
+    database: Database,
+    value: Annotated[str, typer.Argument(help="The value as JSON.")] = "null",
+) -> None:
+    """Send a value to an event whose handler waits for it, now or later."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        raise failed(f"{value} is not JSON; quote a text twice: '\"yes\"'", EXIT_USAGE) from None
+    job = _find(database, key)
+    answer = run(database, lambda _, connection: Queue(connection).signal_id(job["id"], name, parsed))
+    if answer is None:
+        raise failed(f"event {job['id']} has ended as {job['status']}", EXIT_FAILED)
+    typer.echo("sent")
 
 
 @app.command()

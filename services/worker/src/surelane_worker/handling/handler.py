@@ -1,9 +1,8 @@
 """A registered handler: its bounds, how it is called, and the context of an attempt."""
 
 import asyncio
-import contextvars
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -13,7 +12,12 @@ from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
+from surelane_worker.handling.asks import Answer, Asks, People
+from surelane_worker.handling.outcomes import Pause, Suspend
 from surelane_worker.handling.routes import Takes
+from surelane_worker.handling.steps import Steps
+from surelane_worker.handling.threads import in_thread
+from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.replies import Replies
@@ -53,16 +57,34 @@ ClaimCheck = Callable[[Stoppable], Awaitable[None]]
 class Context:
     """The surroundings of one attempt. Each part is made on first use, because most handlers need few of them."""
 
-    __slots__ = ("_answered", "_began", "_events", "_log", "_services", "_slack", "_work")
+    __slots__ = (
+        "_answered",
+        "_asks",
+        "_began",
+        "_events",
+        "_grouped",
+        "_log",
+        "_services",
+        "_slack",
+        "_steps",
+        "_waits",
+        "_work",
+    )
 
-    def __init__(self, services: Services, events: Sequence[Event], work: Stoppable) -> None:
+    def __init__(
+        self, services: Services, events: Sequence[Event], work: Stoppable, *, grouped: bool = False
+    ) -> None:
         self._services = services
         self._began = services.loop.time()
         self._events = events
         self._work = work
+        self._grouped = grouped
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._answered = False
+        self._steps: Steps | None = None
+        self._waits: Waits | None = None
+        self._asks: Asks | None = None
 
     @property
     def slack(self) -> Replies:
@@ -97,7 +119,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the lease is lost or the worker stops.
+        """Whether the event was cancelled, the lease is lost, or the worker stops.
 
         A thread cannot be cancelled, so synchronous handlers should ask.
         """
@@ -176,6 +198,151 @@ class Context:
         claimed_at = event.vt - self._services.settings.lease
         age = (claimed_at - event.event_ts).total_seconds() + self._services.loop.time() - self._began
         return age > TRIGGER_LIVES
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,  # noqa: ANN401 - the function's
+        retries: int = 0,
+        timeout: Pause | None = None,
+        **named: Any,  # noqa: ANN401 - the function's
+    ) -> Any:  # noqa: ANN401 - the function's result
+        """Call a function once for the event, and return its result in this and in every later attempt.
+
+        The first success is stored before this returns. A synchronous function runs in a thread. The result goes
+        through JSON: annotate the function's return type to get a pydantic model or a dataclass.
+
+        Args:
+            name: the step's name. A name that is used again counts up, so loops work.
+            function: the function.
+            arguments: its arguments.
+            retries: how many more times it is called in this attempt after it failed.
+            timeout: how long each call may take.
+            named: its keyword arguments.
+
+        Raises:
+            StepError: the result is not JSON, or has more than a million bytes.
+            StepMismatchError: the step does not fit what is stored under its name.
+            ClaimLostError: the worker has lost its claim of the event; nothing was stored.
+        """
+        return await self._durable[0].run(name, function, arguments, named, retries=retries, timeout=timeout)
+
+    async def sleep(self, pause: Pause, *, name: str = "sleep", blocking: bool = False) -> None:
+        """Suspend the handler for a time: it holds no slot meanwhile, and runs again from its top.
+
+        Args:
+            pause: how long, at most 3,650 days. The time runs from the first attempt that gets here.
+            name: the name under which the sleep is stored.
+            blocking: the later events of the event's group wait. Otherwise they go on.
+        """
+        await self._durable[1].sleep(pause, name, blocking=blocking)
+
+    async def wait_for(
+        self,
+        name: str,
+        *,
+        timeout: Pause | None = None,
+        default: Any = None,  # noqa: ANN401 - the caller's
+        blocking: bool = False,
+    ) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the next value that is sent to the event under a name; see :meth:`surelane.Queue.signal`.
+
+        The handler is suspended until it comes, as by :meth:`sleep`. A value that was sent before counts.
+
+        Args:
+            name: the name.
+            timeout: how long to wait, at most 3,650 days.
+            default: what to return when the time has passed.
+            blocking: as for :meth:`sleep`.
+        """
+        signal = await self._durable[1].signal(name, timeout, blocking=blocking)
+        return default if signal is None else signal.value
+
+    async def ask(
+        self,
+        event: Event,
+        text: str,
+        choices: Sequence[str] | None = None,
+        *,
+        timeout: Pause | None = None,
+        by: People = None,
+        name: str = "ask",
+        blocking: bool = False,
+        **arguments: Any,  # noqa: ANN401 - chat.postMessage's
+    ) -> Answer | None:
+        """Ask in Slack, and suspend the handler until somebody answers. The first answer counts.
+
+        The message then shows who chose what. A later click is told that it is decided.
+
+        Args:
+            event: the event in whose thread to ask.
+            text: the question.
+            choices: up to five are buttons, more a menu. Without choices people write a text in a modal.
+            timeout: how long to wait, at most 3,650 days.
+            by: who may answer: a user's id, several, or a function of an id, which runs as a step; by default
+                everybody who sees the message.
+            name: the name under which the question is stored.
+            blocking: the later events of the event's group wait. Otherwise they go on.
+            arguments: any of ``chat.postMessage``'s; ``channel`` and ``thread_ts`` ask elsewhere.
+
+        Returns:
+            The answer; ``None`` past the timeout.
+
+        Raises:
+            NowhereToReplyError: the event names no channel.
+            SlackApiError: Slack refused the message.
+        """
+        return await self._asking.ask(
+            event, text, choices, timeout, by, name, blocking=blocking, arguments=arguments
+        )
+
+    @asynccontextmanager
+    async def stoppable(
+        self, event: Event, text: str = "Working…", *, by: str | Sequence[str] | None = None
+    ) -> AsyncIterator[None]:
+        """Show a message with a Stop button while the block runs. A click cancels the event.
+
+        The message goes once the block ends. It stays while the handler is suspended or waits for another attempt.
+
+        Args:
+            event: the event in whose thread to show it.
+            text: what the message says.
+            by: the users who may stop it; by default everybody who sees the message.
+        """
+        posted = await self._asking.show_stop(event, text, by)
+        yield
+        await self._asking.remove(posted)
+
+    @property
+    def durable(self) -> Engine:
+        """The worker's own calls, for the built-in handlers."""
+        return self._services.engine
+
+    @property
+    def _asking(self) -> Asks:
+        if self._asks is None:
+            self._asks = Asks(*self._durable, self.slack)
+        return self._asks
+
+    @property
+    def suspend(self) -> Suspend | None:
+        """The outcome of a handler that a wait has suspended; ``None`` if none has."""
+        return None if self._waits is None else self._waits.suspend
+
+    def unasked_steps(self) -> list[str]:
+        """Return the steps that earlier attempts stored and this one did not ask for."""
+        return [] if self._steps is None else self._steps.unasked()
+
+    @property
+    def _durable(self) -> tuple[Steps, Waits]:
+        if self._steps is None or self._waits is None:
+            check_claim = partial(self._services.check_claim, self._work)
+            self._steps = Steps(
+                self._services.engine, self._events[0], self.log, check_claim, grouped=self._grouped
+            )
+            self._waits = Waits(self._steps)
+        return self._steps, self._waits
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine, such as ``ctx.slack.reply(…)``, from a synchronous handler and wait for its result."""
@@ -259,43 +426,9 @@ def _through(middleware: Middleware, call: Call, given: Given, context: Context)
 
 
 def threaded(function: Callable[[Given, Context], object]) -> Call:
-    """Return a synchronous handler as an asynchronous one that runs each call in its own thread.
-
-    A thread cannot be stopped. After a timeout or a lost lease it runs on, and its result is ignored. So the threads
-    are daemons: the threads of a pool would keep the process from ending.
-    """
+    """Return a synchronous handler as an asynchronous one that runs each call in its own thread."""
 
     async def call(given: Given, context: Context) -> object:
-        loop = asyncio.get_running_loop()
-        finished: asyncio.Future[object] = loop.create_future()
-        run = partial(contextvars.copy_context().run, function, given, context)
-        threading.Thread(target=_report, args=(run, loop, finished), name="handler", daemon=True).start()
-        return await finished
+        return await in_thread(partial(function, given, context))
 
     return call
-
-
-def _report(
-    run: Callable[[], object], loop: asyncio.AbstractEventLoop, finished: asyncio.Future[object]
-) -> None:
-    try:
-        settle = partial(_finish, finished, run(), None)
-    except BaseException as error:  # noqa: BLE001 - raised again where the handler is awaited
-        settle = partial(_finish, finished, None, error)
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
-
-
-def _finish(finished: asyncio.Future[object], result: object, error: BaseException | None) -> None:
-    if finished.done():  # the caller was cancelled
-        return
-    if error is None:
-        finished.set_result(result)
-    else:
-        # A future refuses StopIteration. A thread's SystemExit would end the event loop.
-        safe = (
-            error
-            if isinstance(error, Exception) and not isinstance(error, StopIteration)
-            else RuntimeError(repr(error))
-        )
-        finished.set_exception(safe)

@@ -103,10 +103,45 @@ class Await:
         moment(self.until)
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A sleep or a wait that suspends a handler.
+
+    Attributes:
+        sort: ``sleep`` or ``wait``.
+        name: its name, for a wait that of its signals.
+        nth: which one of that name it is in a run.
+        seconds: until it ends by itself; ``None``: never.
+        blocking: whether the event's group waits for it.
+    """
+
+    sort: str
+    name: str
+    nth: int
+    seconds: float | None
+    blocking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Put the event off until the first of its waits ends. The attempt does not count.
+
+    A handler does not return it: ``ctx.sleep``, ``ctx.wait_for`` and ``ctx.ask`` cause it.
+    """
+
+    name: ClassVar = "suspend"
+    waits: tuple[Wait, ...]
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the event's group waits for one of them."""
+        return any(wait.blocking for wait in self.waits)
+
+
 COMPLETE = Complete()
 """The outcome of an attempt without a result: nearly every one."""
 
-Outcome = Complete | Fail | Retry | Snooze | Discard | Release | FanOut | Await
+Outcome = Complete | Fail | Retry | Snooze | Discard | Release | FanOut | Await | Suspend
 
 
 def outcome_of(returned: object) -> Outcome:

@@ -29,6 +29,7 @@ from surelane_worker.handling.outcomes import (
     Release,
     Retry,
     Snooze,
+    Suspend,
     duration,
     moment,
     outcome_of,
@@ -50,6 +51,8 @@ from surelane_worker.slack.turns import SlackBusyError
 
 DRAINED = "worker stopping"
 """Why work stops whose worker stops."""
+CANCELLED = "cancelled"
+"""Why work stops whose event was asked to be cancelled."""
 
 
 class Work:
@@ -84,6 +87,11 @@ class Work:
                 self.handler = handlers[claim.event.kind]
                 return True
         return False
+
+    def is_later(self, claim: Claim) -> bool:
+        """Return whether a claim waits for the handler of an earlier event of its group."""
+        first = next((each for each in self.claims if each.outcome is None), None)
+        return not self.handler.grouped and claim is not first
 
     def wind_up(self) -> None:
         """Let the running handler finish, and start no further one."""
@@ -155,6 +163,8 @@ class Runner:
     async def _run_group(self, work: Work) -> bool:
         handler, claims = work.handler, work.next_run(self._handlers)
         for step in [claims] if handler.grouped else [[claim] for claim in claims]:
+            if step[0].outcome is not None:  # it was cancelled while it waited for the others
+                continue
             if work.stopped or not await self._attempt(handler, work, step):
                 self.release(work)
                 return False
@@ -179,7 +189,7 @@ class Runner:
     async def _attempt(self, handler: Handler, work: Work, claims: Sequence[Claim]) -> bool:
         """Run the handler once for ``claims``. Return whether the group's next events may follow."""
         events = [claim.event for claim in claims]
-        context = Context(self._services, events, work)
+        context = Context(self._services, events, work, grouped=handler.grouped)
         began = time.time()
         if self._tracing is None:
             outcome = await self._run(handler, work, context, events)
@@ -192,6 +202,15 @@ class Runner:
         return self._settle(work, claims, outcome, context)
 
     async def _run(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
+        outcome = await self._called(handler, work, context, events)
+        suspend = context.suspend
+        if suspend is not None and not isinstance(outcome, Release):
+            return suspend  # also if the handler caught what was to end it
+        if isinstance(outcome, Complete) and (unasked := context.unasked_steps()):
+            context.log.warning("stored steps were not asked for; was one renamed?", steps=unasked)
+        return outcome
+
+    async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         try:
             if handler.routes:
@@ -259,10 +278,12 @@ class Runner:
             return self._fail(claims, Fail(refused), context)
         for claim in claims:
             self._settler.put(claim, outcome, argument)
-        return True
+        return not (isinstance(outcome, Suspend) and outcome.blocking)
 
     @staticmethod
-    def _argument(claims: Sequence[Claim], outcome: Complete | Snooze | Await | FanOut) -> str | None:
+    def _argument(
+        claims: Sequence[Claim], outcome: Complete | Snooze | Await | Suspend | FanOut
+    ) -> str | None:
         """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt."""
         match outcome:
             case Complete(result):
@@ -271,6 +292,12 @@ class Runner:
                 return json.dumps({"pause": duration(pause).total_seconds()})
             case Await(until):
                 return json.dumps({"until": moment(until).isoformat()})
+            case Suspend(waits):
+                listed = [
+                    {"sort": wait.sort, "name": wait.name, "nth": wait.nth, "seconds": wait.seconds}
+                    for wait in waits
+                ]
+                return json.dumps({"waits": listed, "blocking": outcome.blocking})
             case FanOut(children, then, result):
                 if len(claims) > 1:
                     raise ResultError("FanOut continues one event, not a group of events")

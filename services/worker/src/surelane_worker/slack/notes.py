@@ -49,7 +49,7 @@ class Notebook:
         self._lock = asyncio.Lock()
         self._written = event.notes
 
-    def reply(self, ordinal: int) -> str | Sent:
+    def reply(self, ordinal: int | str) -> str | Sent:
         """Return a reply's timestamp (``""`` through a ``response_url``), or whether it was sent."""
         replies = self._part("replies")
         if str(ordinal) not in replies:
@@ -57,7 +57,7 @@ class Notebook:
         noted = replies[str(ordinal)]
         return noted if isinstance(noted, str) else Sent.PERHAPS
 
-    async def note_reply(self, ordinal: int, ts: str | None) -> None:
+    async def note_reply(self, ordinal: int | str, ts: str | None) -> None:
         """Note a reply's timestamp; ``None``: it is being sent.
 
         A reply that is to be sent waits for the database: without its note, a later attempt would repeat it. The wait
@@ -69,17 +69,17 @@ class Notebook:
         self._part("replies")[str(ordinal)] = ts
         await self._write(must=ts is None)
 
-    async def forget_reply(self, ordinal: int) -> None:
+    async def forget_reply(self, ordinal: int | str) -> None:
         """Note that a reply was not sent, because Slack refused it."""
         self._part("replies").pop(str(ordinal), None)
         await self._write()
 
-    def stream(self, ordinal: int) -> Mapping[str, Any]:
+    def stream(self, ordinal: int | str) -> Mapping[str, Any]:
         """Return the note of this or an earlier attempt about a stream: ``ts`` and ``stopped``, or nothing."""
         noted: Mapping[str, Any] = self._part("streams").get(str(ordinal), {})
         return noted
 
-    async def note_stream(self, ordinal: int, ts: str, *, stopped: bool) -> None:
+    async def note_stream(self, ordinal: int | str, ts: str, *, stopped: bool) -> None:
         """Note a stream's timestamp."""
         self._part("streams")[str(ordinal)] = {"ts": ts, "stopped": stopped}
         await self._write()

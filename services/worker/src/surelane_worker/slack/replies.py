@@ -9,6 +9,7 @@ some apps one per minute.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -35,6 +36,12 @@ from surelane_worker.slack.client import (
 )
 from surelane_worker.slack.notes import Notebook, Sent
 from surelane_worker.slack.stream import INTERVAL, Stream
+
+Ordinal = int | str
+"""The number of a reply in an attempt; in a step, the step's name and the reply's number in it."""
+
+SCOPE: ContextVar[str] = ContextVar("scope", default="")
+"""The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
 
 SLACK_KINDS = "slack."
 """The prefix of the kinds of Slack's events."""
@@ -138,16 +145,16 @@ class SentReplies:
     def __init__(self, client: AsyncWebClient, log: Logger) -> None:
         self._client = client
         self._log = log
-        self._found: dict[tuple[int, Thread], dict[int, str]] = {}
+        self._found: dict[tuple[int, Thread], dict[Ordinal, str]] = {}
 
-    async def before(self, event: Event, thread: Thread) -> dict[int, str]:
+    async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
         """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
         key = (event.id, thread)
         if key not in self._found:
             self._found[key] = await self.look(event, thread)
         return self._found[key]
 
-    async def look(self, event: Event, thread: Thread) -> dict[int, str]:
+    async def look(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
         """Return the timestamps of the event's replies in the thread now, by ordinal.
 
         Raises:
@@ -161,8 +168,8 @@ class SentReplies:
             self._log.warning("cannot look for an earlier reply", error=slack_error(error))
             return {}
 
-    async def _read(self, event: Event, thread: Thread) -> dict[int, str]:
-        found: dict[int, str] = {}
+    async def _read(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
+        found: dict[Ordinal, str] = {}
         cursor: str | None = None
         for _ in range(PAGES):
             page = await self._page(thread, cursor)
@@ -209,7 +216,7 @@ class Replies:
         self._log = log
         self._check_claim = check_claim
         check_after_wait.set(check_claim)
-        self._ordinals = Counter[int]()
+        self._ordinals = Counter[tuple[int, str]]()
         self._calls = Counter[tuple[int, str]]()
         self._notebooks = {} if notebooks is None else notebooks
         self._sent = SentReplies(clients.client, log)
@@ -240,7 +247,7 @@ class Replies:
 
     def begin_at(self, event: Event, ordinal: int) -> None:
         """Count the replies to an event from ``ordinal`` on."""
-        self._ordinals[event.id] = ordinal
+        self._ordinals[event.id, SCOPE.get()] = ordinal
 
     async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
         """Answer an event in its thread, or a command or an interaction through its ``response_url``.
@@ -296,7 +303,9 @@ class Replies:
         await notebook.note_reply(ordinal, ts)
         return ts
 
-    async def _post_once(self, event: Event, ordinal: int, thread: Thread, message: dict[str, Any]) -> str:
+    async def _post_once(
+        self, event: Event, ordinal: Ordinal, thread: Thread, message: dict[str, Any]
+    ) -> str:
         for pause in PAUSES:
             try:
                 return await self._post(message)
@@ -543,12 +552,15 @@ class Replies:
             self._notebooks[event.id] = Notebook(self._engine, event, self._log)
         return self._notebooks[event.id]
 
-    def _next_ordinal(self, event: Event) -> int:
-        self._ordinals[event.id] += 1
-        return self._ordinals[event.id] - 1
+    def _next_ordinal(self, event: Event) -> Ordinal:
+        scope = SCOPE.get()
+        self._ordinals[event.id, scope] += 1
+        ordinal = self._ordinals[event.id, scope] - 1
+        return f"{scope}:{ordinal}" if scope else ordinal
 
     def _call_name(self, event: Event, method: str) -> str:
         """Return the name of this call in the event's notes: its method and its ordinal in this attempt."""
+        method = f"{method}:{SCOPE.get()}" if SCOPE.get() else method
         self._calls[event.id, method] += 1
         return f"{method}:{self._calls[event.id, method] - 1}"
 
@@ -564,7 +576,7 @@ class Replies:
         raise ResponseRefusedError(reply.status)
 
 
-def metadata_of(event: Event, ordinal: int, given: object = None) -> dict[str, Any]:
+def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:
     """Return the metadata that marks a message as the event's reply number ``ordinal``.
 
     Args:
@@ -580,10 +592,10 @@ def metadata_of(event: Event, ordinal: int, given: object = None) -> dict[str, A
     return {**given, "event_payload": {**(given.get("event_payload") or {}), METADATA_TYPE: mark}}
 
 
-def ordinal_of(message: dict[str, Any], event: Event) -> int | None:
+def ordinal_of(message: dict[str, Any], event: Event) -> Ordinal | None:
     """Return the ordinal of a message that is a reply to the event, or ``None`` for any other message."""
     metadata = message.get("metadata") or {}
     payload = metadata.get("event_payload") or {}
     mark = _object(payload if metadata.get("event_type") == METADATA_TYPE else payload.get(METADATA_TYPE))
     ordinal = mark.get("ordinal") if mark.get("event_id") == event.key else None
-    return ordinal if isinstance(ordinal, int) else None
+    return ordinal if isinstance(ordinal, int | str) else None

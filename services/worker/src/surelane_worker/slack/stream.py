@@ -38,7 +38,7 @@ class Stream:
         self,
         client: AsyncWebClient,
         notebook: Notebook,
-        ordinal: int,
+        ordinal: int | str,
         metadata: dict[str, Any],
         arguments: dict[str, Any],
         check_claim: Callable[[], Awaitable[None]],

@@ -1,0 +1,293 @@
+-- Locks an event whose claim stands, without waiting. Returns null where it does not stand, or
+-- another transaction has the row locked. A weaker lock than a settle's: new members of its group
+-- may join meanwhile, as the row itself is not changed.
+create or replace function agent.hold_running(_id int8, _claim int4) returns agent.event
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _held agent.event;
+begin
+    select * into _held from agent.event where id = _id and claimed_by is not null and array_upper(claimed, 1) = _claim
+    for no key update skip locked;
+    return _held;
+end
+$$;
+
+-- What to answer where a claim could not be held: busy, as it stands, or stale.
+create or replace function agent.unheld(_id int8, _claim int4) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return case when exists (select from agent.event where id = _id and claimed_by is not null and array_upper(claimed, 1) = _claim)
+        then 'busy' else 'stale' end;
+end
+$$;
+
+-- Stores what a step of a running handler came to, fenced by its claim: its result where _done, and
+-- the errors of the tries that failed. Storing it again changes nothing. Answers done; stale: the
+-- claim no longer stands; busy: another transaction has the event locked.
+create or replace function agent.store_step
+( _id int8, _claim int4, _name text, _nth int4, _arguments text, _result json, _errors jsonb, _took interval, _done boolean
+) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+begin
+    if _held.id is null then
+        return agent.unheld(_id, _claim);
+    end if;
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, finished_at)
+    values (_id, _name, _nth, 'step', _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end)
+    on conflict (event_id, name, nth) do update
+    set arguments = excluded.arguments, result = excluded.result, errors = s.errors || excluded.errors, attempt = excluded.attempt
+    , started_at = excluded.started_at, finished_at = excluded.finished_at
+    where s.finished_at is null;
+    return 'done';
+end
+$$;
+
+-- The steps that earlier attempts stored, and whether the sleeps among them are over.
+create or replace function agent.read_steps(_id int8)
+returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    select s.name, s.nth, s.sort, s.arguments, s.result, s.finished_at is not null or s.sort = 'sleep' and s.due_at <= _now
+    from agent.step as s where s.event_id = _id;
+end
+$$;
+
+-- Takes the oldest signal of a name for a wait of a running handler, fenced by its claim, or ends
+-- the wait where its time has passed. Answers done, with the signal as {"value", "at", "by"}, null
+-- where the time has passed; pending; stale; busy.
+create or replace function agent.take_signal(_id int8, _claim int4, _name text, _nth int4, _timeout interval, out answer text, out signal json)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+    _wait agent.step;
+    _sent agent.signal;
+begin
+    if _held.id is null then
+        answer := agent.unheld(_id, _claim);
+        return;
+    end if;
+    answer := 'done';
+    select * into _wait from agent.step as s where s.event_id = _id and s.name = _name and s.nth = _nth;
+    if _wait.finished_at is not null then
+        signal := _wait.result;
+        return;
+    end if;
+    select * into _sent from agent.signal as s where s.event_id = _id and s.name = _name and s.taken_by is null order by s.id limit 1;
+    if _sent.id is not null then
+        signal := json_build_object('value', _sent.value, 'at', _sent.sent_at, 'by', _sent.sent_by);
+        update agent.signal as s set taken_by = _nth where s.id = _sent.id;
+    elsif coalesce(_wait.due_at, _now + _timeout) > _now or coalesce(_wait.due_at, _now + _timeout) is null then
+        answer := 'pending';
+        return;
+    end if;
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at, due_at, finished_at)
+    values (_id, _name, _nth, 'wait', _held.event_ts, signal, _held.attempts, _now, _now + _timeout, _now)
+    on conflict (event_id, name, nth) do update set result = excluded.result, finished_at = excluded.finished_at;
+end
+$$;
+
+-- Suspends a claim until the first of its sleeps and waits ends: {"waits": [{"sort", "name", "nth",
+-- "seconds"}], "blocking": boolean}. The attempt is not counted. Those that an earlier attempt
+-- began keep their time. One whose signal is there already is visible at once. Meanwhile its group
+-- goes on, unless it is to block. An event that was asked to be cancelled ends. Returns the id if
+-- it was settled.
+create or replace function agent.settle_suspended(_id int8, _claim int4, _given jsonb) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+    _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
+    _until timestamptz;
+begin
+    _held := agent.hold_endings(_held, _cancelled, 'cancelled');
+    perform agent.archive_events(array(select unnest(_held) intersect select unnest(_cancelled)), 'cancelled', 'cancelled while running');
+    if _held = '{}' or _cancelled <> '{}' then
+        return _held;
+    end if;
+    insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at, due_at)
+    select _id, w.name, w.nth, w.sort, e.event_ts, e.attempts, _now, _now + make_interval(secs => w.seconds)
+    from jsonb_to_recordset(_given -> 'waits') as w (sort text, name text, nth int4, seconds float8)
+    cross join (select event_ts, attempts from agent.event where id = _id) as e
+    on conflict do nothing;
+    select case when bool_or(s.sort = 'wait' and exists (
+            select from agent.signal as sent where sent.event_id = _id and sent.name = s.name and sent.taken_by is null))
+        -- Not infinity: by that an event is known which awaits an answer.
+        then _now else coalesce(min(s.due_at), _now + interval '3650 days') end
+    into _until
+    from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
+    join agent.step as s on s.event_id = _id and s.name = w.name and s.nth = w.nth;
+    update agent.event
+    set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null, attempts = greatest(attempts - 1, 0)
+    , retrying = coalesce((_given ->> 'blocking')::boolean, false)
+    where id = _id;
+    perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
+    if _until < _now + interval '1 minute' then
+        perform pg_notify('agent_event', '');
+    end if;
+    return _held;
+end
+$$;
+
+-- Sends a value to a live event. The oldest wait of that name takes it, also one that begins later;
+-- an event that is suspended in such a wait is visible at once. With _once only the first signal of
+-- a name counts. Answers sent; decided, with the value that counted (null: the wait's time had
+-- passed), also after the event ended; unknown: no such event is live. Raises 55P03 where the event
+-- stays locked for two seconds.
+create or replace function agent.send_signal
+( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '2s'
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _found agent.event;
+begin
+    if coalesce(length(_name), 0) not between 1 and 200 then
+        raise invalid_parameter_value using message = 'the name of a signal has 1 to 200 characters';
+    elsif octet_length(_value::text) > 1000000 then
+        raise invalid_parameter_value using message = 'the value of a signal has at most a million bytes';
+    end if;
+    perform agent.hold_group((select group_key from agent.event where id = _id));
+    select * into _found from agent.event where id = _id for update;
+    if _once then
+        select 'decided', s.value into answer, decided from agent.signal as s where s.event_id = _id and s.name = _name order by s.id limit 1;
+        if not found and exists (select from agent.step as s where s.event_id = _id and s.name = _name and s.finished_at is not null) then
+            answer := 'decided';
+        end if;
+    end if;
+    if answer is null and _found.id is null then
+        answer := 'unknown';
+    end if;
+    if answer is not null then
+        return;
+    end if;
+    answer := 'sent';
+    insert into agent.signal (event_id, name, value, sent_by) values (_id, _name, coalesce(_value, 'null'), coalesce(_by, session_user));
+    if _found.claimed_by is null and _found.vt > agent.clock() and exists (
+        select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null)
+    then
+        update agent.event set vt = agent.clock() where id = _id;
+        perform agent.reelect(array[_found.group_key]);
+        perform pg_notify('agent_event', '');
+    end if;
+end
+$$;
+
+-- Sends a value to the live event with this natural key, or this id, for its waits of that name.
+-- Answers sent, or null: no such event is live.
+create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select nullif(s.answer, 'unknown') from agent.send_signal(agent.live_event(_key), _name, _value::json, false, null) as s);
+end
+$$;
+
+-- The steps and signals of an event, live or ended, as a JSON array in the order of time: for
+-- operators. Without results, which may be large.
+create or replace function agent.list_steps(_id int8) returns jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return (
+        select coalesce(jsonb_agg(what.happened order by what.at), '[]')
+        from (
+            select s.started_at as at, jsonb_build_object('sort', s.sort, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
+                , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at) as happened
+            from agent.step as s where s.event_id = _id
+            union all
+            select s.sent_at, jsonb_build_object('sort', 'signal', 'name', s.name, 'started_at', s.sent_at, 'by', s.sent_by, 'nth', s.taken_by)
+            from agent.signal as s where s.event_id = _id
+        ) as what);
+end
+$$;
+
+-- What an event is suspended for, in words; null: it is not suspended.
+create or replace function agent.suspended_for(_id int8) returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return (
+        select string_agg(case s.sort when 'sleep' then 'sleeps' else 'waits for ' || s.name end || coalesce(' until ' || s.due_at, ''), ', ' order by s.due_at, s.name, s.nth)
+        from agent.step as s where s.event_id = _id and s.sort in ('sleep', 'wait') and s.finished_at is null
+        and (s.due_at > agent.clock() or s.due_at is null));
+end
+$$;
+
+-- Drops the steps and signals of events before _cutoff that are neither live nor in history.
+create or replace function agent.drop_steps(_cutoff timestamptz) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _gone int8[] := array(
+        select distinct s.event_id from agent.step as s where s.event_ts < _cutoff
+        and not exists (select from agent.event as e where e.id = s.event_id)
+        and not exists (select from agent.event_hist as h where h.id = s.event_id));
+begin
+    delete from agent.step where event_id = any(_gone);
+    delete from agent.signal as s where s.sent_at < _cutoff
+    and not exists (select from agent.event as e where e.id = s.event_id)
+    and not exists (select from agent.event_hist as h where h.id = s.event_id);
+end
+$$;
+
+-- Of (id, claim) pairs that a worker runs, those that were asked to be cancelled.
+create or replace function agent.cancelled_claims(_ids int8[], _claims int4[]) returns setof int8
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return query
+    select e.id from unnest(_ids, _claims) as given (id, claim)
+    cross join lateral (
+        select id from agent.event where id = given.id and claimed_by is not null and array_upper(claimed, 1) = given.claim and cancelled_by is not null
+    ) as e;
+end
+$$;

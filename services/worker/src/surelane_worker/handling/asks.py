@@ -1,0 +1,288 @@
+"""Ask people in Slack, and let them stop a handler: messages with buttons, and what their clicks say.
+
+A click is an event of the kind :data:`ANSWERS`, without a group: it need not wait for the handler that it is for. Its
+block names the event and the question. Who may answer is stored with the event, not in the message.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from slack_sdk.errors import SlackApiError
+
+from surelane.events import Event
+from surelane_worker.handling.outcomes import Pause, duration
+from surelane_worker.handling.steps import StepError, Steps
+from surelane_worker.handling.waits import Waits
+from surelane_worker.slack.client import NowhereToReplyError, final_reason
+from surelane_worker.slack.replies import Replies, place_of
+
+ANSWERS = "surelane.answer"
+"""The kind of clicks on these messages; the database's name, too (``agent.event_kind``)."""
+CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.written", "surelane.stop"
+"""The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
+FEW = 5
+"""Choices that are buttons. More are a menu."""
+MOST_CHOICES = 100
+LONGEST_CHOICE = 75
+LONGEST_QUESTION = 100
+LONGEST_SECTION = 3000
+MOST_SECTIONS = 10
+
+People = str | Sequence[str] | Callable[[str], Any] | None
+"""The users who may answer: an id, several, or a function of an id; ``None``: everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a question.
+
+    Attributes:
+        choice: the choice, or the text that was written.
+        user: the id of the user who answered.
+        at: when.
+    """
+
+    choice: str
+    user: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The event and the question that a block of a message is about."""
+
+    identity: int
+    question: str
+
+    def __str__(self) -> str:
+        return f"surelane:{self.identity}:{self.question}"
+
+    @classmethod
+    def read(cls, text: object) -> "Block | None":
+        """Return what a block's id says; ``None``: it is not ours."""
+        prefix, _, rest = str(text).partition(":")
+        identity, _, question = rest.partition(":")
+        if prefix != "surelane" or not (identity.isascii() and identity.isdigit()) or not question:
+            return None
+        return cls(int(identity), question)
+
+
+class Asks:
+    """The questions and Stop buttons of one attempt."""
+
+    def __init__(self, steps: Steps, waits: Waits, replies: Replies) -> None:
+        self._steps = steps
+        self._waits = waits
+        self._replies = replies
+
+    async def ask(
+        self,
+        event: Event,
+        text: str,
+        choices: Sequence[str] | None,
+        timeout: Pause | None,
+        by: People,
+        name: str,
+        *,
+        blocking: bool,
+        arguments: dict[str, Any],
+    ) -> Answer | None:
+        """Post a question and wait for its answer; see :meth:`Context.ask`."""
+        _check(choices, name)
+        key = self._steps.key(name)
+        question = f"{key.name}:{key.nth}"
+        block = Block(self._steps.event.id, question)
+
+        async def post() -> dict[str, Any]:
+            place = place_of(event)
+            channel = arguments.pop("channel", place.channel)
+            if not channel:
+                raise NowhereToReplyError
+            arguments.setdefault("thread_ts", place.thread_ts)
+            blocks = [
+                *sections(text),
+                {"type": "actions", "block_id": str(block), "elements": _elements(choices)},
+            ]
+            ts = await self._replies.reply(event, text, channel=channel, blocks=blocks, **arguments)
+            return {"ts": ts, "channel": channel, "thread_ts": arguments["thread_ts"]} | _asked(
+                text, choices, by
+            )
+
+        posted = await self._steps.run(asked_as(question), post)
+        while True:
+            signal = await self._waits.signal(question, _remaining(timeout, posted["at"]), blocking=blocking)
+            if signal is None:
+                await self._close(question, posted, "No answer came in time.")
+                return None
+            answer = Answer(signal.value["choice"], signal.value["user"], signal.at)
+            if not callable(by):
+                return answer
+            if await self._steps.run(f"{question} may", lambda user=answer.user: by(user)):
+                await self._close(question, posted, chosen(answer.choice, answer.user))
+                return answer
+            await self._steps.run(f"{question} refused", lambda user=answer.user: self._refuse(posted, user))
+
+    async def _close(self, question: str, posted: Mapping[str, Any], how: str) -> None:
+        async def edit() -> None:
+            await close(self._replies, posted, how)
+
+        await self._steps.run(f"{question} closed", edit)
+
+    async def _refuse(self, posted: Mapping[str, Any], user: str) -> None:
+        await tell(self._replies, posted, user, "You may not answer this question.")
+
+    async def show_stop(self, event: Event, text: str, by: People) -> Mapping[str, Any]:
+        """Post a message with a Stop button, once for the event. Return where it is."""
+        if callable(by):
+            raise StepError("name the users who may stop a handler; a function cannot be asked while it runs")
+        name = "stop button"
+        key = self._steps.key(name)
+        block = Block(self._steps.event.id, f"{key.name}:{key.nth}")
+
+        async def post() -> dict[str, Any]:
+            place = place_of(event)
+            if not place.channel:
+                raise NowhereToReplyError
+            button = _button("Stop", STOP, "stop") | {"style": "danger"}
+            blocks = [*sections(text), {"type": "actions", "block_id": str(block), "elements": [button]}]
+            ts = await self._replies.reply(event, text, channel=place.channel, blocks=blocks)
+            posted = {"ts": ts, "channel": place.channel, "thread_ts": place.thread_ts}
+            return posted | _asked(text, ["Stop"], by)
+
+        posted: Mapping[str, Any] = await self._steps.run(asked_as(block.question), post)
+        return posted
+
+    async def remove(self, posted: Mapping[str, Any]) -> None:
+        """Delete a message, if it is there."""
+        with ignoring_final_errors():
+            await self._replies.client.chat_delete(channel=posted["channel"], ts=posted["ts"])
+
+
+def asked_as(question: str) -> str:
+    """Return the name of the step that stores a question."""
+    return f"{question} asked"
+
+
+def may(posted: Mapping[str, Any], user: str) -> bool:
+    """Return whether a user may answer, as far as the stored question says."""
+    return posted["by"] is None or user in posted["by"]
+
+
+def chosen(choice: str, user: str) -> str:
+    """Say who chose what."""
+    return f"*{choice}*, says <@{user}>."
+
+
+async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
+    """Replace a message's buttons by a sentence, if the message is there."""
+    said = {"type": "context", "elements": [{"type": "mrkdwn", "text": how[:LONGEST_SECTION]}]}
+    with ignoring_final_errors():
+        await replies.client.chat_update(
+            channel=posted["channel"],
+            ts=posted["ts"],
+            text=posted["text"],
+            blocks=[*sections(posted["text"]), said],
+        )
+
+
+async def tell(replies: Replies, posted: Mapping[str, Any], user: str, text: str) -> None:
+    """Say something below a question to one person alone."""
+    thread = {"thread_ts": posted["thread_ts"]} if posted["thread_ts"] else {}
+    with ignoring_final_errors():
+        await replies.client.chat_postEphemeral(channel=posted["channel"], user=user, text=text, **thread)
+
+
+@contextmanager
+def ignoring_final_errors() -> Iterator[None]:
+    """Ignore Slack's errors that no other attempt can solve: the message may have been deleted."""
+    try:
+        yield
+    except SlackApiError as error:
+        if final_reason(error) is None:
+            raise
+
+
+def sections(text: str) -> list[dict[str, Any]]:
+    """Return a text as blocks."""
+    parts = [text[start : start + LONGEST_SECTION] for start in range(0, len(text), LONGEST_SECTION)]
+    return [
+        {"type": "section", "text": {"type": "mrkdwn", "text": part}}
+        for part in (parts or [" "])[:MOST_SECTIONS]
+    ]
+
+
+def modal(posted: Mapping[str, Any], block: Block) -> dict[str, Any]:
+    """Return the modal in which a question is answered."""
+    return {
+        "type": "modal",
+        "callback_id": WRITTEN,
+        "private_metadata": json.dumps({"block": str(block)}),
+        "title": {"type": "plain_text", "text": "Answer"},
+        "submit": {"type": "plain_text", "text": "Send"},
+        "blocks": [
+            *sections(posted["text"][:LONGEST_SECTION]),
+            {
+                "type": "input",
+                "block_id": "answer",
+                "label": {"type": "plain_text", "text": "Answer"},
+                "element": {"type": "plain_text_input", "action_id": "text", "multiline": True},
+            },
+        ],
+    }
+
+
+def _asked(text: str, choices: Sequence[str] | None, by: People) -> dict[str, Any]:
+    return {
+        "at": datetime.now(UTC).isoformat(),
+        "text": text,
+        "choices": None if choices is None else list(choices),
+        "by": None if by is None or callable(by) else [by] if isinstance(by, str) else list(by),
+        "judged": callable(by),
+    }
+
+
+def _check(choices: Sequence[str] | None, name: str) -> None:
+    if len(name) > LONGEST_QUESTION or ":" in name:
+        raise StepError(f"the name of a question has at most {LONGEST_QUESTION} characters and no colon")
+    if choices is None:
+        return
+    if isinstance(choices, str) or not 0 < len(choices) <= MOST_CHOICES or len(set(choices)) < len(choices):
+        raise StepError(f"a question has 1 to {MOST_CHOICES} different choices")
+    if not all(0 < len(each) <= LONGEST_CHOICE for each in choices):
+        raise StepError(f"a choice is a text of 1 to {LONGEST_CHOICE} characters")
+
+
+def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
+    if choices is None:
+        return [_button("Answer…", WRITE, "write")]
+    if len(choices) <= FEW:
+        # Two buttons of one block may not have the same id.
+        return [_button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
+    options = [
+        {"text": {"type": "plain_text", "text": each}, "value": str(number)}
+        for number, each in enumerate(choices)
+    ]
+    return [
+        {
+            "type": "static_select",
+            "action_id": CHOOSE,
+            "placeholder": {"type": "plain_text", "text": "Choose…"},
+            "options": options,
+        }
+    ]
+
+
+def _button(text: str, action_id: str, value: str) -> dict[str, Any]:
+    label = {"type": "plain_text", "text": text}
+    return {"type": "button", "action_id": action_id, "value": value, "text": label}
+
+
+def _remaining(timeout: Pause | None, asked_at: str) -> timedelta | None:
+    if timeout is None:
+        return None
+    left = datetime.fromisoformat(asked_at) + duration(timeout) - datetime.now(UTC)
+    return max(left, timedelta(0))

@@ -1,0 +1,116 @@
+"""Cancel handlers whose events were asked to be cancelled while they run.
+
+A notification says so. Each session that listens costs the database a transaction per notification of any channel
+(docs/adr/0034-positions.md), so a worker listens only while a handler of its own has run for a moment. As it begins, it
+asks once.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane_service.engine import CANCEL_GRACE, Engine
+from surelane_service.listener import CANCELS, Listener
+from surelane_service.logs import get_logger
+from surelane_worker.handling.outcomes import Release
+from surelane_worker.leasing import Claim, Leases
+from surelane_worker.running.runner import CANCELLED, Work
+from surelane_worker.settling import Settler
+
+LONG = 0.2
+"""Seconds between two looks at what runs. A handler that runs at two of them is worth listening for."""
+QUIET = 10.0
+"""Seconds without such a handler after which the worker stops listening."""
+POLL = 1.0
+"""Seconds between two questions behind a transaction pooler, where no session can listen."""
+
+log = get_logger("surelane_worker.running.cancels")
+
+
+class Cancels:
+    """Hears which events are to be cancelled, and stops their handlers."""
+
+    def __init__(
+        self, engine: Engine, listener: Listener, leases: Leases, settler: Settler, *, notifications: bool
+    ) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._leases = leases
+        self._settler = settler
+        self._notifications = notifications
+        self._heard: set[int] | None = set()
+        """The ids to ask about; ``None``: all that are held."""
+        self._some = asyncio.Event()
+
+    def heard(self, payload: str) -> None:
+        """Take a notification: ids, or nothing where they were too many."""
+        if not payload:
+            self._heard = None
+        elif self._heard is not None:
+            self._heard.update(map(int, payload.split()))
+        self._some.set()
+
+    async def run(self) -> None:
+        """Keep listening while it is worth it, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep())
+            group.create_task(self._answer())
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        seen: set[Claim] = set()
+        busy_at = asked_at = float("-inf")
+        while True:
+            await asyncio.sleep(LONG)
+            held = {claim for claim in self._leases.held if claim.outcome is None}
+            if not seen.isdisjoint(held):
+                busy_at = loop.time()
+            seen = held
+            busy = loop.time() - busy_at < QUIET
+            try:
+                if self._notifications:
+                    if busy != self._listener.hears(CANCELS) and await self._listener.listen(
+                        wanted=busy, channel=CANCELS
+                    ):
+                        self.heard("")
+                elif held and busy and loop.time() - asked_at >= POLL:
+                    asked_at = loop.time()
+                    self.heard("")
+            except (DatabaseUnavailable, DatabaseRefused):
+                continue  # the claimer logs an outage
+
+    async def _answer(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            ids, self._heard = self._heard, set()
+            held = [
+                claim
+                for claim in self._leases.held
+                if claim.outcome is None and not claim.cancelled and (ids is None or claim.event.id in ids)
+            ]
+            if not held:
+                continue
+            try:
+                cancelled = await self._engine.cancelled_claims(
+                    [(claim.event.id, claim.event.claim) for claim in held]
+                )
+            except (DatabaseUnavailable, DatabaseRefused):
+                self._heard = None
+                asyncio.get_running_loop().call_later(LONG, self._some.set)
+                continue
+            self._cancel(claim for claim in held if claim.event.id in cancelled)
+
+    def _cancel(self, claims: Iterable[Claim]) -> None:
+        ends = asyncio.get_running_loop().time() + CANCEL_GRACE.total_seconds()
+        for claim in claims:
+            work = self._leases.held.get(claim)
+            if work is None or claim.outcome is not None:
+                continue
+            log.info("event cancelled", event_id=claim.event.key, kind=claim.event.kind)
+            claim.cancelled = True
+            claim.lease_ends = min(claim.lease_ends, ends)
+            if isinstance(work, Work) and work.is_later(claim):
+                self._settler.put(claim, Release())
+            else:
+                work.stop(CANCELLED)

@@ -1,0 +1,185 @@
+"""Questions in a simulated Slack: buttons, menus, modals, and the Stop button."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+from dev.simulator.posting.payloads import action_payload, view_payload
+from dev.simulator.workspace.model import Message
+
+from surelane.calls import Connection
+from tests.processes import Service, until
+from tests.system.slack_stand import Stand, slack_stand
+from tests.system.test_durable import HANDLERS, result_of, suspended
+from tests.system.worker import ended, live, worker
+
+pytestmark = pytest.mark.usefixtures("running")
+QUESTION = 2
+"""Where the question is among the replies: before it are one of the handler's own, and one of a step's."""
+
+
+@pytest.fixture(scope="module")
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture(scope="module")
+async def slack(connection: Connection) -> AsyncIterator[Stand]:
+    async with slack_stand(connection) as stand:
+        yield stand
+
+
+@pytest.fixture(scope="module")
+async def running(shared_database: str, slack: Stand) -> AsyncIterator[Service]:
+    settings = {"SURELANE_HANDLERS": HANDLERS, "SLACK_BOT_TOKEN": "xoxb-any", "SURELANE_CONCURRENCY": "4"}
+    async with worker(shared_database, SLACK_API_URL=slack.api, **settings) as started:
+        yield started
+
+
+class Person:
+    """Somebody who clicks."""
+
+    def __init__(self, slack: Stand, name: str) -> None:
+        self.slack = slack
+        user = slack.simulator.workspace.user(name)
+        assert user is not None
+        self.user = user
+
+    async def click(self, message: Message, element: dict[str, Any], block: str, **chosen: Any) -> int:
+        """Click on an element of a message; return the event's id."""
+        simulator = self.slack.simulator
+        action = {key: element[key] for key in ("type", "action_id", "value") if key in element}
+        payload = action_payload(
+            simulator.workspace,
+            simulator.interactions,
+            message=message,
+            user=self.user,
+            action=action | {"block_id": block} | chosen,
+        )
+        return await self.slack.queue.insert_event(json.dumps(payload))
+
+    async def press(self, message: Message, number: int = 0) -> int:
+        """Press a button of a message."""
+        actions = message.blocks[-1]
+        return await self.click(message, actions["elements"][number], actions["block_id"])
+
+
+def replies(slack: Stand, asked: Message) -> list[Message]:
+    """Return the messages in a thread."""
+    said = slack.simulator.workspace.channels[asked.channel].replies(asked.ts)
+    return [message for message in said if message.visible_to is None]
+
+
+def private(slack: Stand, asked: Message) -> list[str]:
+    """Return what was said to one person alone."""
+    room = slack.simulator.workspace.channels[asked.channel]
+    said = [message for message in room.messages.values() if message.thread_ts == asked.ts]
+    return [message.text for message in said if message.visible_to is not None]
+
+
+async def question(slack: Stand, connection: Connection, text: str) -> tuple[int, Message, Message]:
+    """Mention the bot; return the event's id, the mention and the question."""
+    identity, asked = await slack.mention(text)
+    await suspended(connection, identity)
+    return identity, asked, replies(slack, asked)[QUESTION]
+
+
+@pytest.mark.parametrize("text", ["buttons", "buttons blocking"])
+async def test_first_click_is_the_answer_and_the_second_is_told(
+    slack: Stand, connection: Connection, text: str
+) -> None:
+    identity, asked, message = await question(slack, connection, text)
+    ada, bob = Person(slack, "ada"), Person(slack, "grace")
+    buttons = message.blocks[-1]
+    first = await bob.press(message, 1)
+    assert await result_of(connection, first) == {"chosen": "Reject"}
+    await ended(connection, await ada.click(message, buttons["elements"][0], buttons["block_id"]))
+    assert await result_of(connection, identity) == ["Reject", bob.user.id]
+    said = f"*Reject*, says <@{bob.user.id}>."
+    assert private(slack, asked) == [f"This is decided: {said}"]
+    assert message.blocks[-1]["elements"][0]["text"] == said
+    assert [each.text for each in replies(slack, asked)] == ["before", "in a step", "Deploy?", "after"]
+
+
+async def test_menu(slack: Stand, connection: Connection) -> None:
+    identity, _, message = await question(slack, connection, "menu")
+    actions = message.blocks[-1]
+    element = actions["elements"][0]
+    ada = Person(slack, "ada")
+    await ada.click(message, element, actions["block_id"], selected_option=element["options"][6])
+    assert await result_of(connection, identity) == ["v6", ada.user.id]
+
+
+async def test_text_is_written_in_a_modal(slack: Stand, connection: Connection) -> None:
+    identity, _, message = await question(slack, connection, "text")
+    ada, simulator = Person(slack, "ada"), slack.simulator
+    await ended(connection, await ada.press(message))
+    (view,) = simulator.interactions.views.values()
+    content = view.content | {
+        "state": {"values": {"answer": {"text": {"type": "plain_text_input", "value": "two words"}}}}
+    }
+    payload = view_payload(
+        simulator.workspace, simulator.interactions, kind="view_submission", view=content, user=ada.user
+    )
+    await slack.queue.insert_event(json.dumps(payload))
+    assert await result_of(connection, identity) == ["two words", ada.user.id]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("mine", "Only <@{ada}> may answer this."), ("judged", "You may not answer this question.")],
+)
+async def test_others_may_not_answer(slack: Stand, connection: Connection, text: str, told: str) -> None:
+    identity, asked, message = await question(slack, connection, text)
+    ada, bob = Person(slack, "ada"), Person(slack, "grace")
+    await ended(connection, await bob.press(message))
+    await until(lambda: private(slack, asked) == [told.format(ada=ada.user.id)])
+    await ada.press(message)
+    assert await result_of(connection, identity) == ["Approve", ada.user.id]
+    assert message.blocks[-1]["type"] == "context"
+
+
+async def test_question_ends_with_its_timeout(slack: Stand, connection: Connection) -> None:
+    identity, asked = await slack.mention("timeout")
+    assert await result_of(connection, identity) is None
+    message = replies(slack, asked)[QUESTION]
+    assert message.blocks[-1]["elements"][0]["text"] == "No answer came in time."
+
+
+async def test_click_after_the_end_is_told(slack: Stand, connection: Connection) -> None:
+    identity, asked, message = await question(slack, connection, "buttons")
+    buttons = message.blocks[-1]
+    await slack.queue.cancel(str(identity))
+    late = await Person(slack, "ada").click(message, buttons["elements"][0], buttons["block_id"])
+    assert await result_of(connection, late) == {"told": "This question is over."}
+    assert private(slack, asked) == ["This question is over."]
+
+
+async def test_stop_button_cancels_the_handler(slack: Stand, connection: Connection) -> None:
+    identity, asked = await slack.mention("stoppable long")
+    await until(lambda: len(replies(slack, asked)) == 2)
+    message, bob = replies(slack, asked)[1], Person(slack, "grace")
+    while not json.loads(await connection.fetchval("select agent.list_steps($1)", identity)):
+        pass
+    await ended(connection, await bob.press(message))
+    row = await ended(connection, identity)
+    assert row["outcome"] == "cancelled"
+    assert row["reason"] == f"cancelled while running by {bob.user.id}: stopped in Slack"
+    assert message.blocks[-1]["elements"][0]["text"] == f"Stopped by <@{bob.user.id}>."
+
+
+async def test_stop_button_goes_with_its_handler(slack: Stand, connection: Connection) -> None:
+    identity, asked = await slack.mention("stoppable")
+    assert await result_of(connection, identity) == "ended"
+    assert [each.text for each in replies(slack, asked)] == ["before"]
+
+
+async def test_question_holds_nothing_and_its_thread_goes_on(slack: Stand, connection: Connection) -> None:
+    identity, asked, _ = await question(slack, connection, "buttons")
+    assert (await live(connection, identity))["claimed_by"] is None
+    other, _ = await slack.mention("stoppable", thread_ts=asked.ts)
+    assert await result_of(connection, other) == "ended"
