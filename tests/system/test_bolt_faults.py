@@ -95,10 +95,10 @@ async def test_view_is_not_opened_again(app: Bolt) -> None:
         "trigger_id": interactions.new_trigger(app.ada.id),
         "user": {"id": app.ada.id},
     }
-    before = set(interactions.views)
     assert await app.asks(shortcut, 2) is None
-    (opened,) = set(interactions.views) - before
-    assert app.whispered()[-1] == f"opened {opened}"
+    (opened,) = interactions.views.stack(app.ada.id)
+    assert app.whispered()[-1] == f"opened {opened.id}"
+    assert [call["method"] for call in app.slack.simulator.api.calls].count("views.open") == 1
 
 
 async def test_response_is_not_repeated(app: Bolt) -> None:
