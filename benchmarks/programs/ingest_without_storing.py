@@ -14,7 +14,7 @@ class Forgetful(Writer):
 
     async def store(
         self,
-        body: str,  # noqa: ARG002 - it is not stored
+        body: str,  # noqa: ARG002 - that is the point
         key: str | None,  # noqa: ARG002
         traceparent: str | None = None,  # noqa: ARG002
         request: Request | None = None,  # noqa: ARG002

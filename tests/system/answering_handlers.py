@@ -77,13 +77,22 @@ async def cities(event: Event, ctx: Context) -> bool:
     return await ctx.ack(options=[{"text": text, "value": str(number)} for number in range(100)])
 
 
-@handlers.action("expired")
-async def expired(event: Event, ctx: Context) -> bool:
-    """Return whether the trigger has expired."""
-    return ctx.trigger_expired
+@handlers.action("stop")
+async def stop(event: Event, ctx: Context) -> None:
+    """Do nothing."""
 
 
 @handlers.on("hold")
 async def hold_slot(event: Event, ctx: Context) -> None:
     """Keep an ordinary slot."""
     await asyncio.Event().wait()
+
+
+@handlers.shortcut(ordered=True)
+async def in_turn(event: Event, ctx: Context) -> None:
+    """Do nothing, in the order of the thread."""
+
+
+@handlers.on("nothing")
+async def nothing(event: Event, ctx: Context) -> None:
+    """Do nothing."""

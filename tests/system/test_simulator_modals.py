@@ -7,6 +7,7 @@ import pytest
 from dev.simulator.app_answers import TROUBLE
 from dev.simulator.client import SimulatorError
 from slack_sdk.errors import SlackApiError
+from slack_sdk.webhook.async_client import AsyncWebhookClient
 
 from tests.system.slack_app import Answer, Pair, simulated
 
@@ -225,3 +226,15 @@ async def test_a_change_of_an_input_is_posted_with_what_the_others_hold(pair: Pa
     assert payload["view"]["state"]["values"]["b"]["what"]["value"] == "half"
     await pair.web.views_push(trigger_id=payload["trigger_id"], view=asking("two"))
     assert await shown(pair) == ["one", "two"]
+
+
+async def test_a_menu_of_channels_may_ask_for_a_response_url(pair: Pair) -> None:
+    menu = {"type": "conversations_select", "action_id": "where", "response_url_enabled": True}
+    block = {"type": "input", "block_id": "c", "label": plain("Where"), "element": menu}
+    view_id = await opened(pair, asking("one", blocks=[block]))
+    await submit(pair, view_id, {"values": {"c": {"where": "C0SUPPORT1"}}})
+    (place,) = pair.app.received[-1].payload["response_urls"]
+    assert (place["block_id"], place["action_id"], place["channel_id"]) == ("c", "where", "C0SUPPORT1")
+    assert (await AsyncWebhookClient(place["response_url"]).send(text="filed")).status_code == 200
+    state = await pair.control.request("GET", "/control/state")
+    assert [(each["channel"], each["text"]) for each in state["messages"]] == [("C0SUPPORT1", "filed")]

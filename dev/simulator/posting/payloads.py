@@ -1,7 +1,10 @@
 """Make the payloads that Slack posts for commands, shortcuts, buttons, menus and modals."""
 
+from collections.abc import Iterator
+
 from dev.simulator.interactions import Interactions
 from dev.simulator.views import View
+from dev.simulator.workspace.blocks import elements_of
 from dev.simulator.workspace.model import JSON, Channel, Message, User
 from dev.simulator.workspace.shapes import message_json
 from dev.simulator.workspace.workspace import Workspace
@@ -109,7 +112,22 @@ def view_payload(
     payload = _payload(workspace, kind, user) | {"view": view}
     if kind == "view_closed":
         return payload | {"is_cleared": False}
-    return payload | {"trigger_id": interactions.new_trigger(user.id), "response_urls": []}
+    return payload | {
+        "trigger_id": interactions.new_trigger(user.id),
+        "response_urls": list(_response_urls(interactions, view, user)),
+    }
+
+
+def _response_urls(interactions: Interactions, view: JSON, user: User) -> Iterator[JSON]:
+    """Yield a response URL for each channel that the user chose in a menu that asks for one."""
+    for block, element in elements_of(view["blocks"]):
+        if element.get("response_url_enabled"):
+            named = {"block_id": block["block_id"], "action_id": element["action_id"]}
+            value = view["state"]["values"][named["block_id"]][named["action_id"]]
+            channel = value.get("selected_conversation") or value.get("selected_channel")
+            if channel:
+                url = interactions.new_response_url(channel, user.id)
+                yield named | {"channel_id": channel, "response_url": url}
 
 
 def _block_actions(workspace: Workspace, interactions: Interactions, user: User, action: JSON) -> JSON:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slack_sdk.models import JsonObject
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane.errors import SurelaneError
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
@@ -37,8 +37,10 @@ TAKES = {
 
 
 EMPTY = "null"
-WAIT = timedelta(seconds=2.5)
-"""How long a request waits, at most."""
+SEND_WITHIN = 2.5
+"""Seconds that one call may take, in which answers are sent."""
+WAIT = timedelta(seconds=10)
+"""After that time no request waits any longer, by any clock: it has 2.5 seconds."""
 
 log = get_logger("surelane_worker.handling.answers")
 
@@ -170,10 +172,10 @@ class Answers:
 
     async def _send(self, batch: Sequence[tuple[Event, str, object]]) -> set[int]:
         try:
-            async with asyncio.timeout(WAIT.total_seconds()):
+            async with asyncio.timeout(SEND_WITHIN):
                 return await self._engine.answer_requests(
                     [(event.id, event.claim, text) for event, text, _ in batch]
                 )
-        except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
+        except (SurelaneError, TimeoutError, OSError) as error:
             log.warning("requests of Slack's are not answered", count=len(batch), error=type(error).__name__)
             return set()
