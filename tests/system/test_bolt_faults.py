@@ -98,6 +98,7 @@ async def test_view_is_not_opened_again(app: Bolt) -> None:
     assert await app.asks(shortcut, 2) is None
     (opened,) = [view.id for view in interactions.views.values()]
     assert app.whispered()[-1] == f"opened {opened}"
+    assert [call["method"] for call in app.slack.simulator.api.calls].count("views.open") == 1
 
 
 async def test_response_is_not_repeated(app: Bolt) -> None:

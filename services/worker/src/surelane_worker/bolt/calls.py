@@ -15,6 +15,7 @@ from slack_sdk.web.client import WebClient
 
 from surelane.events import Event
 from surelane_worker.handling.handler import Context
+from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import slack_error
 
 PART = 10_000
@@ -77,7 +78,9 @@ class Calls:
             SlackApiError: Slack refused it.
             asyncio.CancelledError: the claim no longer stands.
         """
-        await self._ctx.slack.check_claim()
+        slack = self._ctx.slack
+        check_after_wait.set(slack.check_claim)  # an App's call has a task of its own
+        await slack.check_claim()
         given = _arguments(request)
         if given is not None:
             if method == "chat.postMessage":
@@ -86,7 +89,7 @@ class Calls:
                 return await self._send_once(part, client, method, request)
             if method in ("chat.startStream", "chat.appendStream", "chat.stopStream"):
                 return await self._stream(part, client, method, given, request)
-        return await like(client, self._ctx.slack.client).api_call(method, **request)
+        return await like(client, slack.client).api_call(method, **request)
 
     async def respond(self, part: int, message: dict[str, Any]) -> None:
         """Answer through the event's ``response_url``.
