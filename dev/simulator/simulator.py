@@ -71,6 +71,7 @@ class Simulator:
             "in_channel": message.in_channel,
             "visible_to": message.visible_to,
             "streaming": message.streaming,
+            "streamed": message.streamed,
             "tasks": message.tasks,
         }
 

@@ -137,6 +137,22 @@ async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -
     await slack.expect(warning).to_be_visible()
 
 
+async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: "SlackPage", pair: Pair) -> None:
+    said = await pair.said()
+    stream = await pair.web.chat_startStream(
+        channel=said["channel"], thread_ts=said["ts"], recipient_team_id="T", recipient_user_id=ADA
+    )
+    button = {"type": "button", "action_id": "go", "text": plain("Go")}
+    blocks = [{"type": "actions", "elements": [button]}]
+    where = {"channel": said["channel"], "ts": stream["ts"]}
+    await pair.web.chat_stopStream(**where, markdown_text="all is well", blocks=blocks)
+    await slack.channel.get_by_role("button", name="1 reply").click()
+    await slack.expect(slack.thread.get_by_role("button", name="Go")).to_be_visible()
+    await slack.expect(slack.thread).to_contain_text("all is well")
+    await pair.web.chat_update(**where, text="a fallback", blocks=blocks)
+    await slack.expect(slack.thread).not_to_contain_text("all is well")
+
+
 async def test_the_agent_is_stopped(slack: "SlackPage", pair: Pair) -> None:
     said = await pair.said()
     where = {"channel_id": said["channel"], "thread_ts": said["ts"]}

@@ -66,10 +66,9 @@ function content(message) {
   // A person's message has a block with the same content as its text.
   const blocks = (message.blocks || []).filter(({ type }) => type !== "rich_text" || !message.client_msg_id);
   const markdown = blocks.length === 1 && blocks[0].type === "markdown";
-  const streamed = message.streaming || message.tasks.length > 0;
   return [
     message.tasks.map(task),
-    (!blocks.length || markdown || streamed) && text(message),
+    (!blocks.length || markdown || message.streamed) && text(message),
     message.edited && h("span", { class: "note" }, "(edited)"),
     !markdown && blocks.map((part) => block(part, messageForm(message))),
     (message.files || []).map(file),

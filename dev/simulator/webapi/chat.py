@@ -53,7 +53,8 @@ def update(call: Call, slack: Slack) -> JSON:
         raise ApiError("streaming_state_conflict")
     content = content_of(call)
     metadata = metadata_of(call)
-    slack.workspace.edit(message, **content, **({} if metadata is None else {"metadata": metadata}))
+    kept = {} if metadata is None else {"metadata": metadata}
+    slack.workspace.edit(message, **content, **kept, streamed=False)
     shape = message_json(slack.workspace, message, metadata=True)
     return {"channel": channel.id, "ts": message.ts, "text": message.text, "message": shape}
 

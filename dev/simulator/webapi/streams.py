@@ -21,7 +21,7 @@ def start(call: Call, slack: Slack) -> JSON:
                 raise ApiError(f"missing_{name}")
     chunks = _chunks(call)
     message = slack.workspace.post(
-        channel, slack.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True
+        channel, slack.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True, streamed=True
     )
     _append(slack, message, chunks)
     return {"channel": channel.id, "ts": message.ts}

@@ -38,6 +38,8 @@ class Message:
     visible_to: str | None = None
     """The only user who sees an ephemeral message; ``None`` for any other."""
     streaming: bool = False
+    streamed: bool = False
+    """Whether its text came in parts. It is shown above the blocks that came with it, not in place of them."""
     tasks: list[JSON] = field(default_factory=list)
     """The task cards of a streamed message, in the order of their arrival."""
     reactions: dict[str, list[str]] = field(default_factory=dict)
