@@ -20,7 +20,8 @@ begin
     later := 0;
     for _band in
         select 0 as first, 16 as lanes union all
-        select 12 + 4 * b.band, 4 from (select distinct band from agent.band where kind = _kind and band > 0) as b
+        select 12 + 4 * b.band, 4 from (select distinct band from agent.band where kind = _kind and band > 0) as b union all
+        select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane) where exists (select from agent.kind_limit as l where l.kind = _kind)
     loop
         _seen := 0;
         _visible := 0;

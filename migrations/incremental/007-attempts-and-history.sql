@@ -50,3 +50,58 @@ create table agent.band
 create index band_of on agent.band (kind, workspace, band);
 -- Replaced by a form with a priority. No service calls it.
 drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text);
+
+-- Limits of kinds. Events of such a kind are parked: they are in lanes -1 to -4, which only
+-- agent.hold_limited looks at.
+alter table agent.event drop constraint lane_in_range, add constraint lane_in_range check (lane between -4 and 59) not valid;
+alter table agent.event add column limit_key text;  -- what a limit counts it with: 'workspace:T1'; null: never parked
+alter table agent.event_hist add column limit_key text;
+-- The events of a key, in the order in which they are claimed.
+create index event_parked on agent.event (kind, limit_key, lane, vt) where lane < 0 and head;
+
+create table agent.kind_limit
+( kind text not null primary key check (kind <> '' and length(kind) <= 200)
+-- As the workers that handle the kind declare it.
+, per text not null default 'kind' check (per in ('kind', 'workspace', 'channel', 'user', 'given'))
+, concurrency int4 constraint concurrency_in_range check (concurrency between 1 and 10000)
+, rate int4 constraint rate_in_range check (rate between 1 and 1000000)
+, period interval
+, grouped boolean not null default false  -- its handler gets the events of a group together: that is one run
+-- As operators changed it. null: as declared; 0: no such bound.
+, set_per text check (set_per in ('kind', 'workspace', 'channel', 'user', 'given'))
+, set_concurrency int4 constraint set_concurrency_in_range check (set_concurrency between 0 and 10000)
+, set_rate int4 constraint set_rate_in_range check (set_rate between 0 and 1000000)
+, set_period interval
+, set_at timestamptz
+, set_by text
+, parks boolean not null generated always as (coalesce(set_concurrency, concurrency, 0) > 0 or coalesce(set_rate, rate, 0) > 0) stored
+, parked boolean not null default false  -- no event that came before the limit is left in other lanes
+, constraint rate_has_period check ((rate is null) = (period is null) and (coalesce(set_rate, 0) = 0) = (set_period is null))
+);
+-- What runs under a key, and what began lately. Only the row with the latest time counts. It is
+-- found at the front of the index, however many dead rows follow.
+create table agent.limit_state
+( kind text not null
+, limit_key text not null
+, at timestamptz not null
+, running int8[] not null default '{}'   -- the events that were claimed, and their claims, where the kind has a concurrency
+, claims int4[] not null default '{}'
+, starts timestamptz[] not null default '{}'  -- when runs began, and how many, where the kind has a rate
+, counts int4[] not null default '{}'
+, seen timestamptz not null default '-infinity'  -- no event that is visible before it waits
+, noted timestamptz not null default '-infinity'  -- when the key is looked at again
+)
+with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+create index limit_state_of on agent.limit_state (kind, limit_key, at desc);
+create index limit_state_at on agent.limit_state (at);
+-- The keys that claims are to look at, and from when on. Each cause adds a row, and waits for no
+-- other: a key may be there many times, until a claim has looked at it.
+create table agent.limit_note
+( kind text not null
+, limit_key text not null
+, due_at timestamptz not null
+)
+with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_scale_factor = 0
+, autovacuum_vacuum_insert_threshold = 50000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
+, autovacuum_vacuum_cost_delay = 0);
+create index limit_note_due on agent.limit_note (kind, due_at);
