@@ -162,7 +162,7 @@ begin
     if found and exists (
         select from unnest(_kinds, _keys) as freed (kind, key) cross join unnest(array[-1, -2, -3, -4]) as place (lane)
         where exists (
-            select from agent.event as e where e.lane < 0 and e.head and e.kind = freed.kind and e.limit_key = freed.key and e.lane = place.lane
+            select from agent.event as e where e.lane < 0 and e.head and e.kind || ' ' || e.limit_key = freed.kind || ' ' || freed.key and e.lane::int4 = place.lane
             and e.vt <= _now and e.claimed_by is null))
     then
         perform pg_notify('agent_event', '');
@@ -261,7 +261,7 @@ begin
                 , case when _most_bytes is null then 0
                     when pg_column_compression(w.event) is null and pg_column_size(w.event) < 2000 then pg_column_size(w.event) else octet_length(w.event::text) end as size
                 from agent.event as w
-                where w.lane < 0 and w.head and w.kind = _kind and w.limit_key = _key and w.lane = place.lane and w.vt <= _now and w.vt >= _state.seen
+                where w.lane < 0 and w.head and w.kind || ' ' || w.limit_key = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt <= _now and w.vt >= _state.seen
                 and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
                 order by w.vt limit _may for update skip locked
             ) as e
@@ -275,7 +275,7 @@ begin
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
             select w.vt from agent.event as w
-            where w.lane < 0 and w.head and w.kind = _kind and w.limit_key = _key and w.lane = place.lane and w.vt >= _state.seen
+            where w.lane < 0 and w.head and w.kind || ' ' || w.limit_key = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt >= _state.seen
             and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
             and (places is null or w.ctid <> all(places))
             order by w.vt limit 1
@@ -296,11 +296,14 @@ begin
     else
         look_at := _next;
     end if;
+    if _limit.concurrency is null then
+        _room.running := _state.running;
+        _room.claims := _state.claims;
+    elsif _taken > 0 then
+        _room.running := _room.running || _ids;
+        _room.claims := _room.claims || _claims;
+    end if;
     if _taken > 0 then
-        if _limit.concurrency is not null then
-            _room.running := _room.running || _ids;
-            _room.claims := _room.claims || _claims;
-        end if;
         if _limit.rate is not null then
             -- Rounded up to a hundredth of the period where there are many: so the row stays small,
             -- and no period has more events than the limit.
@@ -358,7 +361,7 @@ $$;
 -- Locks up to _limit parked heads, of keys that are noted and have room. It looks at keys in the
 -- order of their notes, at up to 64 in each turn, and takes another turn where that found none. A
 -- key that another claim is looking at is left to its note, unless there is no other. Where a kind
--- got its limit after its events, it first parks some of them. A head comes without its group,
+-- got its limit after its events, it parks some of them. A head comes without its group,
 -- unless its handler takes groups: each event is a run.
 create or replace function agent.hold_limited
 ( _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[], _all text[]
@@ -379,15 +382,16 @@ declare
     _looked int4;
     _notes int8;
     _busy boolean;
+    _again boolean;
     _waits boolean := false;
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
     _grouped text[] := array(select l.kind from agent.limits as l where l.kind = any(_kinds) and l.grouped);
 begin
-    perform agent.park_events(l.kind, 200) from agent.kind_limit as l where l.kind = any(_kinds) and l.parks and not l.parked;
     for _turn in 1..10 loop
         _looked := 0;
         _notes := 0;
         _busy := false;
+        _again := false;
         for _noted in
             select due.kind, due.limit_key, min(due.due_at) as first, array_agg(due.place order by due.due_at) as places
             from (
@@ -408,6 +412,15 @@ begin
                 _busy := true;
                 continue;
             end if;
+            if _noted.limit_key = '' then
+                -- The note stays until nothing is left to park.
+                if agent.park_events(_noted.kind, 200) > 0 then
+                    _again := _turn = 1;
+                else
+                    delete from agent.limit_note as n where n.ctid = any(_noted.places) and n.kind = _noted.kind and n.limit_key = '';
+                end if;
+                continue;
+            end if;
             select * into _held from agent.hold_key(_noted.kind, _noted.limit_key, _left, _bytes, _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
             delete from agent.limit_note as n where n.ctid = any(_noted.places) and n.kind = _noted.kind and n.limit_key = _noted.limit_key;
             if _held.look_at is not null then
@@ -423,7 +436,7 @@ begin
                 exit when _left <= 0 or _bytes <= 0;
             end if;
         end loop;
-        exit when places is not null or not _busy and _looked < 64 and _notes < 1000 or _waits and _busy;
+        exit when places is not null or not _busy and not _again and _looked < 64 and _notes < 1000 or _waits and _busy;
         _waits := _busy;
     end loop;
 end
@@ -451,6 +464,24 @@ begin
 end
 $$;
 
+-- The key after _after under which events of a kind are parked; null at the end.
+create or replace function agent.next_key(_kind text, _after text) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    return (
+        select e.limit_key from agent.event as e
+        where e.lane < 0 and e.head and e.kind || ' ' || e.limit_key > _kind || ' ' || _after and e.kind || ' ' || e.limit_key < _kind || '!'
+        and e.kind || '' = _kind
+        order by e.kind || ' ' || e.limit_key limit 1);
+end
+$$;
+
 -- Parks up to _most events that were stored before their kind had a limit, and gives those another
 -- key that are counted by another rule. Steps over locked rows. Returns how many.
 create or replace function agent.park_events(_kind text, _most int4) returns int4
@@ -465,7 +496,7 @@ declare
     _found int8[];
     _parked int4;
 begin
-    if not pg_try_advisory_xact_lock(hashtextextended('agent.park_events ' || _kind, 0)) then
+    if not exists (select from agent.kind_limit as l where l.kind = _kind and l.parks) then
         return 0;
     end if;
     _found := array(
@@ -474,28 +505,25 @@ begin
     if _found = '{}' then
         _found := array(
             with recursive known (key) as (
-                (select e.limit_key from agent.event as e where e.lane < 0 and e.head and e.kind = _kind order by e.limit_key limit 1)
+                select agent.next_key(_kind, '')
                 union all
-                select (select e.limit_key from agent.event as e where e.lane < 0 and e.head and e.kind = _kind and e.limit_key > known.key order by e.limit_key limit 1)
-                from known where known.key is not null
+                select agent.next_key(_kind, known.key) from known where known.key is not null
             )
             select e.id from known cross join lateral (
-                select w.id from agent.event as w where w.lane < 0 and w.head and w.kind = _kind and w.limit_key = known.key limit _most
+                select w.id from agent.event as w where w.lane < 0 and w.head and w.kind || ' ' || w.limit_key = _kind || ' ' || known.key limit _most
             ) as e
             where known.key not like _per || ':%' limit _most);
     end if;
     update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event), limit_key = agent.limit_key(e.kind, e.event, e.limit_key)
     where e.id in (select held.id from agent.event as held where held.id = any(_found) order by held.id for update skip locked);
     get diagnostics _parked = row_count;
-    if _found = '{}' then
-        update agent.kind_limit set parked = true where kind in (select l.kind from agent.kind_limit as l where l.kind = _kind and not l.parked for update skip locked);
-    end if;
     return _parked;
 end
 $$;
 
--- Notes up to _most keys of a kind under which events wait: after its limit changed, and in sweeps,
--- should a note be missing as an owner changed rows by hand. Wakes a worker.
+-- Notes up to _most keys of a kind under which events wait, and that events are to be parked: after
+-- its limit changed, and in sweeps, should a note be missing as an owner changed rows by hand, or
+-- events that were stored before a limit have been committed after it. Wakes a worker.
 create or replace function agent.note_keys(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -508,12 +536,14 @@ declare
 begin
     insert into agent.limit_note (kind, limit_key, due_at)
     with recursive known (key, nth) as (
-        (select e.limit_key, 1 from agent.event as e where e.lane < 0 and e.head and e.kind = _kind order by e.limit_key limit 1)
+        select agent.next_key(_kind, ''), 1
         union all
-        select (select e.limit_key from agent.event as e where e.lane < 0 and e.head and e.kind = _kind and e.limit_key > known.key order by e.limit_key limit 1), nth + 1
+        select agent.next_key(_kind, known.key), nth + 1
         from known where known.key is not null and nth < _most
     )
-    select _kind, known.key, agent.clock() from known where known.key is not null;
+    select _kind, known.key, agent.clock() from known where known.key is not null
+    union all
+    select _kind, '', agent.clock();
     get diagnostics _noted = row_count;
     if _noted > 0 then
         perform pg_notify('agent_event', '');
@@ -573,7 +603,7 @@ begin
         insert into agent.kind_limit (kind, per, concurrency, rate, period, grouped)
         values (_given.kind, _given.per, _given.concurrency, _given.rate, _given.period, _given.grouped)
         on conflict (kind) do update set per = excluded.per, concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period
-        , grouped = excluded.grouped, parked = false;
+        , grouped = excluded.grouped;
         perform agent.note_keys(_given.kind, 10000);
         _changed := _changed || _given.kind;
     end loop;
@@ -598,7 +628,7 @@ begin
     values (_kind, _per, _concurrency, _rate, _period, agent.clock(), session_user)
     on conflict (kind) do update set set_per = coalesce(excluded.set_per, l.set_per), set_concurrency = coalesce(excluded.set_concurrency, l.set_concurrency)
     , set_rate = coalesce(excluded.set_rate, l.set_rate), set_period = case when excluded.set_rate is null then l.set_period else excluded.set_period end
-    , set_at = excluded.set_at, set_by = excluded.set_by, parked = false;
+    , set_at = excluded.set_at, set_by = excluded.set_by;
     perform agent.note_keys(_kind, 10000);
 end
 $$;
@@ -611,7 +641,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _kind, 0));
-    update agent.kind_limit set set_per = null, set_concurrency = null, set_rate = null, set_period = null, set_at = null, set_by = null, parked = false
+    update agent.kind_limit set set_per = null, set_concurrency = null, set_rate = null, set_period = null, set_at = null, set_by = null
     where kind = _kind and set_at is not null;
     if not found then
         return false;
@@ -656,8 +686,8 @@ begin
 end
 $$;
 
--- What sweeps do for limits, in bounded steps: parks what was stored before a limit by a transaction
--- that committed after it, notes keys whose note is missing, and forgets idle keys and limits.
+-- What sweeps do for limits, in bounded steps: note keys whose note is missing, and forget idle keys
+-- and limits.
 create or replace function agent.sweep_limits(_lanes int4[], _found text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -676,8 +706,6 @@ begin
             insert into agent.kind_limit (kind) values (_unknown) on conflict do nothing;
         end if;
     end loop;
-    perform agent.park_events(l.kind, 1000) from agent.kind_limit as l
-    where l.parks and exists (select from unnest(_lanes, _found) as seen (lane, kind) where seen.lane >= 0 and seen.kind = l.kind);
     perform agent.note_keys(l.kind, 1000) from agent.kind_limit as l;
     delete from agent.kind_limit as l where l.kind in (
         select idle.kind from agent.kind_limit as idle where not idle.parks and idle.set_at is null

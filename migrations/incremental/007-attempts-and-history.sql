@@ -54,10 +54,11 @@ drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text
 -- Limits of kinds. Events of such a kind are parked: they are in lanes -1 to -4, which only
 -- agent.hold_limited looks at.
 alter table agent.event drop constraint lane_in_range, add constraint lane_in_range check (lane between -4 and 59) not valid;
-alter table agent.event add column limit_key text;  -- what a limit counts it with: 'workspace:T1'; null: never parked
-alter table agent.event_hist add column limit_key text;
--- The events of a key, in the order in which they are claimed.
-create index event_parked on agent.event (kind, limit_key, lane, vt) where lane < 0 and head;
+alter table agent.event add column limit_key text collate "C";  -- what a limit counts it with: 'workspace:T1'; null: never parked
+alter table agent.event_hist add column limit_key text collate "C";
+-- The events of a key, in the order in which they are claimed. As expressions: on the columns the
+-- planner may take event_claim instead, and read the events of all other keys.
+create index event_parked on agent.event ((kind || ' ' || limit_key), (lane::int4), vt) where lane < 0 and head;
 
 create table agent.kind_limit
 ( kind text not null primary key check (kind <> '' and length(kind) <= 200)
@@ -75,14 +76,13 @@ create table agent.kind_limit
 , set_at timestamptz
 , set_by text
 , parks boolean not null generated always as (coalesce(set_concurrency, concurrency, 0) > 0 or coalesce(set_rate, rate, 0) > 0) stored
-, parked boolean not null default false  -- no event that came before the limit is left in other lanes
 , constraint rate_has_period check ((rate is null) = (period is null) and (coalesce(set_rate, 0) = 0) = (set_period is null))
 );
 -- What runs under a key, and what began lately. Only the row with the latest time counts. It is
 -- found at the front of the index, however many dead rows follow.
 create table agent.limit_state
 ( kind text not null
-, limit_key text not null
+, limit_key text collate "C" not null
 , at timestamptz not null
 , running int8[] not null default '{}'   -- the events that were claimed, and their claims, where the kind has a concurrency
 , claims int4[] not null default '{}'
@@ -95,10 +95,11 @@ with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, au
 create index limit_state_of on agent.limit_state (kind, limit_key, at desc);
 create index limit_state_at on agent.limit_state (at);
 -- The keys that claims are to look at, and from when on. Each cause adds a row, and waits for no
--- other: a key may be there many times, until a claim has looked at it.
+-- other: a key may be there many times, until a claim has looked at it. An empty key: events of the
+-- kind are to be parked that came before its limit.
 create table agent.limit_note
 ( kind text not null
-, limit_key text not null
+, limit_key text collate "C" not null
 , due_at timestamptz not null
 )
 with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_scale_factor = 0
