@@ -103,7 +103,11 @@ async def test_a_large_rate_is_counted_by_hundredths_of_its_period(queue: Connec
     ("per", "members", "same"),
     [
         ("workspace", {"team_id": "T1"}, {"team_id": "T1", "channel": "C2"}),
-        ("channel", {"team_id": "T1", "channel": "C1"}, {"team_id": "T1", "channel": {"id": "C1"}, "user": "U2"}),
+        (
+            "channel",
+            {"team_id": "T1", "channel": "C1"},
+            {"team_id": "T1", "channel": {"id": "C1"}, "user": "U2"},
+        ),
         ("user", {"team_id": "T1", "user": "U1"}, {"team": {"id": "T1"}, "user_id": "U1"}),
     ],
 )
@@ -241,7 +245,9 @@ async def test_members_of_a_limited_kind_do_not_come_along(queue: Connection) ->
 
 
 async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -> None:
-    await queue.execute("select agent.enqueue('job', _priority => nth % 4) from generate_series(1, 450) as nth")
+    await queue.execute(
+        "select agent.enqueue('job', _priority => nth % 4) from generate_series(1, 450) as nth"
+    )
     await declare(queue, concurrency=5)
     assert len(await claim(queue)) == 5
     for _ in range(3):
@@ -293,7 +299,12 @@ async def test_operators_change_a_limit_while_events_wait(queue: Connection) -> 
     await queue.execute("select agent.set_limit('job', 0, 7, '1m', null)")
     assert len(await claim(queue)) == 7
     (row,) = await queue.fetch("select * from agent.list_limits()")
-    assert (row["concurrency"], row["rate"], row["period"], row["declared_concurrency"]) == (None, 7, MINUTE, 2)
+    assert (row["concurrency"], row["rate"], row["period"], row["declared_concurrency"]) == (
+        None,
+        7,
+        MINUTE,
+        2,
+    )
     assert await queue.fetchval("select agent.reset_limit('job')")
     assert not await queue.fetchval("select agent.reset_limit('job')")
     assert await claim(queue) == []
@@ -323,7 +334,12 @@ async def test_a_worker_that_started_later_declares(queue: Connection) -> None:
     await declare(queue, concurrency=1)
     await queue.execute("select agent.announce_worker('w', array['job'], '1', null, 3)")
     await declare(queue, concurrency=2)
-    assert await queue.fetchval("select agent.declare_limits('old', array['job'], '{\"job\": {\"concurrency\": 1}}')") == []
+    assert (
+        await queue.fetchval(
+            "select agent.declare_limits('old', array['job'], '{\"job\": {\"concurrency\": 1}}')"
+        )
+        == []
+    )
     assert await queue.fetchval("select concurrency from agent.kind_limit") == 2
 
 
@@ -375,7 +391,10 @@ async def test_parked_events_are_counted_listed_cancelled_and_expired(queue: Con
     assert await queue.fetchval("select pending from agent.count_heads('job', agent.clock())") == 3
     assert await queue.fetchval("select count(*) from agent.list_jobs(array['pending'])") == 3
     assert await queue.fetchval("select agent.cancel_event('k3')") == "cancelled"
-    assert await queue.fetchval("select agent.reschedule_event('k2', agent.clock() + interval '1h')") == "rescheduled"
+    assert (
+        await queue.fetchval("select agent.reschedule_event('k2', agent.clock() + interval '1h')")
+        == "rescheduled"
+    )
     await advance(queue, timedelta(minutes=61))
     await sweep(queue)
     assert await queue.fetchval("select array_agg(id) from agent.event") == [ids[0], ids[2]]
@@ -393,7 +412,7 @@ async def test_a_key_that_has_lost_its_note_is_noted_by_the_sweep(queue: Connect
 async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Connect) -> None:
     """One has stored events of a limited kind, one has claimed of a key, one is changing a limit."""
     await declare(queue, per="given", concurrency=3)
-    await queue.execute("select agent.enqueue_jobs('[{\"kind\": \"job\", \"limit_key\": \"a\"}]')")
+    await queue.execute('select agent.enqueue_jobs(\'[{"kind": "job", "limit_key": "a"}]\')')
     storing, claiming, changing = [await connect() for _ in range(3)]
     for session in (storing, claiming, changing):
         await session.execute("begin")
@@ -403,7 +422,8 @@ async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Co
         await changing.execute("select agent.set_limit('job', 1, null, null, null)")
         for key in "ab":
             await queue.execute(
-                "select agent.enqueue_jobs(jsonb_build_array(jsonb_build_object('kind', 'job', 'limit_key', $1::text)))", key
+                "select agent.enqueue_jobs(jsonb_build_array(jsonb_build_object('kind', 'job', 'limit_key', $1::text)))",
+                key,
             )
         await queue.execute("set statement_timeout = '5s'")
         (row,) = await claim(queue)

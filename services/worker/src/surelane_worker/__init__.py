@@ -7,6 +7,7 @@ from surelane import __version__
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
 from surelane_worker.handling.handler import Call, Context, Given, Middleware
+from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers, HandlersError
 
@@ -24,6 +25,7 @@ __all__ = [
     "Handlers",
     "HandlersError",
     "Job",
+    "Limit",
     "Middleware",
     "Outcome",
     "Retry",

@@ -1,9 +1,10 @@
 """The duties of a worker besides running handlers: announce, rescue, fire schedules and sweep."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from surelane import __version__
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
@@ -52,13 +53,18 @@ class Announcer:
         kinds: Sequence[str],
         clock_offset: ClockOffset,
         heartbeats: Heartbeats,
+        limits: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``."""
+        """Announce over ``listener``, and retire through ``engine``.
+
+        ``settings.max_attempts`` applies to ``kinds``, and ``limits`` to some of them.
+        """
         self._listener = listener
         self._engine = engine
         self._name = settings.name
         self._max_attempts = settings.max_attempts
         self._kinds = kinds
+        self._limits = limits
         self._clock_offset = clock_offset
         self._heartbeats = heartbeats
         self._announced = False
@@ -97,6 +103,9 @@ class Announcer:
                 await Engine(connection).announce_worker(
                     self._name, self._kinds, __version__, offset, self._max_attempts
                 )
+                changed = await Engine(connection).declare_limits(self._name, self._kinds, self._limits)
+                if changed:
+                    log.info("limits changed", kinds=changed)
                 if not self._announced:
                     await Engine(connection).free_groups()
                 self._announced = True

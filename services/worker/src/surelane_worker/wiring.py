@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +12,7 @@ from typing import Any
 from surelane import __version__
 from surelane.calls import Pool
 from surelane.errors import SettingsError
+from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.listener import Listener
@@ -224,7 +225,7 @@ def assemble(
     leases = Leases(Engine(pools.leases), settings.lease, metrics, Capacity(wakeup.wake))
     settler = Settler(Engine(pools.settles), leases, observer)
     services = Services(
-        Queue(pools.handlers, metrics.sent),
+        Queue(pools.handlers, metrics.sent, partial(_limit_key, handlers)),
         Engine(pools.settles),
         leases.hold,
         settings,
@@ -266,7 +267,14 @@ def assemble(
         on_cron=scheduler.due_in,
     )
     watch = Watch(poller)
-    announcer = Announcer(listener, Engine(pools.leases), settings, kinds, watch.clock_offset, heartbeats)
+    limits = {
+        kind: handler.limit.declared(grouped=handler.grouped)
+        for kind, handler in handlers.items()
+        if handler.limit is not None
+    }
+    announcer = Announcer(
+        listener, Engine(pools.leases), settings, kinds, watch.clock_offset, heartbeats, limits
+    )
     return Worker(
         claimer=claimer,
         slots=slots,
@@ -296,6 +304,12 @@ def assemble(
         announcer=announcer,
         kinds=kinds,
     )
+
+
+def _limit_key(handlers: Mapping[str, Handler], job: Job) -> str | None:
+    """Return the key with which the limit of a handler counts a job that another handler enqueues."""
+    handler = handlers.get(job.kind)
+    return job.limit_key if handler is None or handler.limit is None else handler.limit.key_of(job)
 
 
 def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Leases) -> None:

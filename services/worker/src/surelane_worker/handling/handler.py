@@ -12,6 +12,7 @@ from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.routes import Takes
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
@@ -140,6 +141,8 @@ class Handler:
     grouped: bool = False
     timeout: float | None = None
     concurrency: int | None = None
+    limit: Limit | None = None
+    """How many may run at once, or begin in a period, in all workers."""
     routes: tuple[Route, ...] = ()
     """The handlers that take some of its events instead, in the order in which they are tried."""
 

@@ -27,6 +27,7 @@ from surelane_worker.handling.handler import (
     Route,
     threaded,
 )
+from surelane_worker.handling.limit import Limit, refused
 from surelane_worker.handling.outcomes import Complete, Pause
 from surelane_worker.handling.routes import Sort, Takes, Wanted, every
 
@@ -86,7 +87,11 @@ class Handlers:
         self._included: list[Handlers] = []
 
     def on(
-        self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *kinds: str,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
 
@@ -96,14 +101,19 @@ class Handlers:
             kinds: such as ``slack.app_mention``. Each kind has one handler.
             timeout: how long an attempt may take. A longer one fails.
             concurrency: how many events of these kinds, taken together, run at once in one worker.
+            limit: how many events of each of these kinds run at once, or begin in a period, in all workers.
 
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
-        return self._registering(kinds, timeout=timeout, concurrency=concurrency)
+        return self._registering(kinds, timeout=timeout, concurrency=concurrency, limit=limit)
 
     def on_group(
-        self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *kinds: str,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[OnGroup], OnGroup]:
         """Register a function ``(events, ctx)`` that gets all waiting events of a group at once, in order.
 
@@ -113,10 +123,14 @@ class Handlers:
             HandlersError: as for :meth:`on`.
         """
 
-        return self._registering(kinds, grouped=True, timeout=timeout, concurrency=concurrency)
+        return self._registering(kinds, grouped=True, timeout=timeout, concurrency=concurrency, limit=limit)
 
     def event(
-        self, *types: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *types: Wanted,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function for events of Slack's Events API, by the names of their subscriptions.
 
@@ -125,15 +139,20 @@ class Handlers:
                 the types that Slack documents.
             timeout: as for :meth:`on`.
             concurrency: as for :meth:`on`.
+            limit: as for :meth:`on`.
 
         Raises:
             HandlersError: an earlier route takes all of them, or as for :meth:`on`.
         """
         kinds = _named("event", routes.event_kinds, types)
-        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency)
+        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency, limit=limit)
 
     def command(
-        self, *names: str, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *names: str,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function for slash commands, such as ``/deploy``.
 
@@ -141,7 +160,7 @@ class Handlers:
             HandlersError: a name is a pattern, or as for :meth:`event`.
         """
         kinds = _named("command", routes.command_kinds, names)
-        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency)
+        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency, limit=limit)
 
     def message(
         self, *wanted: Wanted, timeout: Pause | None = None, concurrency: int | None = None
@@ -290,6 +309,7 @@ class Handlers:
         grouped: bool = False,
         timeout: Pause | None,
         concurrency: int | None,
+        limit: Limit | None = None,
     ) -> Callable[[OnFunction], OnFunction]:
         """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
@@ -298,12 +318,14 @@ class Handlers:
             self._check(name, function, kinds, grouped)
             if concurrency is not None and concurrency < 1:
                 raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
+            if reason := refused(limit, kinds):
+                raise HandlersError(f"handler {name}: limit: {reason}")
             call = (
                 cast("Call", function)
                 if _is_async(function)
                 else threaded(cast("Callable[[Given, Context], object]", function))
             )
-            handler = Handler(name, kinds, call, grouped, _seconds(name, timeout), concurrency)
+            handler = Handler(name, kinds, call, grouped, _seconds(name, timeout), concurrency, limit)
             if takes is None:
                 self._check_one_per_kind(handler)
                 self._fallbacks.append(Route(handler, every))
