@@ -24,6 +24,7 @@ NAMES = (
     "fleet",
     "groups",
     "ingest",
+    "limits",
     "memory",
     "statements",
     "tracing",
