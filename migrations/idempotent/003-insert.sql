@@ -71,13 +71,13 @@ begin
             _joins := agent.enter_group(_new.group_key, _new.kind, _new.vt);
         end if;
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
-            , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes, limit_key)
+            , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
         values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
             , _new.item_key, _new.dedupe_key, _new.group_key, not _joins
             , agent.lane_for(_new.kind, agent.priority_of(_new.lane), _new.group_key, _new.event)
             , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
             , coalesce(_new.errors, '[]'), _new.traceparent, _new.continuation_id, _new.waits_for
-            , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'), _new.limit_key)
+            , coalesce(_new.fails_with_children, false), coalesce(_new.changes, '[]'))
         on conflict do nothing returning e.id into id;
         exit when id is not null;
         select e.id into id from agent.event as e where e.item_key = _new.item_key;
@@ -318,7 +318,9 @@ begin
     end if;
     -- Of its band; the row gets a lane as it is added.
     _new.lane := agent.lane_in(case _job ->> 'priority' when '0' then 1 when '2' then 2 when '3' then 3 else 0 end, null);
-    _new.limit_key := agent.bounded_key('given:' || (_job ->> 'limit_key'));
+    if _job ->> 'limit_key' is not null then
+        _new.changes := jsonb_build_array(jsonb_build_object('limit_key', agent.bounded_key('given:' || (_job ->> 'limit_key'))));
+    end if;
     _new.deadline := (_job ->> 'deadline')::timestamptz;
     _new.enqueued_by := _job ->> 'enqueued_by';
     _new.traceparent := _job ->> 'traceparent';
@@ -443,13 +445,13 @@ declare
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
-            , enqueued_at, enqueued_by, traceparent, claimed, errors, changes, limit_key)
+            , enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
         , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt)
         , case when (job).lane not between 0 and 15 or (job).kind = any(_shared) then agent.lane_for((job).kind, agent.priority_of((job).lane), (job).group_key, (job).event)
             else agent.lane((job).group_key) end
         , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
-        , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]'), (job).limit_key
+        , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given
         order by nth
         on conflict do nothing returning id

@@ -58,10 +58,10 @@ begin
         insert into agent.event_hist
         ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
         , enqueued_by, claimed_by, heartbeat_at, retrying, cancelled_by, errors, notes, traceparent, continuation_id, waits_for
-        , fails_with_children, changes, limit_key, outcome, reason, result, finished_at, finished_by)
+        , fails_with_children, changes, outcome, reason, result, finished_at, finished_by)
         select e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.kind, e.item_key, e.dedupe_key, e.group_key, e.head, e.lane
         , e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by, e.heartbeat_at, e.retrying, e.cancelled_by, e.errors, e.notes
-        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, e.limit_key, _outcome, item.reason, item.result, _now
+        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome, item.reason, item.result, _now
         , coalesce(e.claimed_by, session_user)
         -- Where an id is given with several claims, only the latest can stand.
         from (
@@ -76,7 +76,7 @@ begin
             and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
             for update skip locked
         ) as e
-        returning id, continuation_id, case when lane < 0 and claimed_by is not null then kind end as freed, limit_key
+        returning id, continuation_id, case when lane < 0 and claimed_by is not null then kind end as freed, changes #>> '{0,limit_key}' as limit_key
     )
     select array_agg(id), array_agg(continuation_id) filter (where continuation_id is not null)
     , array_agg(freed) filter (where freed is not null), array_agg(limit_key) filter (where freed is not null)

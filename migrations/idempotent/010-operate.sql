@@ -117,7 +117,6 @@ begin
     _new.group_key := _old.group_key;
     _new.max_attempts := _old.max_attempts;
     _new.lane := _old.lane;
-    _new.limit_key := _old.limit_key;
     _new.enqueued_at := _old.enqueued_at;
     _new.enqueued_by := _old.enqueued_by;
     _new.errors := _old.errors;

@@ -86,6 +86,12 @@ begin
 end
 $$;
 
+-- The changes of an event with its key as the first one. That one is always kept.
+create or replace function agent.with_limit_key(_changes jsonb, _key text) returns jsonb
+language sql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+return jsonb_build_array(jsonb_build_object('limit_key', _key)) || case when _changes #> '{0,limit_key}' is null then _changes else _changes - 0 end;
+
 -- The lane that claims report for a parked event: one of its priority.
 create or replace function agent.claimed_lane(_lane int2) returns int2
 language sql immutable parallel safe
@@ -98,9 +104,9 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    new.limit_key := agent.limit_key(new.kind, new.event, new.limit_key);
+    new.changes := agent.with_limit_key(new.changes, agent.limit_key(new.kind, new.event, new.changes #>> '{0,limit_key}'));
     if new.head then
-        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, new.limit_key, new.vt);
+        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, new.changes #>> '{0,limit_key}', new.vt);
     end if;
     return new;
 end
@@ -111,17 +117,19 @@ create or replace function agent.event_parked_anew() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    _key text := new.changes #>> '{0,limit_key}';
 begin
-    if new.limit_key is null then
+    if _key is null then
         -- It was stored before its kind had a limit. The update calls this function again.
-        update agent.event set limit_key = agent.limit_key(kind, event, null) where id = new.id;
+        update agent.event set changes = agent.with_limit_key(changes, agent.limit_key(kind, event, null)) where id = new.id;
         return null;
     end if;
     if isfinite(new.vt) then
-        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, new.limit_key, new.vt);
+        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, _key, new.vt);
     end if;
     if old.claimed_by is not null and new.claimed_by is null and new.vt > agent.clock() then
-        perform agent.note_freed(array[new.kind], array[new.limit_key]);
+        perform agent.note_freed(array[new.kind], array[_key]);
     end if;
     return null;
 end
@@ -136,7 +144,7 @@ begin
     end if;
     if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_parked_anew') then
         -- Not as it is claimed, or its lease is renewed.
-        create trigger event_parked_anew after update of vt, head, lane, claimed_by, limit_key on agent.event
+        create trigger event_parked_anew after update of vt, head, lane, claimed_by, changes on agent.event
         for each row when (new.lane < 0 and new.head and (new.claimed_by is null or new.vt < old.vt))
         execute function agent.event_parked_anew();
     end if;
@@ -162,7 +170,7 @@ begin
     if found and exists (
         select from unnest(_kinds, _keys) as freed (kind, key) cross join unnest(array[-1, -2, -3, -4]) as place (lane)
         where exists (
-            select from agent.event as e where e.lane < 0 and e.head and e.kind || ' ' || e.limit_key = freed.kind || ' ' || freed.key and e.lane::int4 = place.lane
+            select from agent.event as e where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" = freed.kind || ' ' || freed.key and e.lane::int4 = place.lane
             and e.vt <= _now and e.claimed_by is null))
     then
         perform pg_notify('agent_event', '');
@@ -261,7 +269,7 @@ begin
                 , case when _most_bytes is null then 0
                     when pg_column_compression(w.event) is null and pg_column_size(w.event) < 2000 then pg_column_size(w.event) else octet_length(w.event::text) end as size
                 from agent.event as w
-                where w.lane < 0 and w.head and w.kind || ' ' || w.limit_key = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt <= _now and w.vt >= _state.seen
+                where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt <= _now and w.vt >= _state.seen
                 and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
                 order by w.vt limit _may for update skip locked
             ) as e
@@ -275,7 +283,7 @@ begin
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
             select w.vt from agent.event as w
-            where w.lane < 0 and w.head and w.kind || ' ' || w.limit_key = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt >= _state.seen
+            where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt >= _state.seen
             and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
             and (places is null or w.ctid <> all(places))
             order by w.vt limit 1
@@ -475,10 +483,10 @@ set jit = off
 as $$
 begin
     return (
-        select e.limit_key from agent.event as e
-        where e.lane < 0 and e.head and e.kind || ' ' || e.limit_key > _kind || ' ' || _after and e.kind || ' ' || e.limit_key < _kind || '!'
+        select e.changes #>> '{0,limit_key}' from agent.event as e
+        where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" > _kind || ' ' || _after and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" < _kind || '!'
         and e.kind || '' = _kind
-        order by e.kind || ' ' || e.limit_key limit 1);
+        order by (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" limit 1);
 end
 $$;
 
@@ -510,11 +518,11 @@ begin
                 select agent.next_key(_kind, known.key) from known where known.key is not null
             )
             select e.id from known cross join lateral (
-                select w.id from agent.event as w where w.lane < 0 and w.head and w.kind || ' ' || w.limit_key = _kind || ' ' || known.key limit _most
+                select w.id from agent.event as w where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || known.key limit _most
             ) as e
             where known.key not like _per || ':%' limit _most);
     end if;
-    update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event), limit_key = agent.limit_key(e.kind, e.event, e.limit_key)
+    update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event), changes = agent.with_limit_key(e.changes, agent.limit_key(e.kind, e.event, e.changes #>> '{0,limit_key}'))
     where e.id in (select held.id from agent.event as held where held.id = any(_found) order by held.id for update skip locked);
     get diagnostics _parked = row_count;
     return _parked;
@@ -670,18 +678,19 @@ declare
     _limit agent.limits;
     _state agent.limit_state;
     _room record;
+    _key text := _e.changes #>> '{0,limit_key}';
 begin
     if _e.lane >= 0 then
         return null;
     end if;
     select * into _limit from agent.limits as l where l.kind = _e.kind;
-    select * into _state from agent.limit_state as s where s.kind = _e.kind and s.limit_key = _e.limit_key order by s.at desc limit 1;
+    select * into _state from agent.limit_state as s where s.kind = _e.kind and s.limit_key = _key order by s.at desc limit 1;
     select * into _room from agent.limit_room(_limit, _state, _now);
     return case when _room.room > 0 or _room.room is null then null
         when _room.free_at is not null then format('%s events per %s for %s began already; the next one begins at %s'
-            , _limit.rate, _limit.period, _e.limit_key, _room.free_at)
+            , _limit.rate, _limit.period, _key, _room.free_at)
         else format('%s of %s run at once for %s; the next one begins when one of them ends, by %s unless its lease is renewed'
-            , cardinality(_room.running), _limit.concurrency, _e.limit_key
+            , cardinality(_room.running), _limit.concurrency, _key
             , (select min(e.vt) from agent.event as e where e.id = any(_room.running))) end;
 end
 $$;

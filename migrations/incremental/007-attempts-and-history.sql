@@ -54,11 +54,12 @@ drop function if exists agent.enqueue(text, jsonb, text, timestamptz, int4, text
 -- Limits of kinds. Events of such a kind are parked: they are in lanes -1 to -4, which only
 -- agent.hold_limited looks at.
 alter table agent.event drop constraint lane_in_range, add constraint lane_in_range check (lane between -4 and 59) not valid;
-alter table agent.event add column limit_key text collate "C";  -- what a limit counts it with: 'workspace:T1'; null: never parked
-alter table agent.event_hist add column limit_key text collate "C";
--- The events of a key, in the order in which they are claimed. As expressions: on the columns the
--- planner may take event_claim instead, and read the events of all other keys.
-create index event_parked on agent.event ((kind || ' ' || limit_key), (lane::int4), vt) where lane < 0 and head;
+
+-- The events of a key, in the order in which they are claimed. What a limit counts an event with is
+-- its first change, such as {"limit_key": "workspace:T1"}: a column would change the type of the
+-- rows that running calls return. The lane is an expression, too: on the column, the planner might
+-- take event_claim instead, and read the events of all other keys.
+create index event_parked on agent.event (((kind || ' ' || (changes #>> '{0,limit_key}')) collate "C"), (lane::int4), vt) where lane < 0 and head;
 
 create table agent.kind_limit
 ( kind text not null primary key check (kind <> '' and length(kind) <= 200)

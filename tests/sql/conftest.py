@@ -9,7 +9,18 @@ import pytest
 from surelane.calls import Connection
 from tests.databases import Server, as_role
 
-TABLES = ("event", "kind_limit", "limit_state", "limit_note", "event_hist", "event_hist_outlier", "kind", "band", "worker", "cron")
+TABLES = (
+    "event",
+    "kind_limit",
+    "limit_state",
+    "limit_note",
+    "event_hist",
+    "event_hist_outlier",
+    "kind",
+    "band",
+    "worker",
+    "cron",
+)
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """
 create table agent.test_clock (shift interval not null);

@@ -285,7 +285,9 @@ async def test_a_limit_that_counts_by_another_rule_gives_new_keys(queue: Connect
     await claim(queue)
     await complete(queue, pair(row))
     await claim(queue)
-    keys = await queue.fetch("select limit_key from agent.event where claimed_by is not null")
+    keys = await queue.fetch(
+        "select changes #>> '{0,limit_key}' as limit_key from agent.event where claimed_by is not null"
+    )
     assert [row["limit_key"] for row in keys] == ["workspace:T2"]
 
 
@@ -422,12 +424,16 @@ async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Co
         await changing.execute("select agent.set_limit('job', 1, null, null, null)")
         for key in "ab":
             await queue.execute(
-                "select agent.enqueue_jobs(jsonb_build_array(jsonb_build_object('kind', 'job', 'limit_key', $1::text)))",
-                key,
+                "select agent.enqueue_jobs($1)", json.dumps([{"kind": "job", "limit_key": key}])
             )
         await queue.execute("set statement_timeout = '5s'")
         (row,) = await claim(queue)
-        assert await queue.fetchval("select limit_key from agent.event where id = $1", row["id"]) == "given:b"
+        assert (
+            await queue.fetchval(
+                "select changes #>> '{0,limit_key}' as limit_key from agent.event where id = $1", row["id"]
+            )
+            == "given:b"
+        )
         assert await complete(queue, pair(row)) == ["done"]
         await sweep(queue)
         await declare(queue, per="given", concurrency=5)

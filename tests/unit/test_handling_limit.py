@@ -1,4 +1,3 @@
-
 """Limits are refused at start where they make no sense, with the name of the field."""
 
 from datetime import timedelta
