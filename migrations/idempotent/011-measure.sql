@@ -1,6 +1,7 @@
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
 -- index alone. Counts each band lane by lane until there are 10,000 and takes its other lanes to be
--- like those, as events fall into lanes at random: exact below, within about two percent above.
+-- like those, as events fall into lanes at random: exact below, within about two percent above. Of
+-- parked events it counts up to 100,000 a priority.
 create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -28,7 +29,9 @@ begin
         _ahead := 0;
         while _seen < _band.lanes and _visible + _ahead < 10000 loop
             select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
-            into _lane from agent.event where head and lane = _band.first + _seen and kind = _kind;
+            into _lane from (
+                select vt from agent.event where head and lane = _band.first + _seen and kind = _kind limit case when _band.first < 0 then 100000 end
+            ) as counted;
             _visible := _visible + _lane.pending;
             _ahead := _ahead + _lane.later;
             oldest := least(oldest, _lane.oldest);

@@ -425,12 +425,13 @@ begin
                 if agent.park_events(_noted.kind, 200) > 0 then
                     _again := _turn = 1;
                 else
-                    delete from agent.limit_note as n where n.ctid = any(_noted.places) and n.kind = _noted.kind and n.limit_key = '';
+                    delete from agent.limit_note as n where n.ctid = any(_noted.places);
                 end if;
                 continue;
             end if;
             select * into _held from agent.hold_key(_noted.kind, _noted.limit_key, _left, _bytes, _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
-            delete from agent.limit_note as n where n.ctid = any(_noted.places) and n.kind = _noted.kind and n.limit_key = _noted.limit_key;
+            -- Their places are theirs as long as this statement's snapshot is.
+            delete from agent.limit_note as n where n.ctid = any(_noted.places);
             if _held.look_at is not null then
                 insert into agent.limit_note (kind, limit_key, due_at) values (_noted.kind, _noted.limit_key, _held.look_at);
             end if;
@@ -722,9 +723,9 @@ begin
         and pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || idle.kind, 0)) for update skip locked);
     -- No period is longer than a day.
     delete from agent.limit_state as s where s.ctid = any(array(
-        select idle.ctid from agent.limit_state as idle where idle.at < agent.clock() - interval '25 hours'
+        select idle.ctid from agent.limit_state as idle where idle.at - timestamptz '1970-01-01 00:00:00+00' < agent.clock() - timestamptz '1970-01-01 00:00:00+00' - interval '25 hours'
         and not exists (select from agent.event as e where e.id = any(idle.running) and e.claimed_by is not null)
         and pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || idle.kind || ' ' || idle.limit_key, 0))
-        order by idle.at limit 100 for update skip locked));
+        order by idle.at - timestamptz '1970-01-01 00:00:00+00' limit 100 for update skip locked));
 end
 $$;

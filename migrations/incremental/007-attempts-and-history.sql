@@ -94,7 +94,7 @@ create table agent.limit_state
 )
 with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 create index limit_state_of on agent.limit_state (kind, limit_key, at desc);
-create index limit_state_at on agent.limit_state (at);
+create index limit_state_idle on agent.limit_state ((at - timestamptz '1970-01-01 00:00:00+00'));  -- on the column, lookups by key might take it
 -- The keys that claims are to look at, and from when on. Each cause adds a row, and waits for no
 -- other: a key may be there many times, until a claim has looked at it. An empty key: events of the
 -- kind are to be parked that came before its limit.
