@@ -516,7 +516,7 @@ begin
             and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _most[place.nth])
             and place.kind <> all(paused)
             order by e.vt limit 1) end
-        -- In lane 0, when to look at a key of a limited kind. Cursors skip notes as they skip events.
+        -- In lane 0, when to look at a key of a limited kind. Cursors skip notes, too.
         , case when place.lane = 0 and place.kind <> all(paused) then (
             select n.due_at from agent.limit_note as n where n.kind = place.kind and n.due_at >= place.start and n.due_at <= now_at + _within
             order by n.due_at limit 1) end)

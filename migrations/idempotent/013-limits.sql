@@ -179,15 +179,14 @@ end
 $$;
 
 -- How many more events of a key may begin now (null: any number), of those what runs, and until
--- when the rate alone forbids more (null: it does not). _state as the caller read it.
+-- when the rate alone forbids more (null: it does not). _state as the caller read it. Callers set
+-- the planner's settings, here and in agent.hold_key: setting them anew for each key would take
+-- longer than the rest.
 create or replace function agent.limit_room
 ( _limit agent.limits, _state agent.limit_state, _now timestamptz
 , out room int4, out free_at timestamptz, out running int8[], out claims int4[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 begin
     running := '{}';
@@ -223,10 +222,6 @@ create or replace function agent.hold_key
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -344,25 +339,17 @@ begin
 end
 $$;
 
--- Whether this transaction gets the lock of a key: claims take turns. _waits: for 10 ms, as another
--- claim is done sooner.
-create or replace function agent.lock_limit(_kind text, _key text, _waits boolean) returns boolean
+-- Waits up to 10 ms for the lock of a key, as another claim is done sooner.
+create or replace function agent.await_limit(_lock int8) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
-declare
-    _lock int8 := hashtextextended('agent.limit ' || _kind || ' ' || _key, 0);
 begin
-    if not _waits then
-        return pg_try_advisory_xact_lock(_lock);
-    end if;
-    begin
-        perform pg_advisory_xact_lock(_lock);
-        return true;
-    exception when lock_not_available then
-        return false;
-    end;
+    perform pg_advisory_xact_lock(_lock);
+    return true;
+exception when lock_not_available then
+    return false;
 end
 $$;
 
@@ -391,6 +378,7 @@ declare
     _notes int8;
     _busy boolean;
     _again boolean;
+    _lock int8;
     _waits boolean := false;
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
     _grouped text[] := array(select l.kind from agent.limits as l where l.kind = any(_kinds) and l.grouped);
@@ -416,7 +404,9 @@ begin
         loop
             _looked := _looked + 1;
             _notes := _notes + cardinality(_noted.places);
-            if not agent.lock_limit(_noted.kind, _noted.limit_key, _waits and not _busy) then
+            -- Claims of a key take turns, so that their counts are exact.
+            _lock := hashtextextended('agent.limit ' || _noted.kind || ' ' || _noted.limit_key, 0);
+            if not pg_try_advisory_xact_lock(_lock) and not (_waits and not _busy and agent.await_limit(_lock)) then
                 _busy := true;
                 continue;
             end if;
@@ -580,8 +570,8 @@ end
 $$;
 
 -- Records the limits that the handlers of a worker have: {"kind": {"per": …, "concurrency": …,
--- "rate": …, "period": seconds, "grouped": …}}. Its other kinds have none. Of several declarations
--- that of the worker which started last holds. Waits for no other transaction; what it could not
+-- "rate": …, "period": seconds, "grouped": …}}. Its other kinds have none. Of several, that of the
+-- worker which started last holds. Waits for no other transaction; what it could not
 -- record, the next announcement does. Returns the kinds whose limit it changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
@@ -621,7 +611,7 @@ end
 $$;
 
 -- Changes the limit of a kind: what is null stays as it was; 0 lifts a bound. It holds until
--- agent.reset_limit, whatever workers declare.
+-- agent.reset_limit, also where workers declare another one.
 create or replace function agent.set_limit(_kind text, _concurrency int4, _rate int4, _period interval, _per text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -696,8 +686,8 @@ begin
 end
 $$;
 
--- What sweeps do for limits, in bounded steps: note keys whose note is missing, and forget idle keys
--- and limits.
+-- What sweeps do for limits, in bounded steps: note keys whose note is missing, and forget idle
+-- keys and limits.
 create or replace function agent.sweep_limits(_lanes int4[], _found text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
