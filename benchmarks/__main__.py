@@ -26,6 +26,7 @@ NAMES = (
     "fleet",
     "groups",
     "ingest",
+    "limits",
     "memory",
     "statements",
     "tracing",

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
+import time
 from time import perf_counter
 
 from benchmarks.programs import tally
-from surelane_worker import Context, Event, Handlers
+from surelane_worker import Context, Event, Handlers, Limit
 
 TIMED = "timed:"
 """The prefix of the item key of an event whose start is timed. Its number follows."""
@@ -14,7 +15,14 @@ NAP = 0.1
 SHORT_NAP = 0.01
 """Seconds that the napping handler takes: less than any call of Slack's API."""
 
+SEVERAL = 8
+"""How many of the kind ``few`` run at once in the whole fleet."""
+RATED, PERIOD = 300, 10
+"""How many of the kind ``rated`` begin in so many seconds."""
+
 counting = Handlers()
+far = Handlers()
+limited = Handlers()
 waiting = Handlers()
 napping = Handlers()
 busy = Handlers()
@@ -30,6 +38,23 @@ async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler
         tally.started(int(event.item_key.removeprefix(TIMED)))
     else:
         _tally.add()
+
+
+@far.on("bench", limit=Limit(concurrency=10_000, rate="1000000/1m"))
+async def count_far_from_the_limit(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Do nothing."""
+    _tally.add()
+
+
+async def timed(event: Event, ctx: Context) -> dict[str, float]:  # noqa: ARG001
+    """Wait for a short time; return when that began and ended, by the machine's clock."""
+    began = time.monotonic()
+    await asyncio.sleep(SHORT_NAP)
+    return {"began": began, "ended": time.monotonic()}
+
+
+limited.on("few", limit=Limit(concurrency=SEVERAL))(timed)
+limited.on("rated", limit=Limit(rate=f"{RATED}/{PERIOD}s"))(timed)
 
 
 @waiting.on("bench")

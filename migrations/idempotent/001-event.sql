@@ -140,15 +140,16 @@ language sql volatile parallel safe
 return case when _band = 0 then coalesce(hashtextextended(_group_key, 0) & 15, floor(random() * 16)::int8)
     else 12 + 4 * _band + coalesce(hashtextextended(_group_key, 0) & 3, floor(random() * 4)::int8) end::int2;
 
--- The band of a lane.
+-- The band of a lane. Lanes -1 to -4 hold the parked events of bands 0 to 3 (agent.hold_limited).
 create or replace function agent.band_of(_lane int4) returns int4
 language sql immutable parallel safe
-return case when _lane < 16 then 0 else (_lane - 12) / 4 end;
+return case when _lane < 0 then -1 - _lane when _lane < 16 then 0 else (_lane - 12) / 4 end;
 
 -- The priority of the events in a lane: bands 1, 2 and 3 are those of priorities 0, 2 and 3.
 create or replace function agent.priority_of(_lane int4) returns int2
 language sql immutable parallel safe
-return case when _lane between 16 and 19 then 0 when _lane between 20 and 23 then 2 when _lane between 24 and 27 then 3 else 1 end::int2;
+return case when _lane between 16 and 19 or _lane = -2 then 0 when _lane between 20 and 23 or _lane = -3 then 2
+    when _lane between 24 and 27 or _lane = -4 then 3 else 1 end::int2;
 
 -- A lane of band 0.
 create or replace function agent.lane(_group_key text) returns int2
@@ -157,7 +158,8 @@ return agent.lane_in(0, _group_key);
 
 -- The lane of a new event, or of a member that becomes the head of its group. Priority 1 has band
 -- 0, unless a workspace has a backlog there (agent.share_kind); priorities 0, 2 and 3 have bands 1,
--- 2 and 3. The first event of such a band records it, for claims to look there.
+-- 2 and 3. The first event of such a band records it, for claims to look there. Events of a limited
+-- kind are parked.
 create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb) returns int2
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -167,6 +169,9 @@ as $$
 declare
     _band int4 := 0;
 begin
+    if exists (select from agent.kind_limit where kind = _kind and parks) then
+        return -1 - case _priority when 1 then 0 else greatest(_priority, 1) end;
+    end if;
     if _priority = 1 then
         if exists (select from agent.band where kind = _kind and workspace is not null) then
             _band := coalesce((

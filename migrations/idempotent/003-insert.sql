@@ -193,7 +193,7 @@ declare
     _first timestamptz;
     _last timestamptz;
     _known_keys text[];
-    _shared text[] := array(select distinct kind from agent.band where workspace is not null);
+    _shared text[] := array(select kind from agent.band where workspace is not null union select kind from agent.kind_limit where parks);
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
@@ -326,6 +326,9 @@ begin
     end if;
     -- Of its band; the row gets a lane as it is added.
     _new.lane := agent.lane_in(case _job ->> 'priority' when '0' then 1 when '2' then 2 when '3' then 3 else 0 end, null);
+    if _job ->> 'limit_key' is not null then
+        _new.changes := jsonb_build_array(jsonb_build_object('limit_key', agent.bounded_key('given:' || (_job ->> 'limit_key'))));
+    end if;
     _new.deadline := (_job ->> 'deadline')::timestamptz;
     _new.enqueued_by := _job ->> 'enqueued_by';
     _new.traceparent := _job ->> 'traceparent';
@@ -465,14 +468,14 @@ set jit = off
 as $$
 declare
     _added int8[];
-    _shared text[] := array(select distinct kind from agent.band where workspace is not null);
+    _shared text[] := array(select kind from agent.band where workspace is not null union select kind from agent.kind_limit where parks);
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
             , enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
         , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt)
-        , case when (job).lane > 15 or (job).kind = any(_shared) then agent.lane_for((job).kind, agent.priority_of((job).lane), (job).group_key, (job).event)
+        , case when (job).lane not between 0 and 15 or (job).kind = any(_shared) then agent.lane_for((job).kind, agent.priority_of((job).lane), (job).group_key, (job).event)
             else agent.lane((job).group_key) end
         , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
         , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')

@@ -245,9 +245,21 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _held record;
+    _kinds text[] := array(select kind from agent.kind where not paused);
+    _limited text[] := agent.limited_kinds(_kinds);
 begin
-    select * into _held
-    from agent.take_heads(array(select kind from agent.kind where not paused), 1, coalesce(_max_attempts, 0), _now, null);
+    select null::tid[] as places, null::text[] as group_keys, null::boolean[] as lapsed into _held;
+    -- Those of limited kinds come first in half of the claims.
+    if _limited is not null and random() < 0.5 then
+        select * into _held from agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
+    end if;
+    if _held.places is null then
+        select * into _held
+        from agent.take_heads(case when _limited is null then _kinds else agent.without_parked(_kinds) end, 1, coalesce(_max_attempts, 0), _now, null);
+    end if;
+    if _limited is not null and _held.places is null then
+        select * into _held from agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
+    end if;
     if _held.lapsed[1] and _held.group_keys[1] is not null and agent.fence_groups(_held.group_keys[1:1], _now) <> '{}' then
         return; -- another transaction has a member locked
     end if;
@@ -290,9 +302,17 @@ declare
     _held record;
     _most int4[];
     _same int4;
+    _limited text[] := agent.limited_kinds(_kinds);
 begin
-    select places[1:_limit] as places, vts, group_keys, lapsed, bytes, most into _held
-    from agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+    if _limited is null then
+        select places[1:_limit] as places, vts, group_keys, lapsed, bytes, most into _held
+        from agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+    else
+        -- It brings the members, too. What they come to is counted in any case.
+        select mixed.places, mixed.vts, null::text[] as group_keys, null::boolean[] as lapsed, 9223372036854775807 as bytes
+        , agent.attempts_of(_kinds, _max_attempts) as most into _held
+        from agent.hold_mixed(_limited, _kinds, coalesce(_member_kinds, _kinds), _limit, _most_bytes, _max_attempts, _invisible_for, _now, _cursors) as mixed;
+    end if;
     if _held.places is null then
         return;
     end if;
@@ -321,7 +341,7 @@ begin
     , changes = case when e.claimed_by is null then e.changes else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
     from unnest(_held.places, _held.vts) as held (place, vt)
     where e.ctid = held.place
-    returning e.id, e.kind, e.lane, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
+    returning e.id, e.kind, case when e.lane < 0 then agent.claimed_lane(e.lane) else e.lane end, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
     , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _same, _most[array_position(_kinds, e.kind)]), e.enqueued_at, e.errors, e.notes, e.traceparent;
 end
 $$;
@@ -506,13 +526,17 @@ begin
     now_at := agent.clock();
     paused := array(select k.kind from agent.kind as k where k.kind = any(_kinds) and k.paused);
     vts := array(
-        select case when place.lane < 16 or exists (select from agent.band as b where b.kind = place.kind and b.band = (place.lane - 12) / 4) then (
+        select least(case when place.lane < 16 or exists (select from agent.band as b where b.kind = place.kind and b.band = (place.lane - 12) / 4) then (
             select e.vt from agent.event as e
             where e.head and e.lane = place.lane and e.kind = place.kind and e.vt >= place.start and e.vt <= now_at + _within
             -- Others are exhausted: the sweep's business.
             and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _most[place.nth])
             and place.kind <> all(paused)
             order by e.vt limit 1) end
+        -- In lane 0, when to look at a key of a limited kind. Cursors skip notes, too.
+        , case when place.lane = 0 and place.kind <> all(paused) then (
+            select n.due_at from agent.limit_note as n where n.kind = place.kind and n.due_at >= place.start and n.due_at <= now_at + _within
+            order by n.due_at limit 1) end)
         from (
             select lane, k.kind, k.nth, case when cursor <= now_at then cursor else '-infinity' end as start
             from generate_series(0, _last) as lane cross join unnest(_kinds) with ordinality as k (kind, nth)

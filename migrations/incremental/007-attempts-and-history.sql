@@ -102,3 +102,60 @@ create table agent.signal
 , taken_by int4                          -- which of the waits of this name has it
 );
 create index signal_event_id on agent.signal (event_id, name, id);
+
+-- Limits of kinds. Events of such a kind are parked: they are in lanes -1 to -4, which only
+-- agent.hold_limited looks at.
+alter table agent.event drop constraint lane_in_range, add constraint lane_in_range check (lane between -4 and 59) not valid;
+
+-- The events of a key, in the order in which they are claimed. What a limit counts an event with is
+-- its first change, such as {"limit_key": "workspace:T1"}: a column would change the type of the
+-- rows that running calls return. The lane is an expression, too: on the column, the planner might
+-- take event_claim instead, and read the events of all other keys.
+create index event_parked on agent.event (((kind || ' ' || (changes #>> '{0,limit_key}')) collate "C"), (lane::int4), vt) where lane < 0 and head;
+
+create table agent.kind_limit
+( kind text not null primary key check (kind <> '' and length(kind) <= 200)
+-- As the workers that handle the kind declare it.
+, per text not null default 'kind' check (per in ('kind', 'workspace', 'channel', 'user', 'given'))
+, concurrency int4 constraint concurrency_in_range check (concurrency between 1 and 10000)
+, rate int4 constraint rate_in_range check (rate between 1 and 1000000)
+, period interval
+, grouped boolean not null default false  -- its handler gets the events of a group together: that is one run
+-- As operators changed it. null: as declared; 0: no such bound.
+, set_per text check (set_per in ('kind', 'workspace', 'channel', 'user', 'given'))
+, set_concurrency int4 constraint set_concurrency_in_range check (set_concurrency between 0 and 10000)
+, set_rate int4 constraint set_rate_in_range check (set_rate between 0 and 1000000)
+, set_period interval
+, set_at timestamptz
+, set_by text
+, parks boolean not null generated always as (coalesce(set_concurrency, concurrency, 0) > 0 or coalesce(set_rate, rate, 0) > 0) stored
+, constraint rate_has_period check ((rate is null) = (period is null) and (coalesce(set_rate, 0) = 0) = (set_period is null))
+);
+-- What runs under a key, and what began lately. Only the row with the latest time counts. It is
+-- found at the front of the index, however many dead rows follow.
+create table agent.limit_state
+( kind text not null
+, limit_key text collate "C" not null
+, at timestamptz not null
+, running int8[] not null default '{}'   -- the events that were claimed, and their claims, where the kind has a concurrency
+, claims int4[] not null default '{}'
+, starts timestamptz[] not null default '{}'  -- when runs began, and how many, where the kind has a rate
+, counts int4[] not null default '{}'
+, seen timestamptz not null default '-infinity'  -- no event that is visible before it waits
+, noted timestamptz not null default '-infinity'  -- when the key is looked at again
+)
+with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+create index limit_state_of on agent.limit_state (kind, limit_key, at desc);
+create index limit_state_idle on agent.limit_state ((at - timestamptz '1970-01-01 00:00:00+00'));  -- on the column, lookups by key might take it
+-- The keys that claims are to look at, and from when on. Each cause adds a row, and waits for no
+-- other: a key may be there many times, until a claim has looked at it. An empty key: events of the
+-- kind are to be parked that came before its limit.
+create table agent.limit_note
+( kind text not null
+, limit_key text collate "C" not null
+, due_at timestamptz not null
+)
+with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_scale_factor = 0
+, autovacuum_vacuum_insert_threshold = 50000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
+, autovacuum_vacuum_cost_delay = 0);
+create index limit_note_due on agent.limit_note (kind, due_at);

@@ -11,6 +11,9 @@ from tests.databases import Server, as_role
 
 TABLES = (
     "event",
+    "kind_limit",
+    "limit_state",
+    "limit_note",
     "event_hist",
     "event_hist_outlier",
     "kind",

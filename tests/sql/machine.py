@@ -15,7 +15,10 @@ from tests.sql.queue_steps import claim, claim_one, complete, extend, fail, rele
 START = datetime(2024, 1, 1, tzinfo=UTC)
 EMPTY = (
     "delete from agent.event; delete from agent.event_hist; delete from agent.kind;"
-    " update agent.test_clock set at = '2024-01-01 00:00:00+00'"
+    " delete from agent.kind_limit; delete from agent.limit_state; delete from agent.limit_note;"
+    " update agent.test_clock set at = '2024-01-01 00:00:00+00';"
+    # A limit that is never reached: it parks events, and claims must find all of them.
+    " select agent.set_limit('slack.few', 10000, 1000000, '1 day', null)"
 )
 LIVE = (
     "select id, head, vt, attempts, cardinality(claimed), claimed_by is not null, heartbeat_at, retrying"
@@ -26,7 +29,7 @@ ENDED = (
     " from agent.event_hist"
 )
 
-kinds = st.sampled_from(["slack.calm", "slack.parked"])
+kinds = st.sampled_from(["slack.calm", "slack.parked", "slack.few"])
 groups = st.sampled_from(["g", "g", "g", "h", None])
 keys = st.sampled_from([None, "i", "j"])
 numbers = st.integers(0, 10_000)
@@ -202,7 +205,7 @@ class Machine(RuleBasedStateMachine):
             for head in self.model.claimable()
             for event in self.model.claim(head, whole=True, beats=True)
         ]
-        rows = self.run(claim(self.queue, "slack.calm", "slack.parked", limit=1000))
+        rows = self.run(claim(self.queue, "slack.calm", "slack.parked", "slack.few", limit=1000))
         assert {(row["id"], row["claim"], row["attempts"]) for row in rows} == {
             (event.id, event.claims, event.attempts) for event in expected
         }

@@ -8,6 +8,8 @@ MAX_ATTEMPTS = 3
 MAX_AGE = 3600
 CANCEL_GRACE = 10
 DEAD_FOR = 300
+LIMITED = "slack.few"
+"""A kind with a limit: each of its events is a run, so a claim takes it alone."""
 
 
 @dataclass
@@ -166,7 +168,7 @@ class Model:
         batch = [head]
         if head.held:
             self.fence(head.group)
-        elif whole and head.group is not None:
+        elif whole and head.group is not None and head.kind != LIMITED:
             batch += [
                 event for event in self.members(head.group) if event is not head and self.may_join(event)
             ]
@@ -178,7 +180,13 @@ class Model:
         return batch
 
     def may_join(self, event: Event) -> bool:
-        return not event.held and event.vt <= self.now and not event.spent and event.kind not in self.paused
+        return (
+            event.kind != LIMITED
+            and not event.held
+            and event.vt <= self.now
+            and not event.spent
+            and event.kind not in self.paused
+        )
 
     def standing(self, identity: int, claim: int) -> Event | None:
         """Return the event of a claim that still stands."""

@@ -58,7 +58,7 @@ def slack_event(chance: Random) -> tuple[int, str, str | None]:
     """Return one of the events of the batches."""
     return (
         chance.randrange(10),
-        chance.choice(["slack.calm", "slack.parked"]),
+        chance.choice(["slack.calm", "slack.parked", "slack.few"]),
         chance.choice(["g", "h", None]),
     )
 
@@ -76,7 +76,10 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
     """Take random steps, mostly claims and settles, in longer histories than Hypothesis tries."""
     for _ in range(steps):
         number, pause = chance.randrange(10_000), chance.choice([0, 0, 1, 400, 4000])
-        kind, group = chance.choice(["slack.calm", "slack.parked"]), chance.choice(["g", "g", "g", "h", None])
+        kind, group = (
+            chance.choice(["slack.calm", "slack.parked", "slack.few"]),
+            chance.choice(["g", "g", "g", "h", None]),
+        )
         match chance.choices(range(10), weights=[3, 3, 2, 5, 10, 3, 2, 1, 2, 2])[0]:
             case 0:
                 machine.insert_a_slack_event(number % 10, kind, group)

@@ -35,6 +35,7 @@ class Job:
         enqueued_by: who enqueued it, as people will read it; the database role where ``None``.
         deadline: the job expires when it has not begun by then.
         priority: 0 runs first, 3 last. Within a group it does not change the order.
+        limit_key: its key where the limit of its kind is per key of a function.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Job:
     enqueued_by: str | None = None
     deadline: datetime | None = None
     priority: Priority = 1
+    limit_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,8 @@ from surelane.json_text import json_text
 
 OnStored = Callable[[Sequence[str]], None]
 """Takes the kinds of the jobs that a call stored, one for each job. Duplicates are not among them."""
+LimitKeyOf = Callable[[Job], str | None]
+"""Returns the key with which the limit of its kind counts a job; ``None`` where the database derives it."""
 
 
 class Queue:
@@ -23,10 +26,22 @@ class Queue:
     taken effect. After :class:`DatabaseUnavailable` and :class:`DatabaseRefused` it changed nothing.
     """
 
-    def __init__(self, database: Pool | Connection, on_stored: OnStored | None = None) -> None:
-        """Use a connection or a pool. ``on_stored`` is called after each call that stored jobs, to count them."""
+    def __init__(
+        self,
+        database: Pool | Connection,
+        on_stored: OnStored | None = None,
+        limit_key_of: LimitKeyOf | None = None,
+    ) -> None:
+        """Use a connection or a pool.
+
+        Args:
+            database: the connection or the pool.
+            on_stored: is called after each call that stored jobs, to count them.
+            limit_key_of: is called for each job that has no ``limit_key``, before it is stored.
+        """
         self._database = Calls(database)
         self._on_stored = on_stored
+        self._limit_key_of = limit_key_of
 
     async def insert_event(self, event: str) -> int:
         """Store one event (JSON text of an envelope or a bare event) and return its id.
@@ -53,6 +68,7 @@ class Queue:
         deadline: datetime | None = None,
         on_duplicate: OnDuplicate = "skip",
         priority: Priority = 1,
+        limit_key: str | None = None,
     ) -> int:
         """Enqueue one job, with :class:`Job`'s fields, and return its id, or the id of the pending duplicate.
 
@@ -71,6 +87,7 @@ class Queue:
             enqueued_by=enqueued_by,
             deadline=deadline,
             priority=priority,
+            limit_key=limit_key,
         )
         return (await self.enqueue_many([job], on_duplicate=on_duplicate))[0].id
 
@@ -80,7 +97,7 @@ class Queue:
         """Enqueue a batch in one transaction and return the answers in the order given."""
         rows = await self._database.fetch(
             "select id, duplicate from agent.enqueue_jobs($1, $2) order by ordinal",
-            jobs_text(jobs),
+            jobs_text(self._keyed(jobs)),
             on_duplicate,
         )
         answers = [Inserted(row["id"], row["duplicate"]) for row in rows]
@@ -146,7 +163,9 @@ class Queue:
     async def fan_out(self, children: Sequence[Job], continuation: Continuation) -> int:
         """Start children and the continuation that waits for them, atomically; return the continuation's id."""
         identity: int = await self._database.fetchval(
-            "select agent.fan_out($1, $2)", jobs_text(children), job_text(continuation)
+            "select agent.fan_out($1, $2)",
+            jobs_text(self._keyed(children)),
+            job_text(*self._keyed([continuation])),
         )
         self._stored([job.kind for job in (*children, continuation)])
         return identity
@@ -160,6 +179,12 @@ class Queue:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
         answer: str = await self._database.fetchval("select agent.answer_event($1, $2)", identity, result)
         return answer
+
+    def _keyed(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs with their limit keys."""
+        if self._limit_key_of is None:
+            return jobs
+        return [replace(job, limit_key=self._limit_key_of(job)) for job in jobs]
 
     def _stored(self, kinds: Sequence[str]) -> None:
         if self._on_stored is not None:

@@ -14,6 +14,7 @@ from surelane.json_text import json_text
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.figures import Measured
 from surelane_service.groups import free_groups
+from surelane_service.rates import Rate, rate_text
 
 STEP = 500
 """Events per statement of a change to many. Each step is kept when a later one fails."""
@@ -174,6 +175,38 @@ class Operations(Measured):
         """
         return [dict(row) for row in await self._database.fetch("select * from agent.list_workers()")]
 
+    async def list_limits(self) -> list[dict[str, Any]]:
+        """List the kinds that have a limit, or whose limit an operator lifted."""
+        return [_limit(row) for row in await self._database.fetch("select * from agent.list_limits()")]
+
+    async def set_limit(
+        self, kind: str, *, concurrency: int | None = None, rate: Rate | None = None, per: str | None = None
+    ) -> None:
+        """Change the limit of a kind until it is reset.
+
+        Args:
+            kind: the kind.
+            concurrency: how many run at once; 0 lifts the bound; ``None`` leaves it.
+            rate: how many begin in a period; a count of 0 lifts the bound; ``None`` leaves it.
+            per: ``kind``, ``workspace``, ``channel``, ``user`` or ``given``; ``None`` leaves it.
+
+        Raises:
+            InvalidInput: a value makes no sense.
+        """
+        await self._database.execute(
+            "select agent.set_limit($1, $2, $3, $4, $5)",
+            kind,
+            concurrency,
+            rate.count if rate else None,
+            rate.period if rate and rate.count else None,
+            per,
+        )
+
+    async def reset_limit(self, kind: str) -> bool:
+        """Let the limit that workers declare hold again; return false when it did."""
+        reset: bool = await self._database.fetchval("select agent.reset_limit($1)", kind)
+        return reset
+
     async def clock(self) -> datetime:
         """Return the database's time."""
         now: datetime = await self._database.fetchval("select agent.clock()")
@@ -227,6 +260,24 @@ class Operations(Measured):
         """Delete a named schedule; return false when there is none of that name."""
         deleted: bool = await self._database.fetchval("select agent.delete_cron($1)", name)
         return deleted
+
+
+def _limit(row: asyncpg.Record) -> dict[str, Any]:
+    """Return a limit with its rates as text."""
+
+    def rate(name: str, period: str) -> str | None:
+        return None if row[name] is None else rate_text(row[name], row[period])
+
+    return {
+        "kind": row["kind"],
+        "per": row["per"],
+        "concurrency": row["concurrency"],
+        "rate": rate("rate", "period"),
+        "declared_concurrency": row["declared_concurrency"],
+        "declared_rate": rate("declared_rate", "declared_period"),
+        "set_at": row["set_at"],
+        "set_by": row["set_by"],
+    }
 
 
 def _parsed(row: asyncpg.Record) -> dict[str, Any]:

@@ -4,13 +4,15 @@ The database owns every change of state; ``migrations/idempotent/`` says what ea
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.events import Event
+from surelane.json_text import json_text
 from surelane_service.compatibility import schema_version
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.groups import free_groups
@@ -492,6 +494,19 @@ class Engine(Schedules, Measured, SlackLimits):
     async def order_kinds(self, name: str, ordered: Sequence[str]) -> None:
         """Record which of a worker's commands and interactions keep their thread's order; the others need not."""
         await self._database.execute("select agent.order_kinds($1, $2)", name, ordered)
+
+    async def declare_limits(
+        self, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
+    ) -> list[str]:
+        """Record the limits of the kinds that a worker handles, and that its other kinds have none.
+
+        Returns:
+            The kinds whose limit changed.
+        """
+        changed: list[str] = await self._database.fetchval(
+            "select agent.declare_limits($1, $2, $3)", name, kinds, json_text(limits)
+        )
+        return changed
 
     async def retire_worker(self, name: str) -> None:
         """Record that a worker has ended."""

@@ -1,4 +1,4 @@
-"""Lease calls of Slack's rate limits, which all workers share. ``013-slack-limits.sql`` says what the functions do."""
+"""Lease calls of Slack's rate limits, which all workers share. ``013-slack-limit.sql`` says what the functions do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

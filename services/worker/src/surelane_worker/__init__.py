@@ -9,6 +9,7 @@ from surelane.jobs import Child, Continuation, Job
 from surelane_worker.handling.answers import AnswerError
 from surelane_worker.handling.asks import Answer
 from surelane_worker.handling.handler import Call, Context, Given, Middleware
+from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers, HandlersError
 from surelane_worker.handling.steps import StepError, StepMismatchError
@@ -29,6 +30,7 @@ __all__ = [
     "Handlers",
     "HandlersError",
     "Job",
+    "Limit",
     "Middleware",
     "Outcome",
     "Retry",

@@ -1,9 +1,10 @@
 """The duties of a worker besides running handlers: announce, rescue, fire schedules and sweep."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from surelane import __version__
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
@@ -53,10 +54,12 @@ class Announcer:
         ordered: Sequence[str] | None,
         clock_offset: ClockOffset,
         heartbeats: Heartbeats,
+        limits: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """Announce over ``listener``, and retire through ``engine``. ``settings.max_attempts`` applies to ``kinds``.
+        """Announce over ``listener``, and retire through ``engine``.
 
-        ``ordered`` are the commands and interactions that keep their thread's order; ``None``: there are none at all.
+        ``settings.max_attempts`` applies to ``kinds``, and ``limits`` to some of them. ``ordered`` are the commands
+        and interactions that keep their thread's order; ``None``: there are none at all.
         """
         self._listener = listener
         self._engine = engine
@@ -64,6 +67,7 @@ class Announcer:
         self._max_attempts = settings.max_attempts
         self._kinds = kinds
         self._ordered = ordered
+        self._limits = limits
         self._clock_offset = clock_offset
         self._heartbeats = heartbeats
         self._announced = False
@@ -104,6 +108,9 @@ class Announcer:
                 )
                 if self._ordered is not None:
                     await Engine(connection).order_kinds(self._name, self._ordered)
+                changed = await Engine(connection).declare_limits(self._name, self._kinds, self._limits)
+                if changed:
+                    log.info("limits changed", kinds=changed)
                 if not self._announced:
                     await Engine(connection).free_groups()
                 self._announced = True

@@ -12,6 +12,7 @@ from typing import Any, cast
 from surelane import __version__
 from surelane.calls import Pool
 from surelane.errors import SettingsError
+from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.listener import Listener
@@ -263,7 +264,7 @@ def assemble(
     settler = Settler(Engine(pools.settles), leases, observer)
     answers = Answers(Engine(pools.settles), settings.lease)
     services = Services(
-        Queue(pools.handlers, metrics.sent),
+        Queue(pools.handlers, metrics.sent, partial(_limit_key, handlers)),
         Engine(pools.settles),
         leases.hold,
         settings,
@@ -330,8 +331,20 @@ def assemble(
         interactive_kinds=quick.keys(),
     )
     watch = Watch(poller)
+    limits = {
+        kind: handler.limit.declared(grouped=handler.grouped)
+        for kind, handler in handlers.items()
+        if handler.limit is not None
+    }
     announcer = Announcer(
-        listener, Engine(pools.leases), settings, kinds, _ordered(handlers), watch.clock_offset, heartbeats
+        listener,
+        Engine(pools.leases),
+        settings,
+        kinds,
+        _ordered(handlers),
+        watch.clock_offset,
+        heartbeats,
+        limits,
     )
     return Worker(
         claimer=claimer,
@@ -372,6 +385,12 @@ def _ordered(handlers: Mapping[str, Handler]) -> list[str] | None:
     if not any(handler.waits for handler in handlers.values()):
         return None
     return [kind for kind, handler in handlers.items() if handler.waits and handler.ordered]
+
+
+def _limit_key(handlers: Mapping[str, Handler], job: Job) -> str | None:
+    """Return the key with which the limit of a handler counts a job that another handler enqueues."""
+    handler = handlers.get(job.kind)
+    return job.limit_key if handler is None or handler.limit is None else handler.limit.key_of(job)
 
 
 def _begin_anew(cursors: Cursors, wakeup: Wakeup, position: Position, leases: Leases) -> None:

@@ -42,6 +42,7 @@ class OperatorApi:
         """Return the routes, including that of the OpenAPI document."""
         not_ended = {409: "it has not ended, or its key is live again"}
         ended = {409: "it has ended"}
+        not_set = {404: "no operator has changed this limit"}
         no_schedule = {404: "there is no such schedule"}
         operations = [
             Operation("GET", "/v1/jobs", self.list_jobs),
@@ -55,6 +56,9 @@ class OperatorApi:
             Operation("GET", "/v1/stats", self.stats),
             Operation("POST", "/v1/kinds/{kind}/pause", self.pause_kind),
             Operation("POST", "/v1/kinds/{kind}/resume", self.resume_kind),
+            Operation("GET", "/v1/limits", self.list_limits),
+            Operation("PUT", "/v1/limits/{kind}", self.set_limit),
+            Operation("DELETE", "/v1/limits/{kind}", self.reset_limit, refusals=not_set),
             Operation("GET", "/v1/cron", self.list_cron),
             Operation("PUT", "/v1/cron/{name}", self.set_cron),
             Operation("DELETE", "/v1/cron/{name}", self.delete_cron, refusals=no_schedule),
@@ -139,6 +143,21 @@ class OperatorApi:
     async def resume_kind(self, path: models.KindPath) -> None:
         """Resume a kind."""
         await self._operations.resume(path.kind)
+
+    async def list_limits(self) -> models.LimitList:
+        """List the limits of kinds."""
+        return models.LimitList.model_validate({"limits": await self._operations.list_limits()})
+
+    async def set_limit(self, path: models.KindPath, body: models.LimitBody) -> None:
+        """Change the limit of a kind until it is reset."""
+        await self._operations.set_limit(
+            path.kind, concurrency=body.concurrency, rate=body.parsed_rate(), per=body.per
+        )
+
+    async def reset_limit(self, path: models.KindPath) -> None:
+        """Let the limit that workers declare hold again."""
+        if not await self._operations.reset_limit(path.kind):
+            raise Refused(404, "no operator has changed this limit")
 
     async def list_cron(self) -> models.CronList:
         """List the named schedules."""

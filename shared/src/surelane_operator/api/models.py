@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     PlainValidator,
     StrictBool,
+    StrictInt,
     StringConstraints,
     model_validator,
 )
@@ -22,6 +23,7 @@ from surelane.jobs import Priority
 from surelane_operator.operations import Cursor, Filter
 from surelane_operator.timeline import Step, trace_of
 from surelane_service.cron import CatchUp, Cron
+from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
 
 MAX_ID = 2**63 - 1
 MAX_CURSOR = 100
@@ -178,6 +180,38 @@ class CronBody(Strict):
         return self
 
 
+def _readable_rate(text: str) -> str:
+    if text != "none":
+        parse_rate(text)
+    return text
+
+
+class LimitBody(Strict):
+    """The body of ``PUT /v1/limits/{kind}``. A field that is left out stays as it is."""
+
+    concurrency: Annotated[StrictInt, Field(ge=0, le=MOST_AT_ONCE)] | None = Field(
+        None, description="how many run at once; 0 lifts the bound"
+    )
+    rate: Annotated[str, StringConstraints(max_length=100), AfterValidator(_readable_rate)] | None = Field(
+        None, description="how many begin in a period, such as 60/1m; none lifts the bound"
+    )
+    per: Literal["kind", "workspace", "channel", "user", "given"] | None = Field(
+        None, description="what has a limit of its own; given: a key that comes with each job"
+    )
+
+    @model_validator(mode="after")
+    def _changes(self) -> Self:
+        if self.concurrency is None and self.rate is None and self.per is None:
+            raise ValueError("name concurrency, rate or per")
+        return self
+
+    def parsed_rate(self) -> Rate | None:
+        """Return the rate; a count of 0 lifts it."""
+        if self.rate is None:
+            return None
+        return Rate(0, timedelta()) if self.rate == "none" else parse_rate(self.rate)
+
+
 class ListedJob(BaseModel):
     """An event, live or ended, as a list shows it: without its large fields."""
 
@@ -319,6 +353,25 @@ class CronState(CronBody):
     last_at: datetime | None
     updated_at: datetime
     updated_by: str
+
+
+class LimitState(BaseModel):
+    """The limit of a kind: what holds, and what its workers declare."""
+
+    kind: str
+    per: str
+    concurrency: int | None
+    rate: str | None
+    declared_concurrency: int | None
+    declared_rate: str | None
+    set_at: datetime | None
+    set_by: str | None
+
+
+class LimitList(BaseModel):
+    """The limits of kinds."""
+
+    limits: list[LimitState]
 
 
 class CronList(BaseModel):

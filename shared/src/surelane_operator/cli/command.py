@@ -16,7 +16,7 @@ from rich.console import Console
 
 from surelane import Queue, __version__
 from surelane.calls import Connection
-from surelane_operator.cli import cron, kinds
+from surelane_operator.cli import cron, kinds, limits
 from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate
 from surelane_operator.cli.output import show_json, show_table
@@ -31,6 +31,7 @@ events = typer.Typer(help="Show one event's history; requeue and cancel events."
 app.add_typer(jobs, name="jobs")
 app.add_typer(events, name="events")
 app.add_typer(kinds.app, name="kinds")
+app.add_typer(limits.app, name="limits")
 app.add_typer(cron.app, name="cron")
 app.command()(enqueue)
 app.command()(orchestrate)

@@ -13,6 +13,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
 from surelane_worker.handling.asks import Answer, Asks, People
+from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Pause, Suspend
 from surelane_worker.handling.routes import Takes
 from surelane_worker.handling.steps import Steps
@@ -394,6 +395,8 @@ class Handler:
     answers: bool = False
     ordered: bool = False
     waits: bool = False
+    limit: Limit | None = None
+    """How many may run at once, or begin in a period, in all workers."""
     routes: tuple[Route, ...] = ()
     """The handlers that take some of its events instead, in the order in which they are tried."""
 

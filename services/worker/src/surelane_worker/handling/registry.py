@@ -27,6 +27,7 @@ from surelane_worker.handling.handler import (
     Route,
     threaded,
 )
+from surelane_worker.handling.limit import Limit, refused
 from surelane_worker.handling.outcomes import Complete, Pause
 from surelane_worker.handling.routes import Sort, Takes, Wanted, every
 
@@ -92,6 +93,7 @@ class Handlers:
         concurrency: int | None = None,
         answers: bool = False,
         ordered: bool = False,
+        limit: Limit | None = None,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
 
@@ -105,16 +107,21 @@ class Handlers:
                 is answered when the event is claimed.
             ordered: of commands and interactions: whether they wait for their turn in their thread, in the slots of
                 all other events. Without it, they wait for no other event, and have slots of their own.
+            limit: how many events of each of these kinds run at once, or begin in a period, in all workers.
 
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
         return self._registering(
-            kinds, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered
+            kinds, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered, limit=limit
         )
 
     def on_group(
-        self, *kinds: str, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *kinds: str,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[OnGroup], OnGroup]:
         """Register a function ``(events, ctx)`` that gets all waiting events of a group at once, in order.
 
@@ -124,10 +131,14 @@ class Handlers:
             HandlersError: as for :meth:`on`.
         """
 
-        return self._registering(kinds, grouped=True, timeout=timeout, concurrency=concurrency)
+        return self._registering(kinds, grouped=True, timeout=timeout, concurrency=concurrency, limit=limit)
 
     def event(
-        self, *types: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+        self,
+        *types: Wanted,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function for events of Slack's Events API, by the names of their subscriptions.
 
@@ -136,12 +147,13 @@ class Handlers:
                 the types that Slack documents.
             timeout: as for :meth:`on`.
             concurrency: as for :meth:`on`.
+            limit: as for :meth:`on`.
 
         Raises:
             HandlersError: an earlier route takes all of them, or as for :meth:`on`.
         """
         kinds = _named("event", routes.event_kinds, types)
-        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency)
+        return self._registering(kinds, takes=every, timeout=timeout, concurrency=concurrency, limit=limit)
 
     def command(
         self,
@@ -150,6 +162,7 @@ class Handlers:
         concurrency: int | None = None,
         answers: bool = False,
         ordered: bool = False,
+        limit: Limit | None = None,
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function for slash commands, such as ``/deploy``.
 
@@ -165,7 +178,13 @@ class Handlers:
         """
         kinds = _named("command", routes.command_kinds, names)
         return self._registering(
-            kinds, takes=every, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered
+            kinds,
+            takes=every,
+            timeout=timeout,
+            concurrency=concurrency,
+            answers=answers,
+            ordered=ordered,
+            limit=limit,
         )
 
     def message(
@@ -387,6 +406,7 @@ class Handlers:
         concurrency: int | None,
         answers: bool = False,
         ordered: bool = False,
+        limit: Limit | None = None,
     ) -> Callable[[OnFunction], OnFunction]:
         """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
@@ -399,13 +419,15 @@ class Handlers:
                 raise HandlersError(
                     f"handler {name}: answers and ordered are for commands and interactions, not {kinds[0]!r}"
                 )
+            if reason := refused(limit, kinds):
+                raise HandlersError(f"handler {name}: limit: {reason}")
             call = (
                 cast("Call", function)
                 if _is_async(function)
                 else threaded(cast("Callable[[Given, Context], object]", function))
             )
             bound = _seconds(name, timeout)
-            handler = Handler(name, kinds, call, grouped, bound, concurrency, answers, ordered)
+            handler = Handler(name, kinds, call, grouped, bound, concurrency, answers, ordered, limit=limit)
             if takes is None:
                 self._check_one_per_kind(handler)
                 self._fallbacks.append(Route(handler, every))

@@ -1,6 +1,7 @@
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
 -- index alone. Counts each band lane by lane until there are 10,000 and takes its other lanes to be
--- like those, as events fall into lanes at random: exact below, within about two percent above.
+-- like those, as events fall into lanes at random: exact below, within about two percent above. Of
+-- parked events it counts up to 100,000 a priority.
 create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -20,14 +21,17 @@ begin
     later := 0;
     for _band in
         select 0 as first, 16 as lanes union all
-        select 12 + 4 * b.band, 4 from (select distinct band from agent.band where kind = _kind and band > 0) as b
+        select 12 + 4 * b.band, 4 from (select distinct band from agent.band where kind = _kind and band > 0) as b union all
+        select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane) where exists (select from agent.kind_limit as l where l.kind = _kind)
     loop
         _seen := 0;
         _visible := 0;
         _ahead := 0;
         while _seen < _band.lanes and _visible + _ahead < 10000 loop
             select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
-            into _lane from agent.event where head and lane = _band.first + _seen and kind = _kind;
+            into _lane from (
+                select vt from agent.event where head and lane = _band.first + _seen and kind = _kind limit case when _band.first < 0 then 100000 end
+            ) as counted;
             _visible := _visible + _lane.pending;
             _ahead := _ahead + _lane.later;
             oldest := least(oldest, _lane.oldest);

@@ -41,7 +41,7 @@ declare
         ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text, interval, int4)'
         ', agent.announce_worker(text, text[], text, interval)'
         ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval)'
-        ', agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()'
+        ', agent.declare_limits(text, text[], jsonb), agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()'
         ', agent.lease_slack_calls(text[], int4[], float8[], int4[], int4[], float8[], float8), agent.delay_slack_calls(text, int4, float8, float8)'
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
         ', agent.take_signal(int8, int4, text, int4, interval)'
@@ -55,7 +55,8 @@ declare
     _operating text := 'requeue_events(int8[]), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
         ', agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4), agent.why_waiting(int8, int4)'
         ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.cancel_job(int8, text, text, boolean)'
-        ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)';
+        ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)'
+        ', agent.list_limits(), agent.set_limit(text, int4, int4, interval, text), agent.reset_limit(text)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
     _grant record;
 begin

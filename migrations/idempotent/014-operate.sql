@@ -417,7 +417,7 @@ $$;
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- waits_for_children, awaits_answer, suspended, future, retrying, group_busy, group_waits,
--- exhausted, no_worker, due; null: no such event. Where its last claim was rescued, also from which
+-- exhausted, no_worker, limited, due; null: no such event. Where its last claim was rescued, also from which
 -- worker.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
@@ -433,6 +433,7 @@ declare
     _change jsonb;
     _rescued text;
     _lost text;
+    _limited text;
 begin
     select * into _e from agent.event where id = _id;
     if not found then
@@ -442,6 +443,7 @@ begin
     end if;
     _most := coalesce(_e.max_attempts, (agent.attempts_of(array[_e.kind], _max_attempts))[1]);
     select * into _head from agent.event where group_key = _e.group_key and head and id <> _id;
+    _limited := agent.why_limited(_e, _now);
     _change := _e.changes -> -1;
     if _change ->> 'action' = 'rescued' then
         _rescued := format('worker %s died at %s', _change ->> 'worker', coalesce(_change ->> 'died_at', _change ->> 'at'));
@@ -462,6 +464,7 @@ begin
         (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
         (not exists (select from agent.list_workers() as w where _e.kind = any(w.kinds) and w.state = 'alive'), 'no_worker'
             , format('no running worker handles kind %s', _e.kind) || coalesce('; ' || _rescued, '')),
+        (_limited is not null, 'limited', _limited),
         (true, 'due', 'visible; a worker claims it next' || coalesce('; ' || _rescued, ''))
     ) as c (holds, reason, detail) where c.holds limit 1;
 end

@@ -104,7 +104,7 @@ declare
     _since timestamptz := agent.clock() - _max_vt_age;
     _swept text[] := array(select kind from agent.kind where not paused and (_kinds is null or kind = any(_kinds)));
     _ids int8[] := agent.lock_for_sweep(array(
-        select batch.id from generate_series(0, 59) as lane cross join unnest(_swept) as swept (kind)
+        select batch.id from generate_series(-4, 59) as lane cross join unnest(_swept) as swept (kind)
         cross join lateral (
             select id, group_key from agent.event
             where head and event.lane = lane.lane and event.kind = swept.kind and vt < _since and claimed_by is null order by vt limit _limit
@@ -298,7 +298,7 @@ begin
     from (
         with recursive found (lane, kind) as (
             select lanes.lane, (select kind from agent.event where head and event.lane = lanes.lane order by kind limit 1)
-            from (select nth::int2 from generate_series(0, 59) as nth) as lanes (lane)
+            from (select nth::int2 from generate_series(-4, 59) as nth) as lanes (lane)
             union all
             select lane, (select kind from agent.event where head and event.lane = found.lane and event.kind > found.kind order by kind limit 1)
             from found where found.kind is not null
@@ -307,13 +307,14 @@ begin
     ) as seen;
     perform agent.register_kinds(_found);
     perform agent.use_band(given.kind, given.band)
-    from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind)) as given;
+    from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind) where lane >= 0) as given;
+    perform agent.sweep_limits(_lanes, _found);
     if pg_try_advisory_xact_lock(hashtextextended('agent.band', 0)) then
         delete from agent.band as b where b.workspace is null
         and (exists (select from agent.band as kept where kept.kind = b.kind and kept.band = b.band and kept.workspace is null and kept.ctid < b.ctid)
             -- A band that a crowd needed, now empty.
             or b.band > 3 and not exists (select from agent.band as used where used.kind = b.kind and used.band = b.band and used.workspace is not null)
-            and not exists (select from unnest(_lanes, _found) as seen (lane, kind) where seen.kind = b.kind and agent.band_of(seen.lane) = b.band));
+            and not exists (select from unnest(_lanes, _found) as seen (lane, kind) where seen.kind = b.kind and seen.lane >= 0 and agent.band_of(seen.lane) = b.band));
     end if;
     -- Bands that a worker shared out and did not see to the end, as it died.
     perform agent.share_kind(shared.kind) from (select distinct kind from agent.band where workspace is not null) as shared;

@@ -1,0 +1,759 @@
+-- Limits of kinds: how many of their events run at once, and how many begin in a period, counted by
+-- key (docs/adr/0040-limits.md). Events of a limited kind are parked as they are stored. Ordinary
+-- claims do not look there. A claim takes them from there directly, as far as the limit goes.
+
+-- The limits that hold: what operators set, else what workers declared.
+create or replace view agent.limits as
+select l.kind, coalesce(l.set_per, l.per) as per, nullif(coalesce(l.set_concurrency, l.concurrency), 0) as concurrency
+, case when l.set_rate is null then l.rate else nullif(l.set_rate, 0) end as rate
+, case when l.set_rate is null then l.period else l.set_period end as period
+, l.grouped, l.parks, l.set_at, l.set_by
+, l.concurrency as declared_concurrency, l.rate as declared_rate, l.period as declared_period
+from agent.kind_limit as l;
+
+-- Those of some kinds whose events may be parked. Of most fleets it is none.
+create or replace function agent.limited_kinds(_kinds text[]) returns text[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    if not exists (select from agent.kind_limit) then
+        return null;
+    end if;
+    return (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
+end
+$$;
+
+-- The same kinds, in their places, with an empty one in place of those whose events are parked.
+create or replace function agent.without_parked(_kinds text[]) returns text[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return array(
+        select case when exists (select from agent.kind_limit as l where l.kind = given.kind and l.parks) then '' else given.kind end
+        from unnest(_kinds) with ordinality as given (kind, nth) order by nth);
+end
+$$;
+
+-- The channel of an event: Slack's events, interactions and commands name it in different places.
+create or replace function agent.event_channel(_event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _inner jsonb := agent.slack_event(_event);
+begin
+    return coalesce(case jsonb_typeof(_inner -> 'channel') when 'string' then _inner ->> 'channel' when 'object' then _inner #>> '{channel,id}' end
+        , _inner #>> '{item,channel}', _inner ->> 'channel_id', _inner #>> '{container,channel_id}', '');
+end
+$$;
+
+-- The user whom an event comes from.
+create or replace function agent.event_user(_event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _inner jsonb := agent.slack_event(_event);
+begin
+    return coalesce(case jsonb_typeof(_inner -> 'user') when 'string' then _inner ->> 'user' when 'object' then _inner #>> '{user,id}' end
+        , _inner ->> 'user_id', _inner #>> '{message,user}', '');
+end
+$$;
+
+-- What the limit of its kind counts an event with. _given: what it was counted with before, or a
+-- key that came with it.
+create or replace function agent.limit_key(_kind text, _event jsonb, _given text) returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _per text := coalesce((select l.per from agent.limits as l where l.kind = _kind), 'kind');
+begin
+    return agent.bounded_key(case _per
+        when 'workspace' then 'workspace:' || agent.event_workspace(_event)
+        when 'channel' then 'channel:' || agent.event_workspace(_event) || ':' || agent.event_channel(_event)
+        when 'user' then 'user:' || agent.event_workspace(_event) || ':' || agent.event_user(_event)
+        when 'given' then case when _given like 'given:%' then _given else 'given:' end
+        else 'kind:' end);
+end
+$$;
+
+-- The changes of an event with its key as the first one. That one is always kept.
+create or replace function agent.with_limit_key(_changes jsonb, _key text) returns jsonb
+language sql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+return jsonb_build_array(jsonb_build_object('limit_key', _key)) || case when _changes #> '{0,limit_key}' is null then _changes else _changes - 0 end;
+
+-- The lane that claims report for a parked event: one of its priority.
+create or replace function agent.claimed_lane(_lane int2) returns int2
+language sql immutable parallel safe
+return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
+
+-- Gives a parked event its key, and notes it. An insert that is left out as a duplicate leaves a
+-- note that causes one look for nothing.
+create or replace function agent.event_parked() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    new.changes := agent.with_limit_key(new.changes, agent.limit_key(new.kind, new.event, new.changes #>> '{0,limit_key}'));
+    if new.head then
+        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, new.changes #>> '{0,limit_key}', new.vt);
+    end if;
+    return new;
+end
+$$;
+
+-- Notes a parked event that has become claimable, or will. Where a claim ended, its slot is free.
+create or replace function agent.event_parked_anew() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _key text := new.changes #>> '{0,limit_key}';
+begin
+    if _key is null then
+        -- It was stored before its kind had a limit. The update calls this function again.
+        update agent.event set changes = agent.with_limit_key(changes, agent.limit_key(kind, event, null)) where id = new.id;
+        return null;
+    end if;
+    if isfinite(new.vt) then
+        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, _key, new.vt);
+    end if;
+    if old.claimed_by is not null and new.claimed_by is null and new.vt > agent.clock() then
+        perform agent.note_freed(array[new.kind], array[_key]);
+    end if;
+    return null;
+end
+$$;
+
+-- Created once: doing it again would keep inserts waiting until the migration ends.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_parked') then
+        create trigger event_parked before insert on agent.event
+        for each row when (new.lane < 0) execute function agent.event_parked();
+    end if;
+    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_parked_anew') then
+        -- Not as it is claimed, or its lease is renewed.
+        create trigger event_parked_anew after update of vt, head, lane, claimed_by, changes on agent.event
+        for each row when (new.lane < 0 and new.head and (new.claimed_by is null or new.vt < old.vt))
+        execute function agent.event_parked_anew();
+    end if;
+end
+$$;
+
+-- Notes keys under which a run has ended, for claims to look at, and wakes a worker where something
+-- waits. It always leaves a note: what waits may be uncommitted, and a claim that looks at it now
+-- still counts this run.
+create or replace function agent.note_freed(_kinds text[], _keys text[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    insert into agent.limit_note (kind, limit_key, due_at)
+    select distinct freed.kind, freed.key, _now from unnest(_kinds, _keys) as freed (kind, key)
+    where exists (select from agent.limits as l where l.kind = freed.kind and l.concurrency is not null);
+    if found and exists (
+        select from unnest(_kinds, _keys) as freed (kind, key) cross join unnest(array[-1, -2, -3, -4]) as place (lane)
+        where exists (
+            select from agent.event as e where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" = freed.kind || ' ' || freed.key and e.lane::int4 = place.lane
+            and e.vt <= _now and e.claimed_by is null))
+    then
+        perform pg_notify('agent_event', '');
+    end if;
+end
+$$;
+
+-- How many more events of a key may begin now (null: any number), of those what runs, and until
+-- when the rate alone forbids more (null: it does not). _state as the caller read it. Callers set
+-- the planner's settings, here and in agent.hold_key: setting them anew for each key would take
+-- longer than the rest.
+create or replace function agent.limit_room
+( _limit agent.limits, _state agent.limit_state, _now timestamptz
+, out room int4, out free_at timestamptz, out running int8[], out claims int4[])
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    running := '{}';
+    claims := '{}';
+    if _limit.concurrency is not null then
+        -- One probe a run. What ended or lapsed no longer has this claim.
+        select coalesce(array_agg(run.id), '{}'), coalesce(array_agg(run.claim), '{}') into running, claims
+        from unnest(_state.running, _state.claims) as run (id, claim)
+        cross join lateral (select from agent.event as e where e.id = run.id and e.claimed_by is not null and array_upper(e.claimed, 1) = run.claim and e.vt > _now) as held;
+        room := greatest(_limit.concurrency - cardinality(running), 0);
+    end if;
+    if _limit.rate is not null then
+        room := least(room, greatest(_limit.rate - (
+            select coalesce(sum(began.count), 0) from unnest(_state.starts, _state.counts) as began (at, count) where began.at > _now - _limit.period), 0));
+        if room = 0 then
+            free_at := (
+                select latest.at + _limit.period
+                from (
+                    select began.at, sum(began.count) over (order by began.at desc) as events
+                    from unnest(_state.starts, _state.counts) as began (at, count) where began.at > _now - _limit.period
+                ) as latest where latest.events >= _limit.rate order by latest.at desc limit 1);
+        end if;
+    end if;
+end
+$$;
+
+-- Locks up to _most visible heads of a key, as far as its limit goes, and records them as runs. The
+-- caller holds the lock of the key, so the count is exact. Returns when the key is to be looked at
+-- again, null: not before another note; and how many bytes the events have.
+create or replace function agent.hold_key
+( _kind text, _key text, _most int4, _most_bytes int8, _attempts int4, _lease interval, _noted_at timestamptz
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out look_at timestamptz
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _limit agent.limits;
+    _state agent.limit_state;
+    _known boolean;
+    _last timestamptz;
+    _room record;
+    _may int4;
+    _taken int4;
+    _all int4;
+    _ids int8[];
+    _claims int4[];
+    _lanes int4[] := array[-2, -1, -3, -4];
+    _next timestamptz;
+    _start timestamptz;
+begin
+    select * into _limit from agent.limits as l where l.kind = _kind;
+    select * into _state from agent.limit_state as s where s.kind = _kind and s.limit_key = _key order by s.at desc limit 1;
+    _known := found;
+    _last := _state.at;
+    if not _known then
+        _state := row(_kind, _key, _now, '{}', '{}', '{}', '{}', '-infinity', '-infinity');
+    end if;
+    select * into _room from agent.limit_room(_limit, _state, _now);
+    _may := least(_most, _room.room);
+    _state.seen := least(_state.seen, _noted_at);
+    if random() < 0.125 then
+        _lanes := array(select lane from unnest(_lanes) as lane order by random());
+    end if;
+    select array_agg(fits.place), array_agg(case when fits.lane = -1 then _noted_at end), array_agg(fits.group_key), array_agg(fits.lapsed)
+    , array_agg(fits.id), array_agg(fits.claim), coalesce(sum(fits.size), 0), coalesce(max(fits.all), 0)
+    into places, vts, group_keys, lapsed, _ids, _claims, bytes, _all
+    from (
+        select found.*, row_number() over () as nth, count(*) over () as all, sum(found.size) over (rows between unbounded preceding and current row) as until
+        from (
+            select e.* from unnest(_lanes) with ordinality as place (lane, nth)
+            cross join lateral (
+                select w.ctid as place, w.id, w.lane, w.group_key, w.claimed_by is not null as lapsed, coalesce(array_upper(w.claimed, 1), 0) + 1 as claim
+                , case when _most_bytes is null then 0
+                    when pg_column_compression(w.event) is null and pg_column_size(w.event) < 2000 then pg_column_size(w.event) else octet_length(w.event::text) end as size
+                from agent.event as w
+                where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt <= _now and w.vt >= _state.seen
+                and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
+                order by w.vt limit _may for update skip locked
+            ) as e
+            limit _may
+        ) as found
+    ) as fits
+    where fits.nth = 1 or fits.until <= _most_bytes or _most_bytes is null;
+    _taken := coalesce(cardinality(places), 0);
+    -- The next one that waits, or whose lease ends.
+    _next := (
+        select min(other.vt) from unnest(_lanes) as place (lane)
+        cross join lateral (
+            select w.vt from agent.event as w
+            where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt >= _state.seen
+            and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
+            and (places is null or w.ctid <> all(places))
+            order by w.vt limit 1
+        ) as other);
+    _state.seen := least(_next, _now);
+    if _taken > 0 then
+        _next := least(_next, _now + _lease);
+    end if;
+    if _next <= _now then
+        if _taken = _most or _taken < _all then
+            look_at := _now;
+        elsif _taken < coalesce(_room.room, _taken + 1) then
+            look_at := _now + interval '1 second'; -- another transaction has them locked
+        else
+            -- The rate says when; of slots, their release, or else the ends of their leases.
+            look_at := coalesce(_room.free_at, case when _limit.rate is not null and _taken > 0 then _now end, _now + interval '1 minute');
+        end if;
+    else
+        look_at := _next;
+    end if;
+    if _limit.concurrency is null then
+        _room.running := _state.running;
+        _room.claims := _state.claims;
+    elsif _taken > 0 then
+        _room.running := _room.running || _ids;
+        _room.claims := _room.claims || _claims;
+    end if;
+    if _taken > 0 then
+        if _limit.rate is not null then
+            -- Rounded up to a hundredth of the period where there are many: so the row stays small,
+            -- and no period has more events than the limit.
+            _start := case when _limit.rate <= 100 then _now else date_bin(_limit.period / 100, _now, 'epoch') + _limit.period / 100 end;
+            select array_agg(began.at), array_agg(began.count) into _state.starts, _state.counts
+            from (
+                select given.at, sum(given.count)::int4 as count
+                from unnest(_state.starts || _start, _state.counts || _taken) as given (at, count)
+                where given.at > _now - _limit.period group by given.at order by given.at
+            ) as began;
+        end if;
+    end if;
+    -- One note for later is enough.
+    if look_at > _now and _state.noted > _now and _state.noted <= look_at then
+        look_at := null;
+    elsif look_at > _now then
+        _state.noted := look_at;
+    end if;
+    if _taken > 0 or look_at > _now then
+        if _known then
+            update agent.limit_state as s
+            set at = greatest(_now, _last + interval '1 microsecond'), running = _room.running, claims = _room.claims
+            , starts = _state.starts, counts = _state.counts, seen = _state.seen, noted = _state.noted
+            where s.kind = _kind and s.limit_key = _key and s.at = _last;
+        else
+            insert into agent.limit_state (kind, limit_key, at, running, claims, starts, counts, seen, noted)
+            values (_kind, _key, _now, _room.running, _room.claims, _state.starts, _state.counts, _state.seen, _state.noted);
+        end if;
+    end if;
+end
+$$;
+
+-- Waits up to 10 ms for the lock of a key, as another claim is done sooner.
+create or replace function agent.await_limit(_lock int8) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10ms'
+as $$
+begin
+    perform pg_advisory_xact_lock(_lock);
+    return true;
+exception when lock_not_available then
+    return false;
+end
+$$;
+
+-- Locks up to _limit parked heads, of keys that are noted and have room. It looks at keys in the
+-- order of their notes, at up to 64 in each turn, and takes another turn where that found none. A
+-- key that another claim is looking at is left to its note, unless there is no other. Where a kind
+-- got its limit after its events, it parks some of them. A head comes without its group,
+-- unless its handler takes groups: each event is a run.
+create or replace function agent.hold_limited
+( _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[], _all text[]
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _noted record;
+    _held record;
+    _left int4 := _limit;
+    _bytes int8 := _most_bytes;
+    _looked int4;
+    _notes int8;
+    _busy boolean;
+    _again boolean;
+    _lock int8;
+    _waits boolean := false;
+    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
+    _grouped text[] := array(select l.kind from agent.limits as l where l.kind = any(_kinds) and l.grouped);
+begin
+    for _turn in 1..10 loop
+        _looked := 0;
+        _notes := 0;
+        _busy := false;
+        _again := false;
+        for _noted in
+            select due.kind, due.limit_key, min(due.due_at) as first, array_agg(due.place order by due.due_at) as places
+            from (
+                select note.* from unnest(_kinds) as given (kind)
+                cross join lateral (select _cursors[array_position(_all, given.kind)]) as start (cursor)
+                cross join lateral (
+                    select n.ctid as place, n.kind, n.limit_key, n.due_at from agent.limit_note as n
+                    where n.kind = given.kind and n.due_at <= _now and n.due_at >= case when start.cursor <= _now then start.cursor else '-infinity' end
+                    order by n.due_at limit 1000
+                ) as note
+                where not exists (select from agent.kind as k where k.kind = given.kind and k.paused)
+            ) as due
+            group by due.kind, due.limit_key order by min(due.due_at) limit 64
+        loop
+            _looked := _looked + 1;
+            _notes := _notes + cardinality(_noted.places);
+            -- Claims of a key take turns, so that their counts are exact.
+            _lock := hashtextextended('agent.limit ' || _noted.kind || ' ' || _noted.limit_key, 0);
+            if not pg_try_advisory_xact_lock(_lock) and not (_waits and not _busy and agent.await_limit(_lock)) then
+                _busy := true;
+                continue;
+            end if;
+            if _noted.limit_key = '' then
+                -- The note stays until nothing is left to park.
+                if agent.park_events(_noted.kind, 200) > 0 then
+                    _again := _turn = 1;
+                else
+                    delete from agent.limit_note as n where n.ctid = any(_noted.places);
+                end if;
+                continue;
+            end if;
+            select * into _held from agent.hold_key(_noted.kind, _noted.limit_key, _left, _bytes, _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
+            -- Their places are theirs as long as this statement's snapshot is.
+            delete from agent.limit_note as n where n.ctid = any(_noted.places);
+            if _held.look_at is not null then
+                insert into agent.limit_note (kind, limit_key, due_at) values (_noted.kind, _noted.limit_key, _held.look_at);
+            end if;
+            if _held.places is not null then
+                places := places || _held.places;
+                vts := vts || _held.vts;
+                group_keys := group_keys || _held.group_keys;
+                lapsed := lapsed || case when _noted.kind = any(_grouped) then _held.lapsed else array_fill(true, array[cardinality(_held.lapsed)]) end;
+                _left := _left - cardinality(_held.places);
+                _bytes := _bytes - _held.bytes;
+                exit when _left <= 0 or _bytes <= 0;
+            end if;
+        end loop;
+        exit when places is not null or not _busy and not _again and _looked < 64 and _notes < 1000 or _waits and _busy;
+        _waits := _busy;
+    end loop;
+end
+$$;
+
+-- Adds parked events to what a claim holds: see agent.claim_events.
+create or replace function agent.hold_parked
+( _limited text[], _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
+, out places tid[], out vts timestamptz[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _held record;
+begin
+    select * into _held from agent.hold_limited(_limited, _limit, _most_bytes, _max_attempts, _lease, _now, _cursors, _kinds);
+    if array_remove(_held.group_keys, null) <> '{}' then
+        -- Where a handler takes groups, with the members of such kinds.
+        select * into _held from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed
+            , array(select l.kind from agent.limits as l where l.kind = any(_limited) and l.grouped), _limit, _max_attempts, _now, 0);
+    end if;
+    places := _held.places;
+    vts := _held.vts;
+end
+$$;
+
+-- What a claim holds if some of its kinds are limited: parked events, and those of the other kinds,
+-- with their groups. Either come first in half of the claims. See agent.claim_events.
+create or replace function agent.hold_mixed
+( _limited text[], _kinds text[], _member_kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
+, out places tid[], out vts timestamptz[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _parked record;
+    _held record;
+    _first boolean := random() < 0.5;
+    _left int4 := _limit;
+begin
+    select null::tid[] as places, null::timestamptz[] as vts into _parked;
+    select null::tid[] as places, null::timestamptz[] as vts, null::text[] as group_keys into _held;
+    if _first then
+        select * into _parked from agent.hold_parked(_limited, _kinds, _limit, _most_bytes, _max_attempts, _lease, _now, _cursors);
+        _left := _limit - coalesce(cardinality(_parked.places), 0);
+    end if;
+    if _left > 0 then
+        select h.places[1:_left] as places, h.vts, h.group_keys, h.lapsed into _held
+        from agent.take_heads(agent.without_parked(_kinds), _left, _max_attempts, _now, _cursors) as h;
+        if array_remove(_held.group_keys, null) <> '{}' then
+            select * into _held
+            from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, agent.without_parked(_member_kinds), _left, _max_attempts, _now, 0);
+        end if;
+    end if;
+    _left := _limit - coalesce(cardinality(_held.places), 0);
+    if not _first and _left > 0 then
+        select * into _parked from agent.hold_parked(_limited, _kinds, _left, _most_bytes, _max_attempts, _lease, _now, _cursors);
+    end if;
+    places := _parked.places || _held.places;
+    vts := _parked.vts || _held.vts;
+end
+$$;
+
+-- The key after _after under which events of a kind are parked; null at the end.
+create or replace function agent.next_key(_kind text, _after text) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    return (
+        select e.changes #>> '{0,limit_key}' from agent.event as e
+        where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" > _kind || ' ' || _after and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" < _kind || '!'
+        and e.kind || '' = _kind
+        order by (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" limit 1);
+end
+$$;
+
+-- Parks up to _most events that were stored before their kind had a limit, and gives those another
+-- key that are counted by another rule. Steps over locked rows. Returns how many.
+create or replace function agent.park_events(_kind text, _most int4) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _per text := (select l.per from agent.limits as l where l.kind = _kind);
+    _found int8[];
+    _parked int4;
+begin
+    if not exists (select from agent.kind_limit as l where l.kind = _kind and l.parks) then
+        return 0;
+    end if;
+    _found := array(
+        select w.id from generate_series(0, 59) as place (lane)
+        cross join lateral (select e.id from agent.event as e where e.head and e.lane = place.lane and e.kind = _kind order by e.vt limit _most) as w limit _most);
+    if _found = '{}' then
+        _found := array(
+            with recursive known (key) as (
+                select agent.next_key(_kind, '')
+                union all
+                select agent.next_key(_kind, known.key) from known where known.key is not null
+            )
+            select e.id from known cross join lateral (
+                select w.id from agent.event as w where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || known.key limit _most
+            ) as e
+            where known.key not like _per || ':%' limit _most);
+    end if;
+    update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event), changes = agent.with_limit_key(e.changes, agent.limit_key(e.kind, e.event, e.changes #>> '{0,limit_key}'))
+    where e.id in (select held.id from agent.event as held where held.id = any(_found) order by held.id for update skip locked);
+    get diagnostics _parked = row_count;
+    return _parked;
+end
+$$;
+
+-- Notes up to _most keys of a kind under which events wait, and that events are to be parked: after
+-- its limit changed, and in sweeps, should a note be missing as an owner changed rows by hand, or
+-- events that were stored before a limit have been committed after it. Wakes a worker.
+create or replace function agent.note_keys(_kind text, _most int4) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _noted int4;
+begin
+    insert into agent.limit_note (kind, limit_key, due_at)
+    with recursive known (key, nth) as (
+        select agent.next_key(_kind, ''), 1
+        union all
+        select agent.next_key(_kind, known.key), nth + 1
+        from known where known.key is not null and nth < _most
+    )
+    select _kind, known.key, agent.clock() from known where known.key is not null
+    union all
+    select _kind, '', agent.clock();
+    get diagnostics _noted = row_count;
+    if _noted > 0 then
+        perform pg_notify('agent_event', '');
+    end if;
+    return _noted;
+end
+$$;
+
+-- Checks the bounds of a limit. The errors name the field.
+create or replace function agent.check_limit(_per text, _concurrency int4, _rate int4, _period interval, _least int4) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if _per not in ('kind', 'workspace', 'channel', 'user', 'given') then
+        raise invalid_parameter_value using message = format('per is kind, workspace, channel, user or given, not %L', left(_per, 40));
+    elsif _concurrency not between _least and 10000 then
+        raise invalid_parameter_value using message = format('concurrency is from %s to 10000, not %s', _least, _concurrency);
+    elsif _rate not between _least and 1000000 then
+        raise invalid_parameter_value using message = format('rate is from %s to 1000000, not %s', _least, _rate);
+    elsif (coalesce(_rate, 0) = 0) <> (_period is null) or _period not between interval '100 milliseconds' and interval '1 day' then
+        raise invalid_parameter_value using message = format('rate has a period from 100ms to 1d, not %s', coalesce(_period::text, 'none'));
+    end if;
+end
+$$;
+
+-- Records the limits that the handlers of a worker have: {"kind": {"per": …, "concurrency": …,
+-- "rate": …, "period": seconds, "grouped": …}}. Its other kinds have none. Of several, that of the
+-- worker which started last holds. Waits for no other transaction; what it could not
+-- record, the next announcement does. Returns the kinds whose limit it changed.
+create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _given record;
+    _old agent.kind_limit;
+    _changed text[] := '{}';
+begin
+    for _given in
+        select wanted.kind, coalesce(declared.body ->> 'per', 'kind') as per, (declared.body ->> 'concurrency')::int4 as concurrency
+        , (declared.body ->> 'rate')::int4 as rate, make_interval(secs => (declared.body ->> 'period')::float8) as period
+        , coalesce((declared.body ->> 'grouped')::boolean, false) as grouped
+        from unnest(_kinds) as wanted (kind) cross join lateral (select _limits -> wanted.kind) as declared (body)
+        where (declared.body is not null or exists (select from agent.kind_limit as l where l.kind = wanted.kind))
+        and not exists (select from agent.worker as w where wanted.kind = any(w.kinds) and w.name <> _name
+            and w.started_at > (select started_at from agent.worker where name = _name) and agent.worker_alive(w.seen_at))
+        order by wanted.kind
+    loop
+        perform agent.check_limit(_given.per, _given.concurrency, _given.rate, _given.period, 1);
+        continue when not pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _given.kind, 0));
+        select * into _old from agent.kind_limit as l where l.kind = _given.kind;
+        continue when found and (_old.per, _old.concurrency, _old.rate, _old.period, _old.grouped)
+            is not distinct from (_given.per, _given.concurrency, _given.rate, _given.period, _given.grouped);
+        insert into agent.kind_limit (kind, per, concurrency, rate, period, grouped)
+        values (_given.kind, _given.per, _given.concurrency, _given.rate, _given.period, _given.grouped)
+        on conflict (kind) do update set per = excluded.per, concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period
+        , grouped = excluded.grouped;
+        perform agent.note_keys(_given.kind, 10000);
+        _changed := _changed || _given.kind;
+    end loop;
+    return _changed;
+end
+$$;
+
+-- Changes the limit of a kind: what is null stays as it was; 0 lifts a bound. It holds until
+-- agent.reset_limit, also where workers declare another one.
+create or replace function agent.set_limit(_kind text, _concurrency int4, _rate int4, _period interval, _per text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform agent.check_limit(_per, _concurrency, _rate, _period, 0);
+    if _kind is null or _kind = '' or length(_kind) > 200 then
+        raise invalid_parameter_value using message = 'kind has from 1 to 200 characters';
+    end if;
+    perform agent.register_kinds(array[_kind]);
+    perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _kind, 0));
+    insert into agent.kind_limit as l (kind, set_per, set_concurrency, set_rate, set_period, set_at, set_by)
+    values (_kind, _per, _concurrency, _rate, _period, agent.clock(), session_user)
+    on conflict (kind) do update set set_per = coalesce(excluded.set_per, l.set_per), set_concurrency = coalesce(excluded.set_concurrency, l.set_concurrency)
+    , set_rate = coalesce(excluded.set_rate, l.set_rate), set_period = case when excluded.set_rate is null then l.set_period else excluded.set_period end
+    , set_at = excluded.set_at, set_by = excluded.set_by;
+    perform agent.note_keys(_kind, 10000);
+end
+$$;
+
+-- Takes back what operators changed of the limit of a kind: what workers declare holds again.
+-- Returns whether there was anything.
+create or replace function agent.reset_limit(_kind text) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _kind, 0));
+    update agent.kind_limit set set_per = null, set_concurrency = null, set_rate = null, set_period = null, set_at = null, set_by = null
+    where kind = _kind and set_at is not null;
+    if not found then
+        return false;
+    end if;
+    perform agent.note_keys(_kind, 10000);
+    return true;
+end
+$$;
+
+-- The limits, by kind.
+create or replace function agent.list_limits() returns setof agent.limits
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select * from agent.limits as l where l.parks or l.set_at is not null order by l.kind;
+end;
+
+-- Why the limit of its kind keeps an event waiting; null: it does not.
+create or replace function agent.why_limited(_e agent.event, _now timestamptz) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _limit agent.limits;
+    _state agent.limit_state;
+    _room record;
+    _key text := _e.changes #>> '{0,limit_key}';
+begin
+    if _e.lane >= 0 then
+        return null;
+    end if;
+    select * into _limit from agent.limits as l where l.kind = _e.kind;
+    select * into _state from agent.limit_state as s where s.kind = _e.kind and s.limit_key = _key order by s.at desc limit 1;
+    select * into _room from agent.limit_room(_limit, _state, _now);
+    return case when _room.room > 0 or _room.room is null then null
+        when _room.free_at is not null then format('%s events per %s for %s began already; the next one begins at %s'
+            , _limit.rate, _limit.period, _key, _room.free_at)
+        else format('%s of %s run at once for %s; the next one begins when one of them ends, by %s unless its lease is renewed'
+            , cardinality(_room.running), _limit.concurrency, _key
+            , (select min(e.vt) from agent.event as e where e.id = any(_room.running))) end;
+end
+$$;
+
+-- What sweeps do for limits, in bounded steps: note keys whose note is missing, and forget idle
+-- keys and limits.
+create or replace function agent.sweep_limits(_lanes int4[], _found text[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _unknown text;
+begin
+    -- Parked, though the kind has no limit.
+    for _unknown in
+        select distinct seen.kind from unnest(_lanes, _found) as seen (lane, kind)
+        where seen.lane < 0 and not exists (select from agent.kind_limit as l where l.kind = seen.kind)
+    loop
+        if pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _unknown, 0)) then
+            insert into agent.kind_limit (kind) values (_unknown) on conflict do nothing;
+        end if;
+    end loop;
+    perform agent.note_keys(l.kind, 1000) from agent.kind_limit as l;
+    delete from agent.kind_limit as l where l.kind in (
+        select idle.kind from agent.kind_limit as idle where not idle.parks and idle.set_at is null
+        and not exists (select from unnest(_lanes, _found) as seen (lane, kind) where seen.lane < 0 and seen.kind = idle.kind)
+        and pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || idle.kind, 0)) for update skip locked);
+    -- No period is longer than a day.
+    delete from agent.limit_state as s where s.ctid = any(array(
+        select idle.ctid from agent.limit_state as idle where idle.at - timestamptz '1970-01-01 00:00:00+00' < agent.clock() - timestamptz '1970-01-01 00:00:00+00' - interval '25 hours'
+        and not exists (select from agent.event as e where e.id = any(idle.running) and e.claimed_by is not null)
+        and pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || idle.kind || ' ' || idle.limit_key, 0))
+        order by idle.at - timestamptz '1970-01-01 00:00:00+00' limit 100 for update skip locked));
+end
+$$;

@@ -1,0 +1,91 @@
+"""The limit of a handler: how many of its events run at once, or begin in a period, in the whole fleet."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from surelane.jobs import Job
+from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
+
+Per = Literal["workspace", "channel", "user"]
+KeyOf = Callable[[Any], object]
+"""Takes a job's payload and returns its key. Jobs with the same key share a limit."""
+
+MOST_KEY = 1000
+"""Characters of a key that a function returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most so many events of a kind at once, or in any period, counted over all workers.
+
+    Each kind of a handler has a limit of its own. What is over a limit waits. It costs no attempt and holds no slot.
+
+    Attributes:
+        concurrency: how many run at once, from 1 to 10,000.
+        rate: how many begin in any period, such as ``60/1m``.
+        per: what has a limit of its own: each ``workspace``, ``channel`` or ``user``, or each key that a function
+            returns for a job's payload. ``None`` is the kind as a whole.
+
+    Raises:
+        ValueError: a field cannot be used; the message begins with its name.
+    """
+
+    concurrency: int | None = None
+    rate: str | None = None
+    per: Per | KeyOf | None = None
+    parsed_rate: Rate | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.concurrency is None and self.rate is None:
+            raise ValueError("concurrency or rate is needed: a limit without them limits nothing")
+        if self.concurrency is not None and (
+            type(self.concurrency) is not int or not 1 <= self.concurrency <= MOST_AT_ONCE
+        ):
+            raise ValueError(f"concurrency is a number from 1 to {MOST_AT_ONCE}, not {self.concurrency!r}")
+        if self.rate is not None:
+            try:
+                object.__setattr__(self, "parsed_rate", parse_rate(self.rate))
+            except ValueError as error:
+                raise ValueError(f"rate: {error}") from None
+        if self.per is not None and self.per not in get_args(Per) and not callable(self.per):
+            raise ValueError(f"per is 'workspace', 'channel', 'user' or a function, not {self.per!r}")
+
+    def key_of(self, job: Job) -> str | None:
+        """Return the key of a job; ``None`` where the database derives it.
+
+        Raises:
+            ValueError: the function returned a key that is too long.
+        """
+        if job.limit_key is not None or not callable(self.per):
+            return job.limit_key
+        key = str(self.per(job.payload))
+        if len(key) > MOST_KEY:
+            raise ValueError(
+                f"the function of a limit returned a key of {len(key)} characters for a {job.kind!r}"
+            )
+        return key
+
+    def declared(self, *, grouped: bool) -> Mapping[str, Any]:
+        """Return the limit as ``agent.declare_limits`` takes it."""
+        rate = self.parsed_rate
+        return {
+            "per": "given" if callable(self.per) else self.per or "kind",
+            "concurrency": self.concurrency,
+            "rate": rate.count if rate else None,
+            "period": rate.period.total_seconds() if rate else None,
+            "grouped": grouped,
+        }
+
+
+def refused(limit: Limit | None, kinds: tuple[str, ...]) -> str | None:
+    """Return why a limit cannot be used for ``kinds``; ``None`` if it can."""
+    if limit is None or not callable(limit.per):
+        return None
+    stored = [kind for kind in kinds if kind.startswith("slack.") or kind in {"event", "trigger-fire"}]
+    if not stored:
+        return None
+    return (
+        f"per: ingest stores {stored[0]!r}, and cannot call a function; "
+        "write per='workspace', 'channel' or 'user', or enqueue a job of another kind from the handler"
+    )

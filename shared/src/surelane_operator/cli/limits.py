@@ -1,0 +1,75 @@
+"""``surelane limits``: how many events of a kind run at once, or begin in a period."""
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from surelane_operator.cli.output import show_json, show_table
+from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
+from surelane_service.rates import Rate, parse_rate
+
+app = typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True)
+
+Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.")]
+NONE = "none"
+
+
+@app.command("list")
+def list_limits(database: Database, as_json: Json = False) -> None:
+    """List the limits that hold, and what the workers declare."""
+    found = run(database, lambda operations, _: operations.list_limits())
+    columns = (
+        "kind",
+        "per",
+        "concurrency",
+        "rate",
+        "declared_concurrency",
+        "declared_rate",
+        "set_at",
+        "set_by",
+    )
+    show_json(found) if as_json else show_table(columns, found, empty="no kind has a limit")
+
+
+@app.command("set")
+def set_limit(
+    kind: Kind,
+    database: Database,
+    concurrency: Annotated[str | None, typer.Option(help="How many run at once, or none.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="How many begin in a period, such as 60/1m, or none.")
+    ] = None,
+    per: Annotated[
+        str | None, typer.Option(help="What has a limit of its own: kind, workspace, channel or user.")
+    ] = None,
+) -> None:
+    """Change the limit of a kind, until it is reset. What is not named stays as it is."""
+    if concurrency is None and rate is None and per is None:
+        raise failed("name --concurrency, --rate or --per", EXIT_USAGE)
+    try:
+        at_once = _count(concurrency)
+        in_period = None if rate is None else Rate(0, timedelta()) if rate == NONE else parse_rate(rate)
+    except ValueError as error:
+        raise failed(str(error), EXIT_USAGE) from None
+    run(
+        database,
+        lambda operations, _: operations.set_limit(kind, concurrency=at_once, rate=in_period, per=per),
+    )
+    typer.echo(f"the limit of {kind} is changed; surelane limits reset {kind} takes that back")
+
+
+@app.command("reset")
+def reset_limit(kind: Kind, database: Database) -> None:
+    """Let the limit that the workers declare hold again."""
+    if not run(database, lambda operations, _: operations.reset_limit(kind)):
+        raise failed(f"no operator has changed the limit of {kind}", EXIT_NOT_FOUND)
+    typer.echo(f"the limit of {kind} is as its workers declare it")
+
+
+def _count(text: str | None) -> int | None:
+    if text is None or text == NONE:
+        return None if text is None else 0
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ValueError(f"concurrency is a number above 0, or none, not {text}")
+    return int(text)

@@ -1,0 +1,91 @@
+"""Limits under contention: many claimants, inserters and a long transaction, on real connections."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import asyncpg
+
+from surelane.calls import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import Pair, Row, all_done, claim, complete, fail, pair, release
+
+SETTLES: dict[str, Callable[[Connection, Pair], Awaitable[list[str]]]] = {
+    "c": complete,
+    "f": fail,
+    "r": release,
+}
+
+WORKERS = 6
+JOBS = 400
+KEYS = 5
+AT_ONCE, BEGUN, PERIOD = 3, 40, 0.5
+
+
+class Floor:
+    """What all claimants have seen."""
+
+    def __init__(self) -> None:
+        self.running: Counter[str] = Counter()
+        self.begun: dict[str, list[float]] = {}
+        self.completed = 0
+        self.most = 0
+
+    def take(self, rows: list[Row]) -> None:
+        for row in rows:
+            key = json.loads(row["event"])["team_id"]
+            self.running[key] += 1
+            self.most = max(self.most, self.running[key])
+            self.begun.setdefault(key, []).append(time.monotonic())
+        assert self.most <= AT_ONCE, "more at once than the limit"
+
+
+async def work(queue: Connection, floor: Floor, chance: Random) -> None:
+    """Claim and settle in every way, until all jobs have completed."""
+    while floor.completed < JOBS:
+        try:
+            rows = await claim(queue, limit=chance.choice([1, 3, 20]), max_attempts=1000)
+        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+            continue
+        floor.take(rows)
+        await asyncio.sleep(chance.random() * 0.005)
+        for row in rows:
+            how = chance.choice("cccfr")
+            # Counted before it is sent: another claim may see it at once.
+            floor.running[json.loads(row["event"])["team_id"]] -= 1
+            floor.completed += how == "c"
+            assert await SETTLES[how](queue, pair(row)) == ["done"]
+        if not rows:
+            await asyncio.sleep(0.002)
+
+
+async def test_claimants_keep_to_the_limit_and_lose_no_event(queue: Connection, connect: Connect) -> None:
+    """A transaction that stays open has stored events of every key. Nothing waits for it."""
+    limit = {"per": "workspace", "concurrency": AT_ONCE, "rate": BEGUN, "period": PERIOD}
+    await queue.execute("select agent.declare_limits('w', array['job'], $1)", json.dumps({"job": limit}))
+    await queue.execute("select agent.register_kinds(array['job'])")
+    # The maximum of the kind would end what fails often.
+    jobs = [
+        {"kind": "job", "payload": {"team_id": f"T{nth % KEYS}"}, "max_attempts": 1000} for nth in range(JOBS)
+    ]
+    foreign, *claimants = [await connect() for _ in range(WORKERS + 1)]
+    await foreign.execute("begin")
+    await foreign.execute("select agent.enqueue_jobs($1)", json.dumps(jobs[:KEYS]))
+    floor = Floor()
+
+    async def insert() -> None:
+        for start in range(0, JOBS, 10):
+            await queue.execute("select agent.enqueue_jobs($1)", json.dumps(jobs[start : start + 10]))
+
+    try:
+        await all_done(insert(), *(work(each, floor, Random(nth)) for nth, each in enumerate(claimants)))
+    finally:
+        await foreign.execute("rollback")
+    assert floor.most == AT_ONCE
+    for moments in floor.begun.values():
+        # The times here are those of the answers: a later one may have come sooner.
+        for nth in range(len(moments) - BEGUN):
+            assert moments[nth + BEGUN] - moments[nth] > PERIOD * 0.5

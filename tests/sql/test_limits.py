@@ -1,0 +1,443 @@
+"""Limits of kinds: how many events run at once or begin in a period, counted by key."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from surelane_service.engine import Engine
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    claim_one,
+    complete,
+    enqueue,
+    envelope,
+    fail,
+    insert,
+    pair,
+    release,
+    snooze,
+    sweep,
+)
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+
+async def declare(queue: Connection, kind: str = "job", **limit: Any) -> None:
+    """Declare a limit, as a worker of that kind does."""
+    await queue.fetchval(
+        "select agent.declare_limits('w', array[$1], $2)", kind, json.dumps({kind: limit} if limit else {})
+    )
+
+
+async def why(queue: Connection, identity: int) -> tuple[str, str]:
+    row = await queue.fetchrow("select * from agent.why_waiting($1)", identity)
+    assert row is not None
+    return row["reason"], row["detail"]
+
+
+async def watch(queue: Connection, kind: str = "job") -> None:
+    """Announce a worker, without which an event waits for one."""
+    await queue.execute("select agent.announce_worker('w', array[$1], '1', null, 3)", kind)
+
+
+async def test_so_many_run_at_once(queue: Connection) -> None:
+    await watch(queue)
+    await declare(queue, concurrency=2)
+    ids = [await enqueue(queue) for _ in range(5)]
+    first = await claim(queue)
+    assert [row["id"] for row in first] == ids[:2]
+    assert await claim(queue) == []
+    reason, detail = await why(queue, ids[2])
+    assert (reason, detail[:35]) == ("limited", "2 of 2 run at once for kind:; the n")
+    row = await queue.fetchrow("select attempts, claimed_by from agent.event where id = $1", ids[2])
+    assert row is not None
+    assert tuple(row) == (0, None)
+    await complete(queue, pair(first[0]))
+    assert [row["id"] for row in await claim(queue)] == [ids[2]]
+    await complete(queue, pair(first[1]))
+    assert [row["id"] for row in await claim(queue, limit=1)] == [ids[3]]
+    assert await claim(queue) == []
+
+
+async def test_so_many_begin_in_any_period(queue: Connection) -> None:
+    await watch(queue)
+    await declare(queue, rate=3, period=60)
+    ids = [await enqueue(queue) for _ in range(6)]
+    begun = [await claim(queue, limit=2)]
+    await advance(queue, 10 * SECOND)
+    begun.append(await claim(queue))
+    assert [[row["id"] for row in rows] for rows in begun] == [ids[:2], ids[2:3]]
+    for row in begun[0]:
+        await complete(queue, pair(row))
+    assert await claim(queue) == []
+    assert (await why(queue, ids[3]))[0] == "limited"
+    await advance(queue, 49 * SECOND)
+    assert await claim(queue) == []
+    await advance(queue, 1.5 * SECOND)
+    assert [row["id"] for row in await claim(queue)] == ids[3:5]
+    await advance(queue, 10 * SECOND)
+    assert [row["id"] for row in await claim(queue)] == ids[5:]
+
+
+async def test_a_large_rate_is_counted_by_hundredths_of_its_period(queue: Connection) -> None:
+    """Its state stays small, and no period has more events than the limit."""
+    await declare(queue, rate=1000, period=1000)
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 3000)")
+    begun: list[tuple[int, int]] = []
+    for step in range(60):
+        begun.append((step * 25, len(await claim(queue, limit=90))))
+        await advance(queue, 25 * SECOND)
+    assert sum(count for at, count in begun if at < 1000) == 1000
+    assert 1400 <= sum(count for _, count in begun) <= 2000
+    assert await queue.fetchval("select max(cardinality(starts)) from agent.limit_state") <= 101
+
+
+@pytest.mark.parametrize(
+    ("per", "members", "same"),
+    [
+        ("workspace", {"team_id": "T1"}, {"team_id": "T1", "channel": "C2"}),
+        (
+            "channel",
+            {"team_id": "T1", "channel": "C1"},
+            {"team_id": "T1", "channel": {"id": "C1"}, "user": "U2"},
+        ),
+        ("user", {"team_id": "T1", "user": "U1"}, {"team": {"id": "T1"}, "user_id": "U1"}),
+    ],
+)
+async def test_each_key_has_its_own_limit(
+    queue: Connection, per: str, members: dict[str, Any], same: dict[str, Any]
+) -> None:
+    await declare(queue, per=per, concurrency=1)
+    first = await enqueue(queue, payload=json.dumps(members))
+    await enqueue(queue, payload=json.dumps(same))
+    other = await enqueue(queue, payload=json.dumps({**members, "team_id": "T2"}))
+    keyless = await enqueue(queue)
+    assert {row["id"] for row in await claim(queue)} == {first, other, keyless}
+
+
+async def test_a_job_may_bring_its_key(queue: Connection) -> None:
+    await declare(queue, per="given", concurrency=1)
+    jobs = [{"kind": "job", "limit_key": key} for key in ("a", "a", "b", None)]
+    rows = await queue.fetch("select id from agent.enqueue_jobs($1) order by ordinal", json.dumps(jobs))
+    ids = [row["id"] for row in rows]
+    claimed = await claim(queue)
+    assert [row["id"] for row in claimed] == [ids[0], ids[2], ids[3]]
+    # It keeps the key in history.
+    await complete(queue, *[pair(row) for row in claimed])
+    (second,) = await claim(queue)
+    await queue.execute("select agent.requeue_events(array[$1::int8])", ids[0])
+    assert await claim(queue) == []
+    await complete(queue, pair(second))
+    assert [row["id"] for row in await claim(queue)] == [ids[0]]
+
+
+async def test_hundreds_of_blocked_keys_hide_none(queue: Connection) -> None:
+    await declare(queue, per="given", concurrency=1)
+    await queue.execute(
+        "select agent.enqueue_jobs(jsonb_agg(jsonb_build_object('kind', 'job', 'limit_key', nth % 500)))"
+        " from generate_series(1, 1000) as nth"
+    )
+    running = [row for _ in range(9) for row in await claim(queue)]
+    assert len(running) == 500
+    assert await claim(queue) == []
+    await complete(queue, pair(running[333]))
+    (row,) = await claim(queue)
+    assert row["id"] == running[333]["id"] + 500
+
+
+async def test_priority_counts_within_a_key(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    ids = {priority: await enqueue(queue, priority=priority) for priority in (3, 2, 1, 0)}
+    begun = []
+    for _ in range(4):
+        (row,) = await claim(queue)
+        begun.append(row["id"])
+        await complete(queue, pair(row))
+    assert set(begun) == set(ids.values())
+    found = await queue.fetch("select id, agent.priority_of(lane) as priority from agent.event_hist")
+    assert {row["priority"]: row["id"] for row in found} == ids
+
+
+async def test_every_way_out_of_a_claim_frees_its_slot(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    for _ in range(2):
+        await enqueue(queue)
+    for settle in (
+        lambda row: fail(queue, pair(row), retry_in=MINUTE),
+        lambda row: snooze(queue, pair(row), MINUTE),
+    ):
+        (row,) = await claim(queue)
+        await settle(row)
+    assert await claim(queue) == []
+    await advance(queue, 1.1 * MINUTE)
+    (row,) = await claim(queue)
+    assert await claim(queue) == []
+    await release(queue, pair(row))
+    (other,) = await claim(queue)
+    assert other["id"] != row["id"]
+    await queue.execute("select agent.delete_event($1)", other["id"])
+    (again,) = await claim(queue)
+    assert (again["id"], again["attempts"]) == (row["id"], row["attempts"])
+
+
+async def test_a_lapsed_run_counts_until_it_lapses(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    ids = [await enqueue(queue) for _ in range(2)]
+    await claim(queue, lease=MINUTE)
+    await advance(queue, 0.9 * MINUTE)
+    assert await claim(queue) == []
+    await advance(queue, 0.2 * MINUTE)
+    (row,) = await claim(queue)
+    assert row["id"] == ids[1]
+    assert await claim(queue) == []
+    await complete(queue, pair(row))
+    (row,) = await claim(queue)
+    assert (row["id"], row["attempts"]) == (ids[0], 2)
+
+
+async def test_a_rescued_run_is_claimable_at_once(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    first = await enqueue(queue)
+    await claim(queue)
+    await queue.execute("select agent.end_claims(array[$1::int8], '{}')", first)
+    (row,) = await claim(queue)
+    assert (row["id"], row["attempts"]) == (first, 2)
+    await enqueue(queue)
+    assert await claim(queue) == []
+
+
+async def test_a_group_of_a_limited_kind_is_claimed_event_by_event(queue: Connection) -> None:
+    await declare(queue, rate=2, period=60)
+    ids = [await insert(queue, envelope(f"Ev{nth}", thread_ts="1", channel="C1")) for nth in range(4)]
+    await declare(queue, "slack.app_mention", rate=2, period=60)
+    begun = []
+    for _ in range(3):
+        rows = await claim(queue, "slack.app_mention")
+        begun += [row["id"] for row in rows]
+        await complete(queue, *[pair(row) for row in rows])
+    assert begun == ids[:2]
+
+
+async def test_a_group_is_one_run_for_a_handler_of_groups(queue: Connection) -> None:
+    await declare(queue, rate=2, period=60, grouped=True)
+    for group in "gggh":
+        await enqueue(queue, group_key=group)
+    late = await enqueue(queue, group_key="i")
+    assert len(await claim(queue)) == 4
+    assert (await queue.fetchval("select claimed_by from agent.event where id = $1", late)) is None
+
+
+async def test_members_of_a_limited_kind_do_not_come_along(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    await enqueue(queue, "other", group_key="g")
+    await enqueue(queue, "job", group_key="g")
+    rows = await claim(queue, "other", "job")
+    assert [row["kind"] for row in rows] == ["other"]
+    await complete(queue, pair(rows[0]))
+    assert [row["kind"] for row in await claim(queue, "other", "job")] == ["job"]
+
+
+async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -> None:
+    await queue.execute(
+        "select agent.enqueue('job', _priority => nth % 4) from generate_series(1, 450) as nth"
+    )
+    await declare(queue, concurrency=5)
+    assert len(await claim(queue)) == 5
+    for _ in range(3):
+        assert await claim(queue) == []
+    assert await queue.fetchval("select count(*) from agent.event where lane >= 0") == 0
+    await declare(queue)
+    assert len(await claim(queue, limit=1000)) == 445
+    # New ones are not parked; the sweep forgets the limit.
+    await enqueue(queue)
+    assert len(await claim(queue)) == 1
+    await queue.execute("delete from agent.event")
+    await sweep(queue)
+    assert await queue.fetchval("select count(*) from agent.kind_limit") == 0
+
+
+async def test_what_was_stored_while_the_limit_came_is_found_by_the_sweep(
+    queue: Connection, connect: Connect
+) -> None:
+    other = await connect()
+    async with other.transaction():
+        identity = await enqueue(other)
+        await declare(queue, concurrency=5)
+        assert await claim(queue) == []
+        assert await claim(queue) == []
+    await sweep(queue)
+    assert [row["id"] for row in await claim(queue)] == [identity]
+
+
+async def test_a_limit_that_counts_by_another_rule_gives_new_keys(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    for team in ("T1", "T2", "T2"):
+        await enqueue(queue, payload=json.dumps({"team_id": team}))
+    (row,) = await claim(queue)
+    await declare(queue, per="workspace", concurrency=1)
+    await claim(queue)
+    await complete(queue, pair(row))
+    await claim(queue)
+    keys = await queue.fetch(
+        "select changes #>> '{0,limit_key}' as limit_key from agent.event where claimed_by is not null"
+    )
+    assert [row["limit_key"] for row in keys] == ["workspace:T2"]
+
+
+async def test_operators_change_a_limit_while_events_wait(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 20)")
+    assert len(await claim(queue)) == 1
+    await queue.execute("select agent.set_limit('job', 4, null, null, null)")
+    assert len(await claim(queue)) == 3
+    await declare(queue, concurrency=2)
+    await queue.execute("select agent.set_limit('job', 0, 7, '1m', null)")
+    assert len(await claim(queue)) == 7
+    (row,) = await queue.fetch("select * from agent.list_limits()")
+    assert (row["concurrency"], row["rate"], row["period"], row["declared_concurrency"]) == (
+        None,
+        7,
+        MINUTE,
+        2,
+    )
+    assert await queue.fetchval("select agent.reset_limit('job')")
+    assert not await queue.fetchval("select agent.reset_limit('job')")
+    assert await claim(queue) == []
+    await queue.execute("select agent.set_limit('job', 0, 0, null, null)")
+    assert len(await claim(queue)) == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ("-1, null, null, null", "concurrency"),
+        ("10001, null, null, null", "concurrency"),
+        ("null, 5, null, null", "rate"),
+        ("null, 1000001, '1s', null", "rate"),
+        ("null, 5, '2 days', null", "rate"),
+        ("null, null, '1m', null", "rate"),
+        ("null, null, null, 'team'", "per"),
+    ],
+)
+async def test_a_limit_that_makes_no_sense_is_refused(queue: Connection, arguments: str, field: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^{field} "):
+        await queue.execute(f"select agent.set_limit('job', {arguments})")
+
+
+async def test_a_worker_that_started_later_declares(queue: Connection) -> None:
+    await queue.execute("select agent.announce_worker('old', array['job'], '1', null, 3)")
+    await declare(queue, concurrency=1)
+    await queue.execute("select agent.announce_worker('w', array['job'], '1', null, 3)")
+    await declare(queue, concurrency=2)
+    assert (
+        await queue.fetchval(
+            "select agent.declare_limits('old', array['job'], '{\"job\": {\"concurrency\": 1}}')"
+        )
+        == []
+    )
+    assert await queue.fetchval("select concurrency from agent.kind_limit") == 2
+
+
+async def test_a_peek_tells_when_a_rate_allows_the_next(queue: Connection) -> None:
+    await declare(queue, rate=1, period=60)
+    for _ in range(2):
+        await enqueue(queue)
+    await claim(queue)
+    await claim(queue)
+    peek = await Engine(queue).peek_events(["job"], timedelta(hours=1))
+    assert peek.vts[0] is not None
+    assert 59 < (peek.vts[0] - peek.now).total_seconds() <= 60
+
+
+async def test_a_limited_backlog_costs_other_claims_nothing(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 50)")
+    await claim(queue)
+    other = await enqueue(queue, "other")
+    assert [row["id"] for row in await claim(queue, "other", "job", limit=1)] == [other]
+
+
+async def test_a_single_claim_keeps_to_the_limit(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    for _ in range(2):
+        await enqueue(queue)
+    await enqueue(queue, "other")
+    claimed = [row["kind"] for _ in range(4) if (row := await claim_one(queue)) is not None]
+    assert sorted(claimed) == ["job", "other"]
+
+
+async def test_a_paused_kind_keeps_its_parked_events(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    await enqueue(queue)
+    await queue.execute("select agent.pause_kind('job')")
+    assert await claim(queue) == []
+    assert await claim_one(queue) is None
+    await queue.execute("select agent.resume_kind('job')")
+    assert len(await claim(queue)) == 1
+
+
+async def test_parked_events_are_counted_listed_cancelled_and_expired(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    ids = [await enqueue(queue, item_key=f"k{nth}") for nth in range(4)]
+    await claim(queue)
+    row = await queue.fetchrow("select pending, running from agent.queue_stats() where kind = 'job'")
+    assert row is not None
+    assert tuple(row) == (3, 1)
+    assert await queue.fetchval("select pending from agent.count_heads('job', agent.clock())") == 3
+    assert await queue.fetchval("select count(*) from agent.list_jobs(array['pending'])") == 3
+    assert await queue.fetchval("select agent.cancel_event('k3')") == "cancelled"
+    assert (
+        await queue.fetchval("select agent.reschedule_event('k2', agent.clock() + interval '1h')")
+        == "rescheduled"
+    )
+    await advance(queue, timedelta(minutes=61))
+    await sweep(queue)
+    assert await queue.fetchval("select array_agg(id) from agent.event") == [ids[0], ids[2]]
+
+
+async def test_a_key_that_has_lost_its_note_is_noted_by_the_sweep(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    await enqueue(queue)
+    await queue.execute("delete from agent.limit_note")
+    assert await claim(queue) == []
+    await sweep(queue)
+    assert len(await claim(queue)) == 1
+
+
+async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Connect) -> None:
+    """One has stored events of a limited kind, one has claimed of a key, one is changing a limit."""
+    await declare(queue, per="given", concurrency=3)
+    await queue.execute('select agent.enqueue_jobs(\'[{"kind": "job", "limit_key": "a"}]\')')
+    storing, claiming, changing = [await connect() for _ in range(3)]
+    for session in (storing, claiming, changing):
+        await session.execute("begin")
+    try:
+        await enqueue(storing)
+        assert len(await claim(claiming)) == 1
+        await changing.execute("select agent.set_limit('job', 1, null, null, null)")
+        for key in "ab":
+            await queue.execute(
+                "select agent.enqueue_jobs($1)", json.dumps([{"kind": "job", "limit_key": key}])
+            )
+        await queue.execute("set statement_timeout = '5s'")
+        (row,) = await claim(queue)
+        assert (
+            await queue.fetchval(
+                "select changes #>> '{0,limit_key}' as limit_key from agent.event where id = $1", row["id"]
+            )
+            == "given:b"
+        )
+        assert await complete(queue, pair(row)) == ["done"]
+        await sweep(queue)
+        await declare(queue, per="given", concurrency=5)
+    finally:
+        for session in (storing, claiming, changing):
+            await session.execute("rollback")
+    assert len(await claim(queue)) == 2

@@ -1,0 +1,162 @@
+"""Limits of handlers: two workers keep them together, and operators see and change them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import asyncpg
+import pytest
+
+from surelane import Queue
+from surelane.calls import Connection
+from surelane_service.engine import Engine
+from tests.databases import as_role
+from tests.processes import service
+from tests.system.test_cli import Command
+from tests.system.test_operator_api import TOKEN, Api
+from tests.system.worker import ended, enqueue, worker
+
+HANDLERS = {"SURELANE_HANDLERS": "tests.system.limit_handlers:handlers"}
+
+
+async def until_declared(connection: Connection) -> None:
+    async with asyncio.timeout(30):
+        while await connection.fetchval("select count(*) from agent.kind_limit") < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_two_workers_keep_the_limits_together(database: str, connection: Connection) -> None:
+    """What is over a limit waits, without an attempt. A changed limit holds at once, while all workers are idle."""
+    async with worker(database, **HANDLERS), worker(database, **HANDLERS):
+        await until_declared(connection)
+        async with connection.transaction():
+            some = [await enqueue(connection, "two-at-once") for _ in range(30)]
+            daily = [await enqueue(connection, "five-a-day") for _ in range(7)]
+        spans = [json.loads((await ended(connection, identity))["result"]) for identity in some]
+        running = 0
+        for _, change in sorted(
+            change for span in spans for change in ((span["began"], 1), (span["ended"], -1))
+        ):
+            running += change
+            assert running <= 2
+
+        for identity in daily[:5]:
+            await ended(connection, identity)
+        reason = await connection.fetchrow("select * from agent.why_waiting($1)", daily[5])
+        assert reason is not None
+        assert (reason["reason"], reason["detail"][:22]) == ("limited", "5 events per 24:00:00 ")
+        waiting = await connection.fetchrow("select * from agent.event where id = $1", daily[5])
+        assert waiting is not None
+        assert (waiting["attempts"], waiting["claimed_by"], waiting["claimed"]) == (0, None, [])
+
+        await connection.execute("select agent.set_limit('five-a-day', null, 6, '1 day', null)")
+        await ended(connection, daily[5])
+        await connection.execute("select agent.set_limit('five-a-day', null, 0, null, null)")
+        await ended(connection, daily[6])
+
+        identity = await enqueue(connection, "start")
+        ids = json.loads((await ended(connection, identity))["result"])
+        for identity in (ids[0], ids[2]):
+            key = json.loads((await ended(connection, identity))["changes"])[0]["limit_key"]
+            assert key in {"given:ada", "given:bob"}
+        reason = await connection.fetchrow("select * from agent.why_waiting($1)", ids[1])
+        assert reason is not None
+        assert (reason["reason"], "given:ada" in reason["detail"]) == ("limited", True)
+
+
+@pytest.fixture
+async def limited(shared_database: str) -> AsyncIterator[Connection]:
+    """Connect to a queue with a declared limit."""
+    connected = await asyncpg.connect(shared_database)
+    await connected.execute("truncate agent.event, agent.kind_limit, agent.limit_note, agent.limit_state")
+    await Engine(connected).announce_worker("w", ["mail"], "1")
+    await Engine(connected).declare_limits(
+        "w", ["mail"], {"mail": {"per": "user", "concurrency": 2, "rate": 90, "period": 90}}
+    )
+    yield connected
+    await connected.close()
+
+
+async def test_an_operator_lists_changes_and_resets_limits(shared_database: str, limited: Connection) -> None:
+    surelane = Command(as_role(shared_database, "surelane_worker"))
+    changed, table, listed = await surelane.each(
+        "limits set mail --concurrency none --rate 60/1m", "limits list", "limits list --json"
+    )
+    assert (changed.code, changed.err) == (0, "")
+    assert "60/1m" in table.out
+    (limit,) = listed.json
+    assert limit["set_by"] == "surelane_worker"
+    assert {name: limit[name] for name in ("kind", "per", "concurrency", "rate")} == {
+        "kind": "mail",
+        "per": "user",
+        "concurrency": None,
+        "rate": "60/1m",
+    }
+    assert (limit["declared_concurrency"], limit["declared_rate"]) == (2, "90/90s")
+    await surelane("limits", "set", "mail", "--rate", "1/1d")
+    for _ in range(2):
+        await Queue(limited).enqueue("mail", item_key=None)
+    identity = await Queue(limited).enqueue("mail")
+    await Engine(limited).claim_events(["mail"], 10, worker="w")
+    why = await surelane("jobs", "why", str(identity))
+    assert why.out.startswith("limited: 1 events per ")
+    reset, again, empty = await surelane.each("limits reset mail", "limits reset mail", "limits set mail")
+    assert (reset.code, again.code, empty.code) == (0, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ("--concurrency 0", "concurrency"),
+        ("--concurrency many", "concurrency"),
+        ("--concurrency 10001", "concurrency"),
+        ("--rate 60", "rate"),
+        ("--rate 60/2d", "rate"),
+        ("--per team", "per"),
+    ],
+)
+async def test_a_limit_that_makes_no_sense_is_refused(
+    shared_database: str, limited: Connection, arguments: str, field: str
+) -> None:
+    surelane = Command(as_role(shared_database, "surelane_worker"))
+    done = await surelane("limits", "set", "mail", *arguments.split())
+    assert (done.code in {1, 2}, field in done.err) == (True, True)
+    assert await limited.fetchval("select set_at from agent.kind_limit") is None
+
+
+async def test_the_api_lists_changes_and_resets_limits(shared_database: str, limited: Connection) -> None:
+    env = {
+        "DATABASE_URL": as_role(shared_database, "surelane_ingest"),
+        "SURELANE_OPERATOR_DATABASE_URL": as_role(shared_database, "surelane_worker"),
+        "SLACK_SIGNING_SECRET": "test-signing-secret",
+        "SURELANE_API_TOKEN": TOKEN,
+    }
+    async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
+        api = Api(session, ingest.private_url)
+        body = {"concurrency": 0, "rate": "5/10s", "per": "workspace"}
+        assert (await api.call("PUT", "/v1/limits/mail", json=body))[0] == 204
+        _, listed = await api.call("GET", "/v1/limits")
+        (limit,) = listed["limits"]
+        assert [limit[name] for name in ("kind", "concurrency", "rate", "per", "declared_rate")] == [
+            "mail",
+            None,
+            "5/10s",
+            "workspace",
+            "90/90s",
+        ]
+        assert (await api.call("PUT", "/v1/limits/mail", json={"rate": "none"}))[0] == 204
+        for bad, field in (
+            ({"concurrency": -1}, "concurrency"),
+            ({"concurrency": 1.5}, "concurrency"),
+            ({"rate": "fast"}, "rate"),
+            ({"rate": "5/2d"}, "rate"),
+            ({"per": "team"}, "per"),
+            ({"speed": 1}, "speed"),
+            ({}, "body"),
+        ):
+            status, answer = await api.call("PUT", "/v1/limits/mail", json=bad)
+            assert (status, answer["error"].partition(":")[0].removeprefix("body.")) == (400, field)
+        assert (await api.call("DELETE", "/v1/limits/mail"))[0] == 204
+        assert (await api.call("DELETE", "/v1/limits/mail"))[0] == 404
+    assert await limited.fetchval("select set_at from agent.kind_limit") is None
