@@ -4,8 +4,8 @@ create or replace function agent.text_size(_event jsonb) returns int4
 language sql stable parallel safe
 return case when pg_column_compression(_event) is null and pg_column_size(_event) < 2000 then pg_column_size(_event) else octet_length(_event::text) end;
 
--- The lanes that a claim of several kinds probes, in order, and the position of the kind in each.
--- _most: as in take_heads.
+-- The lanes that a claim probes where a kind uses several bands, in order, and the position of the
+-- kind in each. _most: as in take_heads.
 --
 -- The walk goes over priority 0, then 1, without and with crowds (agent.share_kind), then 2 and 3.
 -- Within a band it starts at a random lane and takes a lane's kinds in random order. One claim in
@@ -46,7 +46,8 @@ $$;
 -- probe a (lane, kind), from its cursor on where one is given. Their places (ctid) cannot change
 -- while they are locked, so the caller updates them by place, without the index. bytes: what their
 -- events come to as text, or more. most: how many attempts an event of each kind may have; -1 where
--- the kind is paused.
+-- the kind is paused. Where all kinds have one band, the walk starts at a random lane and takes the
+-- kinds of each lane in the same random order; else see walk_lanes.
 --
 -- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A
 -- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over
@@ -60,11 +61,11 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    _around constant int4[] := '{0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14}';
     _first int4 := floor(random() * 16);
     _banded boolean;
     _lanes int4[];
     _nths int4[];
+    _open int4 := 1;
     _exhausted int8;
     _past boolean := false;
 begin
@@ -73,10 +74,17 @@ begin
         from unnest(_kinds) as wanted)
     , exists (select from agent.band where kind = any(_kinds))
     into most, _banded;
-    if _banded or cardinality(_kinds) > 1 then
+    if _banded then
         select walk.lanes, walk.nths into _lanes, _nths from agent.walk_lanes(_kinds, most) as walk;
+    elsif cardinality(_kinds) > 1 then
+        -- The kinds in random order, sixteen times: once for each lane.
+        _nths := array(select nth from generate_subscripts(most, 1) as nth where most[nth] >= 0 order by random());
+        _open := cardinality(_nths);
+        _nths := _nths || _nths;
+        _nths := _nths || _nths;
+        _nths := _nths || _nths;
+        _nths := _nths || _nths;
     elsif most[1] >= 0 then
-        _lanes := _around[_first + 1 : _first + 16];
         _nths := array_fill(1, array[16]);
     end if;
     foreach _limit in array array[_limit, _limit + 100, _limit + 100] loop
@@ -91,7 +99,10 @@ begin
                 select walk.lane, _kinds[walk.nth] as kind, most[walk.nth] as most
                 -- A cursor ahead of the clock would hide events: it is dropped.
                 , case when cursor <= _now then cursor else '-infinity' end as start
-                from unnest(_lanes, _nths) as walk (lane, nth)
+                from (
+                    select nth, case when _lanes is null then (_first + (place - 1)::int4 / _open) & 15 else _lanes[place] end as lane
+                    from unnest(_nths) with ordinality as walk (nth, place)
+                ) as walk
                 cross join lateral (select _cursors[walk.lane * cardinality(_kinds) + walk.nth]) as given (cursor)
             ) as probe
             cross join lateral (
@@ -173,9 +184,12 @@ declare
     _last text;
     _more record;
     _unfenced text[];
-    _claimable text[] := array(select wanted from unnest(_kinds) as wanted where not exists (select from agent.kind where kind = wanted and paused));
-    _most int4[] := agent.attempts_of(_claimable, _max_attempts);
+    _claimable text[];
+    _most int4[];
 begin
+    select array_agg(wanted), array_agg(coalesce(known.max_attempts, _max_attempts, 3)) into _claimable, _most
+    from unnest(_kinds) as wanted left join agent.kind as known on known.kind = wanted
+    where known.paused is not true;
     select array_agg(m.place), array_agg(m.vt), (array_agg(m.group_key))[_limit], _head_bytes + coalesce(sum(m.bytes), 0) into places, vts, _last, bytes
     from (
         select batch.place, batch.vt, h.group_key, batch.bytes
