@@ -124,7 +124,7 @@ async def test_assistant_greets_and_answers(app: Bolt) -> None:
 async def test_answers_travel_in_the_http_response(app: Bolt, shared_database: str) -> None:
     workspace, interactions = app.slack.simulator.workspace, app.slack.simulator.interactions
     state = {"values": {"days": {"days": {"value": "many"}}}}
-    view = placed(workspace, {"type": "modal", "callback_id": "booking"}) | {"state": state}
+    view = placed(workspace, {"type": "modal", "callback_id": "booking", "blocks": []}) | {"state": state}
     submission = view_payload(workspace, interactions, kind="view_submission", view=view, user=app.ada)
     async with served(as_role(shared_database, "surelane_ingest")) as ingest:
         answer = await ingest.slack.form("/slack/events", _command(app, "web"))
