@@ -27,9 +27,7 @@ def answered(error: str, status: int = 200) -> SlackApiError:
     return SlackApiError("refused", response)  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize(
-    "error", ["invalid_auth", "not_in_channel", "msg_too_long", "view_too_large"]
-)
+@pytest.mark.parametrize("error", ["invalid_auth", "not_in_channel", "msg_too_long", "view_too_large"])
 def test_errors_that_no_attempt_can_mend_are_final(error: str) -> None:
     assert final_reason(answered(error)) == error
 
