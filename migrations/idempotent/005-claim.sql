@@ -214,7 +214,7 @@ declare
     _now timestamptz := agent.clock();
     _held record;
     _kinds text[] := array(select kind from agent.kind where not paused);
-    _limited text[] := agent.limited_kinds(_kinds);
+    _limited text[] := (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
 begin
     select null::tid[] as places, null::text[] as group_keys, null::boolean[] as lapsed into _held;
     -- Those of limited kinds come first in half of the claims.
@@ -270,7 +270,7 @@ declare
     _now timestamptz := agent.clock();
     _held record;
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
-    _limited text[] := agent.limited_kinds(_kinds);
+    _limited text[] := (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
     _plain text[] := case when _limited is null then _kinds else agent.without_parked(_kinds) end;
     _parked record;
     _first boolean := random() < 0.5;
