@@ -260,7 +260,7 @@ declare
     _now timestamptz := agent.clock();
     _held record;
     _kinds text[] := array(select kind from agent.kind where not paused);
-    _limited text[] := agent.limited_kinds(_kinds);
+    _limited text[] := (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
 begin
     select null::tid[] as places, null::text[] as group_keys, null::boolean[] as lapsed into _held;
     -- Those of limited kinds come first in half of the claims.
@@ -316,7 +316,7 @@ declare
     _held record;
     _most int4[];
     _same int4;
-    _limited text[] := agent.limited_kinds(_kinds);
+    _limited text[] := (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
 begin
     if _limited is null then
         select places[1:_limit] as places, vts, group_keys, lapsed, bytes, most into _held

@@ -11,22 +11,7 @@ select l.kind, coalesce(l.set_per, l.per) as per, nullif(coalesce(l.set_concurre
 , l.concurrency as declared_concurrency, l.rate as declared_rate, l.period as declared_period
 from agent.kind_limit as l;
 
--- Those of some kinds whose events may be parked. Of most fleets it is none.
-create or replace function agent.limited_kinds(_kinds text[]) returns text[]
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
-as $$
-begin
-    if not exists (select from agent.kind_limit) then
-        return null;
-    end if;
-    return (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
-end
-$$;
-
--- The same kinds, in their places, with an empty one in place of those whose events are parked.
+-- Some kinds, in their places, with an empty one in place of those whose events are parked.
 create or replace function agent.without_parked(_kinds text[]) returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
