@@ -51,8 +51,7 @@ $$;
 -- The group key of a Slack event: team, channel and thread. A message that starts no thread yet has
 -- the key of the thread that its replies will be in. Of a top-level direct message the key is team
 -- and channel; clicks and reactions on it share that key. The id of a direct message's channel
--- begins with D. An event without a channel has no group, nor has a click on one of the worker's
--- own buttons.
+-- begins with D. An event without a channel has no group.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -68,8 +67,7 @@ declare
     -- Events name a team by its id, interactions by an object that has one.
     _team text := case jsonb_typeof(_inner -> 'team') when 'object' then _inner #>> '{team,id}' else _inner ->> 'team' end;
 begin
-    -- An answer to a handler does not wait for it.
-    if _channel is null or _channel = '' or _inner ->> 'type' = 'block_actions' and agent.event_kind(_event) = 'surelane.answer' then
+    if _channel is null or _channel = '' then
         return null;
     end if;
     if _direct then
@@ -81,12 +79,13 @@ begin
 end
 $$;
 
--- Whether a person waits for events of a kind: commands and interactions.
+-- Whether a person waits for events of a kind: commands and interactions, clicks on the worker's
+-- own buttons, and Slack's Stop, which ends what runs in its thread.
 create or replace function agent.is_interactive(_kind text) returns boolean
 language sql immutable parallel safe
 return _kind like 'slack.command.%' or _kind in ('slack.block_actions', 'slack.block_suggestion', 'slack.dialog_cancellation'
     , 'slack.dialog_submission', 'slack.dialog_suggestion', 'slack.interactive_message', 'slack.message_action', 'slack.shortcut'
-    , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit');
+    , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit', 'surelane.answer', 'slack.agent_session_stopped');
 
 -- The group of a new event. Commands and interactions have none, and so wait for no other event,
 -- unless a handler keeps their thread's order.

@@ -417,8 +417,8 @@ $$;
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- waits_for_children, awaits_answer, suspended, future, retrying, group_busy, group_waits,
--- exhausted, no_worker, limited, due; null: no such event. Where its last claim was rescued, also from which
--- worker.
+-- exhausted, no_worker, limited, due; null: no such event. Where its last claim was rescued, also
+-- from which worker.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

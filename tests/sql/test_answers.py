@@ -43,6 +43,8 @@ async def test_database_and_worker_know_the_same_interactive_kinds(queue: Connec
     kinds = [f"slack.{name}" for name in INTERACTIONS]
     kinds += [
         "slack.command.deploy",
+        "surelane.answer",
+        "slack.agent_session_stopped",
         "slack.app_mention",
         "slack.message.im",
         "block_actions",

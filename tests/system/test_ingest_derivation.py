@@ -89,6 +89,7 @@ COMMANDS: list[tuple[Payload, str, str | None, str | None]] = [
     ({"command": "/deploy", "type": "odd", **TRIGGER}, "slack.odd", TRIGGERED, None),
 ]
 OURS = {"callback_id": "surelane.written"}
+STOP = [{"action_id": "surelane.stop"}]
 CLICK = {"type": "block_actions", "team": ACME, "channel": CHANNEL, **TRIGGER}
 INTERACTIONS: list[tuple[Payload, str, str | None, str | None]] = [
     ({**CLICK, "message": REPLY}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
@@ -99,7 +100,7 @@ INTERACTIONS: list[tuple[Payload, str, str | None, str | None]] = [
     ({**CLICK, "channel": DIRECT, "message": STARTED}, "slack.block_actions", TRIGGERED, "T1:D1"),
     ({**CLICK, "channel": DIRECT, "message": REPLY}, "slack.block_actions", TRIGGERED, "T1:D1:1.1"),
     ({**CLICK, "container": EPHEMERAL}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
-    ({**CLICK, "message": REPLY, "actions": [{"action_id": "surelane.stop"}]}, "surelane.answer", TRIGGERED, None),
+    ({**CLICK, "message": REPLY, "actions": STOP}, "surelane.answer", TRIGGERED, "T1:C1:1.1"),
     ({**CLICK, "message": REPLY, "actions": [{"action_id": "mine"}]}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
     ({**CLICK, "message": REPLY, "actions": "surelane.stop"}, "slack.block_actions", TRIGGERED, "T1:C1:1.1"),
     ({"type": "view_submission", "view": OURS, **TRIGGER}, "surelane.answer", TRIGGERED, None),

@@ -9,7 +9,6 @@ from typing import Any
 
 from surelane.events import Event
 from surelane_worker.handling.asks import (
-    ANSWERS,
     CHOOSE,
     STOP,
     WRITE,
@@ -25,6 +24,7 @@ from surelane_worker.handling.asks import (
 from surelane_worker.handling.handler import Context
 from surelane_worker.handling.outcomes import Retry
 from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.routes import ANSWERS
 
 handlers = Handlers()
 

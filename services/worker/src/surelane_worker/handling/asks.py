@@ -1,6 +1,6 @@
 """Ask people in Slack, and let them stop a handler: messages with buttons, and what their clicks say.
 
-A click is an event of the kind :data:`ANSWERS`, without a group: it need not wait for the handler that it is for. Its
+A click is an event of the kind ``surelane.answer``, without a group: it need not wait for the handler that it is for. Its
 block names the event and the question. Who may answer is stored with the event, not in the message.
 """
 
@@ -20,8 +20,6 @@ from surelane_worker.handling.waits import Waits
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
 from surelane_worker.slack.replies import Replies, place_of
 
-ANSWERS = "surelane.answer"
-"""The kind of clicks on these messages; the database's name, too (``agent.event_kind``)."""
 CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.written", "surelane.stop"
 """The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
 FEW = 5

@@ -52,12 +52,20 @@ INTERACTIONS = frozenset(
 """The types of interactions that Slack documents. They need no subscription."""
 
 
+ANSWERS = "surelane.answer"
+"""The kind of clicks on the buttons of ``ctx.ask`` and ``ctx.stoppable``."""
+STOPPED = "slack.agent_session_stopped"
+"""The kind of Slack's own Stop, which ends what runs in its thread."""
+
+
 def is_interactive(kind: str) -> bool:
-    """Return whether a person waits for events of a kind: commands and interactions.
+    """Return whether a person waits for events of a kind: commands, interactions, answers to questions, and Stop.
 
     ``agent.is_interactive`` says the same in the database.
     """
-    return kind.startswith(COMMAND) or (kind.startswith("slack.") and kind[6:] in INTERACTIONS)
+    if kind in (ANSWERS, STOPPED) or kind.startswith(COMMAND):
+        return True
+    return kind.startswith("slack.") and kind[6:] in INTERACTIONS
 
 
 def texts(event: Event) -> Iterator[object]:
