@@ -24,6 +24,7 @@ from surelane_ingest.envelope import (
     read_event,
     read_form,
 )
+from surelane_worker.handling import routes
 
 Payload = Mapping[str, Any]
 TRIGGER = {"trigger_id": "1.2.a"}
@@ -128,6 +129,18 @@ async def derived(connection: Connection, payloads: list[str]) -> list[tuple[str
         payloads,
     )
     return [tuple(row) for row in rows]
+
+
+def test_workers_acknowledge_every_kind_for_which_requests_wait() -> None:
+    documented = [payload for payload, *_ in INTERACTIONS if payload["type"] in routes.INTERACTIONS]
+    kinds = set()
+    for payload in documented:
+        taken = read_form(urlencode({"payload": json.dumps(payload)}).encode())
+        assert isinstance(taken, Take)
+        assert taken.waits
+        kinds.add(taken.kind)
+    assert "surelane.answer" in kinds
+    assert all(map(routes.is_interactive, kinds))
 
 
 async def test_ingest_and_the_database_derive_the_same_kind_and_key(connection: Connection) -> None:

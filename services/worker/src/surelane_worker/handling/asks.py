@@ -1,6 +1,6 @@
 """Ask people in Slack, and let them stop a handler: messages with buttons, and what their clicks say.
 
-A click is an event of the kind ``surelane.answer``, without a group: it need not wait for the handler that it is for. Its
+A click is an event of the kind ``surelane.answer``, which has slots of its own: it does not wait for its handler. Its
 block names the event and the question. Who may answer is stored with the event, not in the message.
 """
 
