@@ -246,7 +246,7 @@ async def test_members_of_a_limited_kind_do_not_come_along(queue: Connection) ->
 
 async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -> None:
     await queue.execute(
-        "select agent.enqueue('job', _priority => nth % 4) from generate_series(1, 450) as nth"
+        "select agent.enqueue('job', '{}', _priority => nth % 4) from generate_series(1, 450) as nth"
     )
     await declare(queue, concurrency=5)
     assert len(await claim(queue)) == 5

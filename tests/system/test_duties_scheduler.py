@@ -136,10 +136,11 @@ async def test_declared_schedules_are_there_when_the_database_comes(
     connection: Connection, shared_database: str
 ) -> None:
     declared = [Schedule("nightly", "0 3 * * *", "tick", {"n": 1}, "Europe/Berlin", "none")]
-    await connection.execute("alter function agent.set_cron rename to set_cron_away")
+    arguments = "(text, text, text, timestamptz, jsonb, text, text, boolean, int4)"
+    await connection.execute(f"alter function agent.set_cron{arguments} rename to set_cron_away")
     async with firing(shared_database, declared=declared, retry=timedelta(milliseconds=50)):
         await asyncio.sleep(0.2)
-        await connection.execute("alter function agent.set_cron_away rename to set_cron")
+        await connection.execute(f"alter function agent.set_cron_away{arguments} rename to set_cron")
         async with asyncio.timeout(30):
             while not (rows := await connection.fetch("select * from agent.cron")):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

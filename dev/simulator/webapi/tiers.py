@@ -34,6 +34,8 @@ PER_MINUTE = {
     "conversations.list": 20,
     "conversations.open": 50,
     "conversations.replies": 50,
+    "files.completeUploadExternal": 100,
+    "files.getUploadURLExternal": 100,
     "reactions.add": 50,
     "reactions.get": 50,
     "reactions.remove": 20,
