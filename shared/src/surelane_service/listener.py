@@ -28,7 +28,6 @@ class Listener:
         *,
         service: str,
         on_notice: Callable[[str], None],
-        on_cancel: Callable[[str], None] | None = None,
         on_lost: Callable[[], None],
         on_open: Callable[[], None],
         introduce: Callable[[Connection], Awaitable[None]],
@@ -41,7 +40,6 @@ class Listener:
             dsn: any libpq URI.
             service: the ``application_name`` that an administrator sees.
             on_notice: called with the payload of each notification, in the event loop; it must not block.
-            on_cancel: the same for the notifications of :data:`CANCELS`.
             on_lost: called when the connection breaks, in the event loop: the worker's session is gone until it is
                 opened again, and notifications are missed.
             on_open: called when the connection was opened: state learned over an earlier one may be out of date.
@@ -51,7 +49,7 @@ class Listener:
         """
         self._dsn = dsn
         self._service = service
-        self._on_notice = {CHANNEL: on_notice, CANCELS: on_cancel or _ignore}
+        self._on_notice = {CHANNEL: on_notice}
         self._on_lost = on_lost
         self._on_open = on_open
         self._introduce = introduce
@@ -105,6 +103,10 @@ class Listener:
             yield connection
             with translating():
                 await transaction.commit()
+
+    def hear(self, channel: str, on_notice: Callable[[str], None]) -> None:
+        """Call ``on_notice`` with the notifications of another channel, while :meth:`listen` wants them."""
+        self._on_notice[channel] = on_notice
 
     def hears(self, channel: str) -> bool:
         """Return whether the connection listens to a channel."""
@@ -171,10 +173,6 @@ class Listener:
         self._connection = None
         if self._ending:
             await asyncio.wait(self._ending)
-
-
-def _ignore(_: str) -> None:
-    """Ignore a notification."""
 
 
 async def _end(connection: Connection) -> None:

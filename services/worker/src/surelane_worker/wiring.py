@@ -294,7 +294,6 @@ def assemble(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         on_notice=position.heard,
-        on_cancel=lambda payload: cancels.heard(payload),  # noqa: PLW0108 - it is made below
         on_lost=partial(_lost, session, position),
         on_open=partial(_begin_anew, cursors, wakeup, position, leases),
         introduce=session.open,

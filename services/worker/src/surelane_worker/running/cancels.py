@@ -41,6 +41,7 @@ class Cancels:
         self._heard: set[int] | None = set()
         """The ids to ask about; ``None``: all that are held."""
         self._some = asyncio.Event()
+        listener.hear(CANCELS, self.heard)
 
     def heard(self, payload: str) -> None:
         """Take a notification: ids, or nothing where they were too many."""
