@@ -32,6 +32,14 @@ insert into agent.event (event_ts, vt, kind, event, group_key, head, lane)
 select now() + n * interval '1 millisecond', now() - interval '10 minutes' + n * interval '1 millisecond', 'crowd', '{}'
 , 'crowd', n = 1, 3 from generate_series(1, $1) as n
 """
+LIMITED = """
+insert into agent.kind_limit (kind, concurrency) values ('limited', 50);
+insert into agent.event (event_ts, vt, kind, event, head, lane)
+select now(), now() - interval '10 minutes' + n * interval '1 millisecond', 'limited', '{}', true, -2
+from generate_series(1, $1) as n;
+delete from agent.limit_note;
+select agent.note_keys('limited', 1)
+"""
 EVENTS = [envelope(f"Ev{number}", channel=f"C{number}", channel_type="im") for number in range(20)]
 BATCH = ", ".join(f"jsonb '{event}'" for event in EVENTS)
 QUEUED = ", ".join(f"'job{1_000_000 + number}'" for number in range(20))
@@ -40,6 +48,7 @@ STATEMENTS = {
     "claim that overtakes": "select * from agent.claim_events(array['job'], 10)",
     "single claim": "select * from agent.claim_event()",
     "claim of a crowded group": "select * from agent.claim_events(array['crowd'], 10)",
+    "claim of a limited kind": "select * from agent.claim_events(array['limited', 'other'], 100)",
     "promotion in a crowded group": "select agent.delete_event(id) from agent.event where group_key = 'crowd' and head",
     "insert into a crowded group": "select agent.enqueue('crowd', _group_key => 'crowd')",
     "lookup by dedupe key": "select agent.enqueue('job', _dedupe_key => 'd1000007')",
@@ -69,6 +78,10 @@ async def filled(server: Server, name: str, events: int) -> Connection:
     await queue.execute("insert into agent.kind select unnest(array['job', 'parked', 'unhandled', 'crowd'])")
     await queue.execute(FILL.replace("$1", str(events // 6)))
     await queue.execute(CROWD.replace("$1", str(events // 3)))
+    await queue.execute("select agent.register_kinds(array['limited'])")
+    await queue.execute(LIMITED.replace("$1", str(events // 6)))
+    async with undone(queue):
+        assert len(await queue.fetch("select id from agent.claim_events(array['limited'], 100)")) == 50
     await queue.execute("select agent.pause_kind('parked')")
     await queue.execute("select agent.enqueue('job', '{}', 0) from generate_series(1, 40)")
     return queue
