@@ -285,12 +285,18 @@ async def test_timeline_tells_the_steps(connection: Connection, tmp_path: Path) 
 
 
 async def test_steps_leave_with_retention(connection: Connection, tmp_path: Path) -> None:
-    gone = await enqueue(connection, "steps", {"log": str(tmp_path / "log"), "runs": 1, "run1": [["a", "1"]]})
+    # Old enough for its chunk of history to end before the cutoff.
+    payload = {"log": str(tmp_path / "log"), "runs": 1, "run1": [["a", "1"]]}
+    gone = await connection.fetchval(
+        "insert into agent.event (event_ts, kind, event) values (agent.clock() - interval '30 days', 'steps', $1)"
+        " returning id",
+        json.dumps(payload),
+    )
     kept = await enqueue(connection, "wait")
     await ended(connection, gone)
     await suspended(connection, kept)
     await Queue(connection).signal(str(kept), "other")
-    await connection.execute("select agent.drop_history('0')")
+    await connection.execute("select agent.drop_history('20 days')")
     assert await connection.fetchval("select agent.list_steps($1)", gone) == "[]"
     assert len(json.loads(await connection.fetchval("select agent.list_steps($1)", kept))) == 2
     await Queue(connection).cancel(str(kept))
