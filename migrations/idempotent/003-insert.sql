@@ -520,7 +520,9 @@ begin
         select agent.job_from_json(g.job) as job, nextval('agent.event_id_seq') as new_id, g.nth::int4 as nth
         from jsonb_array_elements(_jobs) with ordinality as g (job, nth)
     ) as read;
-    perform agent.register_kinds(array(select j.kind from unnest(_new) as j));
+    insert into agent.kind (kind)
+    select kind from (select distinct j.kind from unnest(_new) as j) as given
+    where not exists (select from agent.kind where kind = given.kind) order by kind on conflict do nothing;
 
     -- Batches that move duplicates take turns in a group: one that lost the race to be its first
     -- holds the head for key share, and two that raise that lock deadlock. 1,024 turns, as each is
