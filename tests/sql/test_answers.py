@@ -16,14 +16,6 @@ CHANNEL = "agent_request_test"
 WAIT = timedelta(minutes=1)
 
 
-@pytest.fixture(autouse=True)
-async def worker(queue: Connection) -> None:
-    """Announce a worker that handles clicks and menus."""
-    kinds = ["slack.block_actions", "slack.block_suggestion"]
-    await Engine(queue).announce_worker("w", kinds, "0.2.0")
-    await Engine(queue).order_kinds("w", [])
-
-
 def click(number: int = 1, **fields: Any) -> str:
     payload = {
         "type": "block_actions",
@@ -64,23 +56,6 @@ async def test_database_and_worker_know_the_same_interactive_kinds(queue: Connec
     assert {row["kind"]: row["is_interactive"] for row in known} == {
         kind: is_interactive(kind) for kind in kinds
     }
-
-
-@pytest.mark.parametrize(
-    "gone",
-    [
-        "ordered = null",
-        "died_at = agent.clock()",
-        "seen_at = agent.clock() - interval '10 minutes'",
-        "kinds = '{}'",
-    ],
-)
-async def test_nothing_waits_where_no_live_worker_could_answer(queue: Connection, gone: str) -> None:
-    """A worker of the previous release has not said which kinds it keeps in order."""
-    await queue.execute(f"update agent.worker set {gone}")
-    _, waits = await ask(queue, click())
-    assert not waits
-    assert await queue.fetchval("select count(*) from agent.request") == 0
 
 
 async def test_only_the_claim_that_stands_answers_and_once(queue: Connection) -> None:
