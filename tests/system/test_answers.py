@@ -116,8 +116,8 @@ async def test_request_gets_an_empty_answer_when_its_time_is_up_and_a_late_one_i
     say.touch()
     assert await result(connection, 1) is False
     # A kind that no worker handles: the event stays.
-    assert (await post(slack, command("/nobody", "2"))).body == b""
-    assert await connection.fetchval("select kind from agent.event where id = 2") == "slack.command.nobody"
+    assert (await post(slack, command("/unhandled", "2"))).body == b""
+    assert await connection.fetchval("select kind from agent.event where id = 2") == "slack.command.unhandled"
 
 
 async def test_answer_finds_the_replica_that_waits_and_a_repeated_request_gets_it_too(
