@@ -10,7 +10,7 @@ from surelane_worker import Context, Event, Handlers, Limit
 SECONDS = {"quick": 0.5, "slow": 6.0}
 """The duration of an event by a word in its text. The slow ones take longer than their lease."""
 
-AT_ONCE = 20
+AT_ONCE = 24
 """The most events that may run at once. Three workers have slots for 30."""
 
 handlers = Handlers()
