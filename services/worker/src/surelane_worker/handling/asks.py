@@ -18,7 +18,8 @@ from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.steps import StepError, Steps
 from surelane_worker.handling.waits import Waits
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
-from surelane_worker.slack.replies import Replies, place_of
+from surelane_worker.slack.place import place_of
+from surelane_worker.slack.replies import Replies
 
 CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.written", "surelane.stop"
 """The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
