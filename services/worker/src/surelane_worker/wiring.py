@@ -31,8 +31,10 @@ from surelane_worker.claiming.position import Position, PositionKeeper, Side
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.answers import Answers
-from surelane_worker.handling.handler import Handler, Services
-from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
+from surelane_worker.handling.context import Services
+from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.loading import load_handlers, warn_of_doubts
+from surelane_worker.handling.registry import Handlers
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics

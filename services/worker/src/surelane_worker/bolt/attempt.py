@@ -10,7 +10,7 @@ from slack_bolt.response import BoltResponse
 
 from surelane.events import Event
 from surelane_worker.bolt.calls import Calls
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Complete
 from surelane_worker.handling.routes import COMMAND, is_interactive
 from surelane_worker.slack.client import ResponseRefusedError

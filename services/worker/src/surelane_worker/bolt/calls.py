@@ -14,7 +14,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.web.client import WebClient
 
 from surelane.events import Event
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import slack_error
 

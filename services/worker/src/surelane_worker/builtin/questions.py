@@ -21,7 +21,7 @@ from surelane_worker.handling.asks import (
     modal,
     tell,
 )
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Retry
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import ANSWERS

@@ -16,7 +16,8 @@ from surelane.trace_context import traceparent_of
 from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.spans import failed, running
-from surelane_worker.handling.handler import Context, Handler, Services
+from surelane_worker.handling.context import Context, Services
+from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import (
     COMPLETE,
     Await,
