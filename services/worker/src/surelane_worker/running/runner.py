@@ -35,18 +35,18 @@ from surelane_worker.handling.outcomes import (
     moment,
     outcome_of,
 )
-from surelane_worker.leasing import LOST, Claim
-from surelane_worker.observing.tracing import Observer
-from surelane_worker.settling import (
+from surelane_worker.handling.records import (
     OutcomeError,
     ResultError,
-    Settler,
     error_record,
     message_of,
     result_text,
     storable,
     where,
 )
+from surelane_worker.leasing import LOST, Claim
+from surelane_worker.observing.tracing import Observer
+from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.turns import SlackBusyError
 
