@@ -20,9 +20,8 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current, message_of, refusal
 from surelane_worker.bolt.calls import point_at
-from surelane_worker.bolt.respond import message_of, refusal
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
 from surelane_worker.slack.client import ResponseRefusedError

@@ -1,12 +1,15 @@
 """One attempt of a Bolt app at an event: what its listeners raise, and which of its parts runs now."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
+from slack_sdk.models import JsonObject
+from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
 from surelane_worker.bolt.calls import Calls
@@ -21,6 +24,9 @@ ERROR_HANDLER = 998
 LATE_ANSWER = 999
 ANSWERED = "bolt:ack"
 """The name of the note that a command's answer was sent."""
+
+RESPOND = ("text", "blocks", "attachments", "response_type", "replace_original", "delete_original")
+"""The parameters of Bolt's ``respond``, in their order."""
 
 UNHANDLED = Complete({"unhandled": "no listener"})
 """The outcome of an event that no listener took."""
@@ -154,3 +160,30 @@ def _body(response: BoltResponse) -> str | Mapping[str, object]:
     except ValueError:
         return text
     return parsed
+
+
+def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
+    """Return the message of a call ``respond(text, blocks, attachments, …)`` or ``respond(message)``."""
+    given = dict(zip(RESPOND, args, strict=False)) | arguments
+    whole = given.get("text")
+    message = whole if isinstance(whole, dict) else given
+    return {name: _plain(value) for name, value in message.items() if value is not None}
+
+
+def refusal(url: str, error: ResponseRefusedError) -> WebhookResponse:
+    """Return Slack's refusal as Bolt does; an app may ignore it.
+
+    Raises:
+        ResponseRefusedError: another attempt may succeed.
+    """
+    if error.status >= 500:
+        raise error
+    return WebhookResponse(url=url, status_code=error.status, body="", headers={})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, JsonObject):
+        return value.to_dict()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(part) for part in value]
+    return value
