@@ -25,6 +25,7 @@ from surelane.events import Event
 from surelane_service.engine import Engine, Settled, StoredStep
 from surelane_service.logs import Logger
 from surelane_worker.handling.outcomes import Backoff, Pause, duration
+from surelane_worker.handling.records import message_of, plain
 from surelane_worker.handling.threads import in_thread
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.replies import SCOPE
@@ -32,7 +33,6 @@ from surelane_worker.slack.replies import SCOPE
 MOST_BYTES = 1_000_000
 """Of a step's result, as JSON in UTF-8."""
 LONGEST_NAME = 200
-LONGEST_MESSAGE = 2000
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
 """Seconds between two tries to store a step while another transaction has the event locked."""
 AWAY = 0.25
@@ -360,18 +360,9 @@ def _dumped(value: object) -> object:
 
 
 def _record(error: BaseException, attempt: int) -> dict[str, Any]:
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - __str__ is the function's code
-        message = ""
-    text = json.dumps(message[:LONGEST_MESSAGE]).replace("\\u0000", "\\ufffd")
-    if "\\ud" in text:
-        text = json.dumps(
-            message[:LONGEST_MESSAGE].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        )
     return {
         "type": type(error).__name__,
-        "message": json.loads(text),
+        "message": plain(message_of(error)),
         "at": datetime.now(UTC).isoformat(),
         "attempt": attempt,
     }
