@@ -318,7 +318,7 @@ async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("together", "register this handler with on"), ("nested", "step 'outer' may contain no step or wait")],
+    [("together", "register this handler with on"), ("nested", "step 'outer' contains another step or wait")],
 )
 async def test_step_in_a_place_without_steps_is_refused(connection: Connection, kind: str, why: str) -> None:
     row = await ended(connection, await enqueue(connection, kind, max_attempts=1))

@@ -1,4 +1,4 @@
-"""One attempt of a Bolt app at an event: what its listeners raise, and which of its parts runs now."""
+"""Keep the state of one attempt of a Bolt app at an event: its errors, its answer, and the part that runs now."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class Attempt:
         self.ctx = ctx
         self.calls = Calls(event, ctx)
         self.errors: list[Exception] = []
-        """What the listener, its lazy functions and the middleware raised, in this order of time."""
+        """The exceptions of the listener, its lazy listeners and the middleware, in the order of time."""
         self.ran = False
         """Whether a listener was found."""
         self.unhandled = False
@@ -87,7 +87,7 @@ class Attempt:
         return self._lazy
 
     def note_error(self, error: Exception) -> None:
-        """Note what the app raised."""
+        """Note an exception of the app."""
         if isinstance(error, BoltUnhandledRequestError):
             self.unhandled = True
         else:
@@ -132,7 +132,7 @@ class Attempt:
         """Return the attempt's outcome, once all its parts have ended.
 
         Raises:
-            Exception: what the app raised first.
+            Exception: the first exception of the app.
             NotAuthorizedError: no token was found for the workspace.
             RefusedError: the app answered with a status of 5xx.
         """
@@ -171,10 +171,10 @@ def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
 
 
 def refusal(url: str, error: ResponseRefusedError) -> WebhookResponse:
-    """Return Slack's refusal as Bolt does; an app may ignore it.
+    """Return Slack's refusal as Bolt does. An app may ignore it.
 
     Raises:
-        ResponseRefusedError: another attempt may succeed.
+        ResponseRefusedError: Slack answered with a status of 5xx, so another attempt may succeed.
     """
     if error.status >= 500:
         raise error

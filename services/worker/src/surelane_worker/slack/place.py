@@ -1,4 +1,4 @@
-"""Find in an event's payload where in Slack to answer it."""
+"""Read from an event's payload the place in Slack where it is answered."""
 
 from dataclasses import dataclass
 from typing import Any

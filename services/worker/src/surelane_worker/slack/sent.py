@@ -1,4 +1,4 @@
-"""Find the replies to an event that Slack has already.
+"""Look in Slack for replies that earlier attempts posted.
 
 Each message carries the event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first reply, and so
 on.
@@ -43,7 +43,7 @@ class Thread:
 
 
 class SentReplies:
-    """Finds the replies to events that Slack has already. Used by one attempt."""
+    """Find replies to events in Slack, for one attempt."""
 
     def __init__(self, client: AsyncWebClient, log: Logger) -> None:
         self._client = client
