@@ -47,7 +47,7 @@ from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
-from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.limiter import Limiter
 from surelane_worker.slack.tiers import rules_of
 
 SERVICE = "surelane-worker"
@@ -301,15 +301,18 @@ def assemble(
     )
     cancels = Cancels(Engine(pools.settles), listener, leases, settler, notifications=settings.notifications)
     sharer = Sharer(Engine(pools.sweeps), settings.lease)
-    outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
-    claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer, outage)
-    quick_claimer = (
-        None
-        if quick_slots is None
-        else Claimer(
-            settings, listener, cursors, quick_wakeup, position, sharer, quick_slots, observer, outage
-        )
+    claimer_for = partial(
+        Claimer,
+        settings,
+        listener,
+        cursors=cursors,
+        position=position,
+        sharer=sharer,
+        observer=observer,
+        outage=Outage(get_logger("surelane_worker.claiming.claimer"), "claims"),
     )
+    claimer = claimer_for(wakeup, slots)
+    quick_claimer = None if quick_slots is None else claimer_for(quick_wakeup, quick_slots)
     kinds = sorted(handlers)
     heartbeats = Heartbeats(settings.name)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)

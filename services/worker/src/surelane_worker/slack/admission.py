@@ -13,7 +13,7 @@ from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER
 from aiohttp.payload import Payload
 from yarl import URL
 
-from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.limiter import Limiter
 
 check_after_wait: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("check_after_wait")
 """Awaited when a call's turn has come. If the claim was lost meanwhile, it cancels the handler and its call."""

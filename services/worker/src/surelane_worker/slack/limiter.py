@@ -30,7 +30,7 @@ MOST_KEPT = 1000
 WORKERS = 10
 """The assumed number of workers that share the limits, until the database has told the real one."""
 
-_log = get_logger("surelane_worker.slack.limits")
+_log = get_logger(__name__)
 
 
 class Limiter:
