@@ -63,8 +63,8 @@ async def calls(pool: Pool) -> AsyncIterator[Calls]:
     metrics = [Metrics() for _ in range(3)]
     limiters = [Limiter(Engine(pool), each, rules) for each in metrics]
     yield Calls(limiters, metrics)
-    for limiter in limiters:
-        await limiter.close()
+    for each in limiters:
+        await each.close()
 
 
 async def test_workers_that_flood_a_method_keep_its_limit_together_with_few_statements(calls: Calls) -> None:
