@@ -208,7 +208,7 @@ class Runner:
         if suspend is not None and not isinstance(outcome, Release):
             return suspend  # also if the handler caught what was to end it
         if isinstance(outcome, Complete) and (unasked := context.unasked_steps()):
-            context.log.warning("stored steps were not asked for; was one renamed?", steps=unasked)
+            context.log.warning("stored steps were not used; was one renamed?", steps=unasked)
         return outcome
 
     async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
