@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PACKAGES := shared services/ingest services/worker migrations
+PACKAGES := shared services/ingest services/worker migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
 TESTS ?= tests/system tests/sql tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
@@ -17,7 +17,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: .venv/up.stamp ## run the whole system here: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
-	@exec $(BIN)/python -m dev.up
+	@exec $(BIN)/python -m surelane_dev.up
 
 test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry" $(TESTS)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import asyncpg
 import psutil  # type: ignore[import-untyped]
-from dev.processes import Child
 
+from surelane_dev.processes import Child
 from tests.processes import clean_environment, free_port, until
 from tests.scenario import System
 
@@ -21,7 +21,7 @@ PORTS = ("SURELANE_PORT", "SURELANE_PRIVATE_PORT", "SURELANE_WORKER_PRIVATE_PORT
 
 @dataclass
 class Up:
-    """A running `python -m dev.up`."""
+    """A running `python -m surelane_dev.up`."""
 
     child: Child
     output: list[str]
@@ -95,7 +95,7 @@ async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[
 
     child = await Child.start(
         "up",
-        *(sys.executable, "-m", "dev.up"),
+        *(sys.executable, "-m", "surelane_dev.up"),
         env={**clean_environment(), **ports, "SURELANE_DATA_DIR": str(data), **(env or {})},
         on_line=show,
     )

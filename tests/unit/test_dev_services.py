@@ -1,9 +1,9 @@
 """`make up` gives its programs the right settings, and the simulator no secret."""
 
 import pytest
-from dev.services import Databases, services, set_aside, where_to_look
-from dev.settings import UpSettings
 
+from surelane_dev.services import Databases, services, set_aside, where_to_look
+from surelane_dev.settings import UpSettings
 from surelane_ingest.settings import IngestSettings
 from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
 from surelane_worker.settings import WorkerSettings
