@@ -17,7 +17,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: .venv/up.stamp ## run the whole system here: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
-	@exec $(BIN)/python -m surelane_dev.up
+	@exec $(BIN)/surelane dev
 
 test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry" $(TESTS)

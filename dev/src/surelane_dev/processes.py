@@ -40,6 +40,8 @@ class Child:
         user: int | None = None,
         orphaned: signal.Signals = signal.SIGTERM,
         killed_by: signal.Signals = signal.SIGKILL,
+        fed: bool = False,
+        where: Path | None = None,
     ) -> "Child":
         """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
 
@@ -51,19 +53,28 @@ class Child:
             user: the uid (and gid) to run as, for a parent that is root.
             orphaned: the signal that it gets if we are killed before we stop it (Linux only).
             killed_by: the signal that ends it at once; not SIGKILL if that would leave things behind.
+            where: the working directory; ``None`` means ours.
+            fed: whether standard input takes one line, by ``feed``. It is empty otherwise.
         """
         leash = (sys.executable, "-IS", LEASH, str(int(orphaned)), str(os.getpid()), str(user or ""))
         process = await asyncio.create_subprocess_exec(
             *leash,
             *command,
             env=env,
-            stdin=asyncio.subprocess.DEVNULL,
+            cwd=where,
+            stdin=asyncio.subprocess.PIPE if fed else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
             limit=LONGEST_LINE,
         )
         return cls(name, process, on_line, killed_by)
+
+    def feed(self, line: str) -> None:
+        """Write its one line of standard input."""
+        if self.process.stdin is not None:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.close()
 
     @property
     def exit_code(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Read the settings of `make up` from the environment, and pass the services' own on to them."""
+"""Read the settings of `surelane dev` from the environment, and pass the services' own on to them."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -11,16 +11,19 @@ from surelane_service.durations import Duration
 from surelane_service.settings import Port
 
 
-class UpSettings(BaseSettings):
-    """The settings of `make up`. If a port is not set and its default is taken, a free one replaces it."""
+class DevSettings(BaseSettings):
+    """The settings of `surelane dev`. If a port is not set and its default is taken, a free one replaces it."""
 
     model_config = SettingsConfigDict(env_ignore_empty=True, extra="ignore", frozen=True)
 
-    database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")
-    """A database of your own. It is migrated and used with this URI's role, and no PostgreSQL is started."""
+    database_url: SecretStr | None = Field(None, validation_alias="SURELANE_DEV_DATABASE_URL")
+    """A database of your own. It is migrated and used with this URI's role, and no PostgreSQL is started.
+
+    ``DATABASE_URL`` is not read: it names the database of a deployment, which must not be migrated by accident.
+    """
 
     data_dir: Path = Field(Path(".surelane/postgres"), validation_alias="SURELANE_DATA_DIR")
-    """The directory of the embedded PostgreSQL's data."""
+    """The directory of the embedded PostgreSQL's data and of the simulator's conversations."""
 
     host: str = Field(LOCALHOST, validation_alias="SURELANE_HOST")
     port: Port | None = Field(None, validation_alias="SURELANE_PORT")

@@ -10,11 +10,8 @@ import typer
 from surelane.errors import SurelaneError
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.load import Summary, run_load
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_service import lifecycle
-from surelane_service.logs import configure_logs
-from surelane_service.settings import load_settings
 
 app = typer.Typer(
     help="Simulate Slack for development and tests.", add_completion=False, rich_markup_mode=None
@@ -41,12 +38,7 @@ def _default(context: typer.Context) -> None:
 def serve() -> None:
     """Serve the page, Slack's Web API and the event sender until a signal. The default."""
 
-    async def main(stop: asyncio.Event) -> None:
-        from surelane_dev.simulator import server  # noqa: PLC0415 - the other commands start faster without it
-
-        settings = load_settings(SimulatorSettings)
-        configure_logs("surelane-simulator", settings.log_level)
-        await server.main(settings, stop)
+    from surelane_dev.simulator.server import main  # noqa: PLC0415 - the other commands start faster without it
 
     raise typer.Exit(lifecycle.run(main))
 

@@ -12,10 +12,12 @@ from surelane_dev.simulator.callers import refuse_strangers
 from surelane_dev.simulator.control import commands, elements, modals, operations, people
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
 from surelane_dev.simulator.jobs import JobWatch
+from surelane_dev.simulator.saved import Conversations
 from surelane_dev.simulator.settings import SimulatorSettings, reached_at
 from surelane_dev.simulator.simulator import Simulator
-from surelane_service.logs import get_logger
+from surelane_service.logs import configure_logs, get_logger
 from surelane_service.probes import serving
+from surelane_service.settings import load_settings
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 32 * 1024 * 1024
@@ -38,12 +40,14 @@ def simulator_app(simulator: Simulator) -> web.Application:
     return app
 
 
-async def main(settings: SimulatorSettings, stop: asyncio.Event) -> None:
+async def main(stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set.
 
     Raises:
-        SettingsError: the port is taken.
+        SettingsError: the settings cannot be used, or the port is taken.
     """
+    settings = load_settings(SimulatorSettings)
+    configure_logs("surelane-simulator", settings.log_level)
     async with simulator_at(settings) as url:
         get_logger("simulator").info("simulated Slack is ready", page=url, events_go_to=settings.ingest_url)
         await stop.wait()
@@ -58,7 +62,7 @@ async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
         async with serving(app, settings.port, setting="SURELANE_SIMULATOR_PORT", host=host) as port:
             url = f"{reached_at(host)}:{port}"
             simulator.interactions.public_url = settings.public_url or url
-            async with _background(simulator):
+            async with _background(simulator), _conversations(simulator):
                 yield url
     finally:
         await simulator.close()
@@ -78,6 +82,15 @@ async def _background(simulator: Simulator) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+@asynccontextmanager
+async def _conversations(simulator: Simulator) -> AsyncIterator[None]:
+    if simulator.settings.state is None:
+        yield
+        return
+    async with Conversations(simulator.settings.state, simulator.workspace, simulator.sessions).kept():
+        yield
 
 
 async def _livez(_: web.Request) -> web.Response:

@@ -1,6 +1,6 @@
 """Keep the agent's sessions: a lifecycle status and a title per thread."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -44,6 +44,14 @@ class Sessions:
         session.title = title
         self.changed()
         return session
+
+    def all(self) -> list[Session]:
+        """Return every session."""
+        return list(self._sessions.values())
+
+    def restore(self, sessions: Iterable[Session]) -> None:
+        """Add sessions of an earlier run."""
+        self._sessions |= {(session.channel, session.thread_ts): session for session in sessions}
 
     def json(self) -> list[JSON]:
         """Return the sessions for the page."""

@@ -62,6 +62,9 @@ class SimulatorSettings(BaseSettings):
     manifest: Path | None = Field(None, validation_alias="SURELANE_SIMULATOR_MANIFEST")
     """The app's manifest, in YAML or JSON. Default: the documented one, with all scopes."""
 
+    state: Path | None = Field(None, validation_alias="SURELANE_SIMULATOR_STATE")
+    """A file that keeps the conversations over restarts. Default: none, they end with the simulator."""
+
     subscriptions: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(_split)] = Field(
         None, validation_alias="SURELANE_SIMULATOR_SUBSCRIPTIONS"
     )
