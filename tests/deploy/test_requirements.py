@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.commands import ROOT, run
+from tests.deploy.commands import ROOT
 
 PACKAGES = ("shared", "services/ingest", "services/worker", "migrations", "dev")
 EXTRAS = {"surelane": (), "surelane_service": ("service",), "surelane_operator": ("service", "operator")}
@@ -95,18 +95,3 @@ def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: s
 
 def own_version() -> str:
     return str(tomllib.loads((ROOT / "shared/pyproject.toml").read_text())["project"]["version"])
-
-
-@pytest.mark.container  # as slow as those, because it downloads all packages of a fresh install
-@pytest.mark.timeout(600)
-def test_the_pip_of_python_3_11_installs_the_four_packages(tmp_path: Path) -> None:
-    """Resolvers of that age give up on requirements that newer ones can resolve."""
-    run(sys.executable, "-m", "venv", tmp_path)
-    python = tmp_path / "bin/python"
-    run(python, "-m", "pip", "install", "--quiet", "pip==23.2.1", within=120)
-    run(python, "-m", "pip", "install", "--quiet", *(f"./{package}" for package in PACKAGES), within=480)
-    run(
-        python, "-c", "import surelane_ingest.wiring, surelane_worker.wiring; from surelane import Job, Queue"
-    )
-    assert "surelane" in run(tmp_path / "bin/surelane", "--version").stdout
-    run(python, "-m", "surelane_migrations", "--help")

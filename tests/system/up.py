@@ -85,7 +85,11 @@ class Up:
 
 @asynccontextmanager
 async def up(
-    data: Path, env: Mapping[str, str] | None = None, *, project: Path | None = None
+    data: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    project: Path | None = None,
+    python: str | Path = sys.executable,
 ) -> AsyncIterator[Up]:
     """Run it for the length of the block, in a project's directory. Kill all its remaining processes afterwards."""
     ports = {name: str(free_port()) for name in PORTS}
@@ -97,7 +101,7 @@ async def up(
 
     child = await Child.start(
         "up",
-        *(sys.executable, "-m", "surelane_operator.cli", "dev"),
+        *(python, "-m", "surelane_operator.cli", "dev"),
         env={**clean_environment(), **ports, "SURELANE_DATA_DIR": str(data), **(env or {})},
         on_line=show,
         where=project,
