@@ -55,6 +55,9 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._bands.values()))
 
+    def __bool__(self) -> bool:
+        return bool(self._bands)  # asked twice per event
+
     def add(self, work: Work, *, first: bool = False) -> None:
         """Add work behind, or ``first`` before, what waits of its band."""
         band = band_of(work.claims[0].event.lane or 0)
