@@ -13,6 +13,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
 from surelane_worker.handling.asks import Answer, Asks, People
+from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Pause, Suspend
 from surelane_worker.handling.routes import Takes
@@ -62,6 +63,7 @@ class Context:
         "_answered",
         "_asks",
         "_began",
+        "_coalesced",
         "_events",
         "_grouped",
         "_log",
@@ -73,13 +75,29 @@ class Context:
     )
 
     def __init__(
-        self, services: Services, events: Sequence[Event], work: Stoppable, *, grouped: bool = False
+        self,
+        services: Services,
+        events: Sequence[Event],
+        work: Stoppable,
+        *,
+        grouped: bool = False,
+        coalesced: bool = False,
     ) -> None:
+        """Keep the arguments.
+
+        Args:
+            services: what all handlers share.
+            events: the handler's events.
+            work: what says whether the claim is lost.
+            grouped: the events have an outcome each, so they have no steps.
+            coalesced: all is kept with the first of the events: steps, and notes of replies.
+        """
         self._services = services
         self._began = services.loop.time()
         self._events = events
         self._work = work
         self._grouped = grouped
+        self._coalesced = coalesced
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._answered = False
@@ -92,7 +110,10 @@ class Context:
         """Replies that are sent once even if the attempt is repeated; ``slack.client`` is the plain Web API client."""
         if self._slack is None:
             check_claim = partial(self._services.check_claim, self._work)
-            self._slack = Replies(self._services.slack, self._services.engine, self.log, check_claim)
+            owner = self._events[0] if self._coalesced else None
+            self._slack = Replies(
+                self._services.slack, self._services.engine, self.log, check_claim, owner=owner
+            )
         return self._slack
 
     @property
@@ -351,7 +372,7 @@ class Context:
 
 
 Given = Event | list[Event]
-"""A handler's first argument: one event, or for ``on_group`` all visible events of a group in order."""
+"""A handler's first argument: one event; for ``on_group`` or with ``debounce`` several of a group, in order."""
 
 Call = Callable[[Given, Context], Awaitable[object]]
 Middleware = Callable[[Given, Context, Call], Awaitable[object]]
@@ -397,6 +418,8 @@ class Handler:
     waits: bool = False
     limit: Limit | None = None
     """How many may run at once, or begin in a period, in all workers."""
+    debounce: Debounce | None = None
+    """How long a run waits for more events. They are then handled as one: the first, and its followers."""
     routes: tuple[Route, ...] = ()
     """The handlers that take some of its events instead, in the order in which they are tried."""
 

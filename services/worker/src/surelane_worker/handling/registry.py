@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args, overload
 
 from surelane.errors import SettingsError
 from surelane.events import Event
@@ -18,6 +18,7 @@ from surelane_service.cron import CatchUp, Cron
 from surelane_service.durations import parse_duration
 from surelane_service.logs import get_logger
 from surelane_worker.handling import routes
+from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.handler import (
     Call,
     Context,
@@ -86,6 +87,7 @@ class Handlers:
         self._schedules: list[Schedule] = []
         self._included: list[Handlers] = []
 
+    @overload
     def on(
         self,
         *kinds: str,
@@ -94,13 +96,39 @@ class Handlers:
         answers: bool = False,
         ordered: bool = False,
         limit: Limit | None = None,
-    ) -> Callable[[OnEvent], OnEvent]:
+    ) -> Callable[[OnEvent], OnEvent]: ...
+
+    @overload
+    def on(
+        self,
+        *kinds: str,
+        debounce: Pause,
+        max_wait: Pause | None = None,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
+    ) -> Callable[[OnGroup], OnGroup]: ...
+
+    def on(
+        self,
+        *kinds: str,
+        debounce: Pause | None = None,
+        max_wait: Pause | None = None,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
+        limit: Limit | None = None,
+    ) -> Callable[[Any], Any]:
         """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
 
-        Events of one group are handled one after another, in order.
+        Events of one group are handled one after another, in order. With ``debounce`` the function is
+        ``(events, ctx)``: it gets a list of those that came in quick succession.
 
         Args:
             kinds: such as ``slack.app_mention``. Each kind has one handler.
+            debounce: how long no further event of the group comes before a run begins. One run handles all that came.
+            max_wait: how long the first of them waits at most; five times ``debounce`` by default.
             timeout: how long an attempt may take. A longer one fails.
             concurrency: how many events of these kinds, taken together, run at once in one worker.
             answers: of commands and interactions: whether the function calls ``ctx.ack``. Without it, Slack's request
@@ -112,8 +140,19 @@ class Handlers:
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
+        try:
+            waits = Debounce.of(debounce, max_wait, kinds)
+        except ValueError as error:
+            raise HandlersError(f"handlers.on(…): {error}") from None
         return self._registering(
-            kinds, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered, limit=limit
+            kinds,
+            grouped=waits is not None,
+            timeout=timeout,
+            concurrency=concurrency,
+            answers=answers,
+            ordered=ordered,
+            limit=limit,
+            debounce=waits,
         )
 
     def on_group(
@@ -407,6 +446,7 @@ class Handlers:
         answers: bool = False,
         ordered: bool = False,
         limit: Limit | None = None,
+        debounce: Debounce | None = None,
     ) -> Callable[[OnFunction], OnFunction]:
         """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
@@ -427,7 +467,18 @@ class Handlers:
                 else threaded(cast("Callable[[Given, Context], object]", function))
             )
             bound = _seconds(name, timeout)
-            handler = Handler(name, kinds, call, grouped, bound, concurrency, answers, ordered, limit=limit)
+            handler = Handler(
+                name,
+                kinds,
+                call,
+                grouped,
+                bound,
+                concurrency,
+                answers,
+                ordered,
+                limit=limit,
+                debounce=debounce,
+            )
             if takes is None:
                 self._check_one_per_kind(handler)
                 self._fallbacks.append(Route(handler, every))
