@@ -260,6 +260,8 @@ begin
     _blocking := array(select given.id from unnest(_ids, _pauses) as given (id, pause) where given.pause ? 'blocking' and given.id = any(_held));
     if _blocking <> '{}' then
         update agent.event set retrying = true where id = any(_blocking);
+        perform agent.uncount_starts(array(select given.id from unnest(_ids, _pauses) as given (id, pause)
+            where given.id = any(_blocking) and given.pause ->> 'begun' = 'false'));
         perform agent.reelect(array(select group_key from agent.event where id = any(_blocking)));
     end if;
     return _held;
@@ -340,7 +342,7 @@ $$;
 --   complete  the result, or null
 --   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text}
 --   release   null: the attempt is not counted and begins again at once
---   snooze    {"pause": seconds, "blocking": false}: the same after a pause
+--   snooze    {"pause": seconds, "blocking": false, "begun": true}: the same after a pause
 --   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these
 --   await     {"until": time}: parks the event until agent.answer_event ends it
 --   suspend   {"waits": […], "blocking": false}: puts it off until one of its waits ends

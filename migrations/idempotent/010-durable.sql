@@ -395,3 +395,36 @@ begin
     return _held;
 end
 $$;
+
+-- Takes the latest claims of events off the rates of their limits, as no runs have begun with them.
+-- Where a claim is looking at the key at this moment, it counts all the same: this waits for none.
+create or replace function agent.uncount_starts(_ids int8[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _e record;
+begin
+    for _e in
+        select e.kind, e.changes #>> '{0,limit_key}' as key, e.claimed[array_upper(e.claimed, 1)] as began
+        from agent.event as e where e.id = any(_ids) and e.lane < 0
+    loop
+        if pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || _e.kind || ' ' || _e.key, 0)) then
+            update agent.limit_state as s set counts[counted.nth] = s.counts[counted.nth] - 1
+            from (
+                select latest.at, (
+                    select min(began.nth) from unnest(latest.starts, latest.counts) with ordinality as began (at, count, nth)
+                    where began.at >= _e.began and began.count > 0)::int4 as nth
+                from agent.limit_state as latest where latest.kind = _e.kind and latest.limit_key = _e.key order by latest.at desc limit 1
+            ) as counted
+            where s.kind = _e.kind and s.limit_key = _e.key and s.at = counted.at and counted.nth is not null;
+            if found then
+                insert into agent.limit_note (kind, limit_key, due_at) values (_e.kind, _e.key, agent.clock());
+            end if;
+        end if;
+    end loop;
+end
+$$;

@@ -34,7 +34,7 @@ async def burst(queue: Connection, count: int = 3) -> list[Row]:
 
 
 async def put_back(queue: Connection, row: Row, pause: float) -> None:
-    argument = json.dumps({"pause": pause, "blocking": True})
+    argument = json.dumps({"pause": pause, "blocking": True, "begun": False})
     assert await Engine(queue).settle([(*pair(row), "snooze", argument)]) == [Settled.DONE]
 
 
@@ -164,3 +164,13 @@ async def test_followers_go_on_if_their_head_was_cancelled(queue: Connection, ou
     assert await coalesce(queue, rows, outcome, argument) is Settled.DONE
     assert await ending(queue, rows[0]["id"]) == ("cancelled", "cancelled while running")
     assert {row["id"]: row["attempts"] for row in await claim(queue)} == {row["id"]: 1 for row in rows[1:]}
+
+
+@pytest.mark.parametrize("rate", [1, 101])
+async def test_event_that_is_put_back_uses_no_place_of_a_rate(queue: Connection, rate: int) -> None:
+    declared = json.dumps({"job": {"rate": rate, "period": 60, "grouped": True}})
+    await queue.fetchval("select agent.declare_limits('w', array['job'], $1)", declared)
+    (first,) = await burst(queue, 1)
+    await put_back(queue, first, 3600)
+    others = [await enqueue(queue) for _ in range(rate + 1)]
+    assert sorted(row["id"] for row in await claim(queue, limit=rate + 1)) == others[:-1]

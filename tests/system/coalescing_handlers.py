@@ -1,6 +1,7 @@
 """Handle the events of the coalescing tests in real worker processes."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from surelane_worker import Context, Discard, Event, FanOut, Handlers, Job, Limit
@@ -34,6 +35,10 @@ async def talk(events: list[Event], ctx: Context) -> Any:
                 await asyncio.sleep(60 if ctx.attempt == 1 else 0)
             finally:
                 Log(first).add("ended")
+        case "wait":
+            Log(first).add("began")
+            while not Path(first.payload["log"]).with_suffix(".go").exists():  # noqa: ASYNC110 - the test makes it
+                await asyncio.sleep(0.01)
         case "die":
             Log(first).add(" ".join(words(events)))
             Log(first).die_once("in run")

@@ -187,6 +187,31 @@ async def test_follower_is_cancelled_alone_and_a_head_with_its_run(
 
 
 @served
+async def test_followers_are_handled_anew_if_an_operator_ended_the_head(
+    connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    first, *others = await say(connection, "taken", "a", "b", "c", do="wait", log=str(log))
+    await said(log, "began")
+    await connection.execute("select agent.delete_event($1)", first)
+    log.with_suffix(".go").touch()
+    assert await ends(connection, first, *others) == [None, ["b", "c"], others[0]]
+
+
+@served
+async def test_follower_that_history_refuses_is_handled_anew(connection: Connection) -> None:
+    async with connection.transaction():
+        first, second, third = await say(connection, "refused", "a", "b", "c")
+        await connection.execute(
+            f"alter table agent.event_hist add constraint refused check (id <> {second} or reason is null) not valid"
+        )
+    try:
+        assert await ends(connection, first, second, third) == [["a", "b", "c"], ["b", "c"], second]
+    finally:
+        await connection.execute("alter table agent.event_hist drop constraint refused")
+
+
+@served
 async def test_replies_are_those_of_the_run_and_answer_the_last_message(
     connection: Connection, slack: Stand
 ) -> None:

@@ -35,10 +35,11 @@ class Debounce:
             return None
         quiet = _positive("debounce", debounce)
         most = min(TIMES * quiet, MOST) if max_wait is None else _positive("max_wait", max_wait)
+        if max(most, quiet) > MOST:
+            name, given = ("debounce", debounce) if quiet > MOST else ("max_wait", max_wait)
+            raise ValueError(f"{name}: {given!r} is longer than an hour")
         if most < quiet:
             raise ValueError(f"max_wait: {max_wait!r} is shorter than debounce={debounce!r}")
-        if most > MOST:
-            raise ValueError(f"max_wait: {max_wait!r} is longer than an hour")
         if alone := [kind for kind in kinds if is_interactive(kind)]:
             raise ValueError(f"debounce: each {alone[0]!r} is handled at once, beside its thread")
         return cls(quiet, most)

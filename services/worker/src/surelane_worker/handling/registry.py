@@ -382,7 +382,7 @@ class Handlers:
         One for both commands or interactions and other events is there twice.
 
         Raises:
-            HandlersError: routes come before a handler of groups.
+            HandlersError: routes come before a handler of several events.
         """
         tried = self.tried()
         last: dict[str, Route | None] = {kind: None for route in tried for kind in route.handler.kinds}
@@ -531,7 +531,7 @@ def _routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Ha
         return Handler("no route", kinds, _unrouted, routes=chosen)
     if end.handler.grouped and chosen:
         raise HandlersError(
-            f"handler {end.handler.name} takes groups of {kinds[0]!r}, so no route can take one of them: "
+            f"handler {end.handler.name} takes several events of {kinds[0]!r}, so no route can take one of them: "
             f"{chosen[0].handler.name}"
         )
     return replace(end.handler, kinds=kinds, routes=chosen)

@@ -85,4 +85,4 @@ class Coalescer:
         return Coalesced([head, *others], events)
 
     def _put_back(self, head: Claim, pause: float) -> None:
-        self._settler.put(head, Snooze(pause), json.dumps({"pause": pause, "blocking": True}))
+        self._settler.put(head, Snooze(pause), json.dumps({"pause": pause, "blocking": True, "begun": False}))
