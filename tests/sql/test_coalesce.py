@@ -53,8 +53,9 @@ async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -
     second = await enqueue(queue, group_key=GROUP)
     assert await claim(queue) == []
     assert await heads(queue, GROUP) == [first["id"]]
-    reason, detail = await queue.fetchrow("select * from agent.why_waiting($1)", first["id"])
-    assert (reason, detail.split(" until ")[0]) == ("debounced", "waits for more of its group")
+    why = await queue.fetchrow("select * from agent.why_waiting($1)", first["id"])
+    assert why is not None
+    assert (why["reason"], why["detail"].split(" until ")[0]) == ("debounced", "waits for more of its group")
     await advance(queue, timedelta(minutes=1))
     rows = await claim(queue)
     assert {row["id"]: row["attempts"] for row in rows} == {first["id"]: 1, second: 1}
@@ -160,7 +161,7 @@ async def test_followers_of_a_suspended_head_are_found_again(queue: Connection) 
 async def test_followers_go_on_if_their_head_was_cancelled(queue: Connection, outcome: str) -> None:
     rows = await burst(queue)
     await queue.execute("select agent.cancel_job($1)", rows[0]["id"])
-    argument = {"waits": []} if outcome == "suspend" else {"until": "2100-01-01T00:00:00Z"}
+    argument: dict[str, object] = {"waits": []} if outcome == "suspend" else {"until": "2100-01-01T00:00:00Z"}
     assert await coalesce(queue, rows, outcome, argument) is Settled.DONE
     assert await ending(queue, rows[0]["id"]) == ("cancelled", "cancelled while running")
     assert {row["id"]: row["attempts"] for row in await claim(queue)} == {row["id"]: 1 for row in rows[1:]}

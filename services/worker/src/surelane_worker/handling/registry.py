@@ -140,19 +140,16 @@ class Handlers:
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
-        try:
-            waits = Debounce.of(debounce, max_wait, kinds)
-        except ValueError as error:
-            raise HandlersError(f"handlers.on(…): {error}") from None
         return self._registering(
             kinds,
-            grouped=waits is not None,
+            grouped=debounce is not None,
             timeout=timeout,
             concurrency=concurrency,
             answers=answers,
             ordered=ordered,
             limit=limit,
-            debounce=waits,
+            debounce=debounce,
+            max_wait=max_wait,
         )
 
     def on_group(
@@ -446,7 +443,8 @@ class Handlers:
         answers: bool = False,
         ordered: bool = False,
         limit: Limit | None = None,
-        debounce: Debounce | None = None,
+        debounce: Pause | None = None,
+        max_wait: Pause | None = None,
     ) -> Callable[[OnFunction], OnFunction]:
         """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
@@ -467,6 +465,10 @@ class Handlers:
                 else threaded(cast("Callable[[Given, Context], object]", function))
             )
             bound = _seconds(name, timeout)
+            try:
+                waits = Debounce.of(debounce, max_wait, kinds)
+            except ValueError as error:
+                raise HandlersError(f"handler {name}: {error}") from None
             handler = Handler(
                 name,
                 kinds,
@@ -477,7 +479,7 @@ class Handlers:
                 answers,
                 ordered,
                 limit=limit,
-                debounce=debounce,
+                debounce=waits,
             )
             if takes is None:
                 self._check_one_per_kind(handler)

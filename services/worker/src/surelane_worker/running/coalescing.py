@@ -35,8 +35,8 @@ class Coalesced:
         events: all events in order, also followers that ended when an earlier run was suspended.
     """
 
-    claims: Sequence[Claim]
-    events: Sequence[Event]
+    claims: list[Claim]
+    events: list[Event]
 
 
 class Coalescer:
