@@ -346,8 +346,8 @@ $$;
 --   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these
 --   await     {"until": time}: parks the event until agent.answer_event ends it
 --   suspend   {"waits": […], "blocking": false}: puts it off until one of its waits ends
---   coalesce  {"outcome": text, "argument": …, "followers": [[id, claim], …]}: that outcome, and the
---             followers end with it
+--   coalesce  {"outcome": text, "argument": …, "followers": [[id, claim], …]}: that outcome, and
+--             the followers end with it
 create or replace function agent.settle(_ids int8[], _claims int4[], _outcomes text[] default null, _arguments jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
