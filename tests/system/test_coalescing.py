@@ -165,6 +165,14 @@ async def test_other_kinds_of_the_thread_keep_their_turn(connection: Connection,
 
 
 @served
+async def test_run_that_can_get_no_more_begins_at_once(connection: Connection) -> None:
+    async with connection.transaction():
+        first = await enqueue(connection, "talk", {"text": "a"}, group_key="closed")
+        second = await enqueue(connection, "plain", {"text": "p"}, group_key="closed")
+    assert await ends(connection, first, second) == [["a"], "p"]
+
+
+@served
 async def test_one_run_is_one_use_of_a_limit(connection: Connection) -> None:
     first, *others = await say(connection, "limited", "a", "b", "c", kind="limited")
     assert await ends(connection, first, *others) == [["a", "b", "c"], first, first]

@@ -46,22 +46,30 @@ class Coalescer:
         self._services = services
         self._settler = settler
 
-    async def gather(self, work: Stoppable, claims: Sequence[Claim], debounce: Debounce) -> Coalesced | None:
+    async def gather(
+        self, work: Stoppable, claims: Sequence[Claim], debounce: Debounce, *, closed: bool
+    ) -> Coalesced | None:
         """Return the run of the events that were claimed together; ``None``: it begins later.
 
         Events may come until ``debounce`` has passed without one. The head is then put off until that time, and its
         group waits behind it. The caller releases the other claims.
+
+        Args:
+            work: what the claims belong to.
+            claims: those of the handler's next events, in order.
+            debounce: the handler's.
+            closed: an event of another handler follows, so the run can get no more.
         """
         head = next((claim for claim in claims if claim.event.prior_vt is not None), claims[0])
         others = [claim for claim in claims if claim is not head]
         if head.event.group_key is None:  # nothing can follow it
             return Coalesced([head], [head.event])
         events = [claim.event for claim in claims]
-        claimed_at = head.event.vt - self._services.settings.lease
-        pause = debounce.wait(events, claimed_at) if len(others) < MOST_MEMBERS else 0.0
-        if pause:
-            self._put_back(head, pause)
-            return None
+        if not closed and len(others) < MOST_MEMBERS:
+            pause = debounce.wait(events, head.event.vt - self._services.settings.lease)
+            if pause:
+                self._put_back(head, pause)
+                return None
         engine, event = self._services.engine, head.event
         steps = Steps(engine, event, log, partial(self._services.check_claim, work), grouped=False)
         tries = 0.0

@@ -190,8 +190,10 @@ class Runner:
         """Run the next claims as one. Release those that are left: newer events may belong to their run."""
         try:
             if not work.stopped and all(claim.outcome is None for claim in work.claims):
-                run = await self._coalescer.gather(work, work.next_run(self._handlers), debounce)
-                if run is not None:
+                claims = work.next_run(self._handlers)
+                closed = len(claims) < len(work.claims)
+                run = await self._coalescer.gather(work, claims, debounce, closed=closed)
+                if run is not None and not work.stopped:
                     work.head = run.claims[0]
                     await self._attempt(work.handler, work, run.claims, run.events)
         except asyncio.CancelledError:
