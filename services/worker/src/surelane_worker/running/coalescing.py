@@ -13,8 +13,8 @@ from functools import partial
 from surelane.events import Event
 from surelane_service.engine import MOST_MEMBERS, Settled
 from surelane_service.logs import get_logger
+from surelane_worker.handling.context import Services, Stoppable
 from surelane_worker.handling.debounce import Debounce
-from surelane_worker.handling.handler import Services, Stoppable
 from surelane_worker.handling.outcomes import Snooze
 from surelane_worker.handling.steps import FIRST_PAUSE, LONGEST_PAUSE, Steps
 from surelane_worker.leasing import Claim
