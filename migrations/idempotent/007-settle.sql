@@ -241,8 +241,9 @@ begin
 end
 $$;
 
--- Ends claims whose attempts are not counted; each event is visible again after its pause. An event
--- that was asked to be cancelled meanwhile ends. Returns the ids that were settled.
+-- Ends claims whose attempts are not counted; each event is visible again after its pause. Its
+-- group goes on meanwhile, unless the pause is blocking. An event that was asked to be cancelled
+-- meanwhile ends. Returns the ids that were settled.
 create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -250,11 +251,19 @@ as $$
 declare
     _held int8[] := agent.hold_claims(_ids, _claims);
     _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
+    _blocking int8[];
 begin
     _held := agent.hold_endings(_held, _cancelled, 'cancelled');
     perform agent.archive_events(array(select id from unnest(_held) as id where id = any(_cancelled)), 'cancelled', 'cancelled while running');
     perform agent.return_events(_held, false, agent.latest_claims(_ids, _claims), array(
         select make_interval(secs => (pause ->> 'pause')::float8) from unnest(_pauses) as pause));
+    _blocking := array(select given.id from unnest(_ids, _pauses) as given (id, pause) where given.pause ? 'blocking' and given.id = any(_held));
+    if _blocking <> '{}' then
+        update agent.event set retrying = true where id = any(_blocking);
+        perform agent.uncount_starts(array(select given.id from unnest(_ids, _pauses) as given (id, pause)
+            where given.id = any(_blocking) and given.pause ->> 'begun' = 'false'));
+        perform agent.reelect(array(select group_key from agent.event where id = any(_blocking)));
+    end if;
     return _held;
 end
 $$;
@@ -281,6 +290,7 @@ begin
             when 'fan_out' then agent.settle_fanned_out(_ids[1], _claims[1], _arguments[1])
             when 'await' then agent.settle_awaiting(_ids[1], _claims[1], _arguments[1])
             when 'suspend' then agent.settle_suspended(_ids[1], _claims[1], _arguments[1])
+            when 'coalesce' then agent.settle_coalesced(_ids[1], _claims[1], _arguments[1])
             else agent.settle_returned(_ids, _claims, _arguments) end;
     exception
         when lock_not_available or deadlock_detected then
@@ -332,17 +342,19 @@ $$;
 --   complete  the result, or null
 --   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text}
 --   release   null: the attempt is not counted and begins again at once
---   snooze    {"pause": seconds}: the same after a pause
+--   snooze    {"pause": seconds, "blocking": false, "begun": true}: the same after a pause
 --   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these
 --   await     {"until": time}: parks the event until agent.answer_event ends it
 --   suspend   {"waits": […], "blocking": false}: puts it off until one of its waits ends
+--   coalesce  {"outcome": text, "argument": …, "followers": [[id, claim], …]}: that outcome, and
+--             the followers end with it
 create or replace function agent.settle(_ids int8[], _claims int4[], _outcomes text[] default null, _arguments jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _order text[] := array['complete', 'fail', 'release', 'snooze', 'await', 'suspend', 'fan_out'];
+    _order text[] := array['complete', 'fail', 'release', 'snooze', 'await', 'suspend', 'fan_out', 'coalesce'];
     _alike record;
     _settled int8[];
 begin
@@ -357,7 +369,7 @@ begin
         select given.outcome, array_agg(nth order by nth) as places, array_agg(id order by nth) as ids
         , array_agg(claim order by nth) as claims, array_agg(argument order by nth) as arguments
         from unnest(_ids, _claims, _outcomes, _arguments) with ordinality as given (id, claim, outcome, argument, nth)
-        group by given.outcome, case when given.outcome in ('await', 'suspend', 'fan_out') then nth end
+        group by given.outcome, case when given.outcome in ('await', 'suspend', 'fan_out', 'coalesce') then nth end
         order by array_position(_order, given.outcome), min(nth)
     loop
         if _alike.outcome = 'complete' then

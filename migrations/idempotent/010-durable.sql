@@ -72,7 +72,8 @@ declare
 begin
     return query
     select s.name, s.nth, s.sort, s.arguments, s.result, s.finished_at is not null or s.sort = 'sleep' and s.due_at <= _now
-    from agent.step as s where s.event_id = _id;
+    -- Number 0 is the list of agent.gather.
+    from agent.step as s where s.event_id = _id and s.nth > 0;
 end
 $$;
 
@@ -234,7 +235,11 @@ begin
         from (
             select s.started_at as at, jsonb_build_object('sort', s.sort, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
                 , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at) as happened
-            from agent.step as s where s.event_id = _id
+            from agent.step as s where s.event_id = _id and s.nth > 0
+            union all
+            select s.started_at, jsonb_build_object('sort', 'coalesced', 'name', s.name, 'nth', s.nth, 'started_at', s.started_at
+                , 'events', s.result -> 'events')
+            from agent.step as s where s.event_id = _id and s.nth = 0 and json_array_length(s.result -> 'events') > 0
             union all
             select s.sent_at, jsonb_build_object('sort', 'signal', 'name', s.name, 'started_at', s.sent_at, 'by', s.sent_by, 'nth', s.taken_by)
             from agent.signal as s where s.event_id = _id
@@ -289,5 +294,137 @@ begin
     cross join lateral (
         select id from agent.event where id = given.id and claimed_by is not null and array_upper(claimed, 1) = given.claim and cancelled_by is not null
     ) as e;
+end
+$$;
+
+-- Notes which followers the run of a claimed event gets beside it, in a step of number 0. The first
+-- run decides that for all later attempts. Not those that have begun a run of their own, and so
+-- have steps. Returns their ids; answers done, stale, busy, or alone: the claim follows a lapsed
+-- one, and so came without the members of its group that wait.
+create or replace function agent.gather(_id int8, _claim int4, _followers int8[], out answer text, out followers int8[])
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+begin
+    if _held.id is null then
+        answer := agent.unheld(_id, _claim);
+        return;
+    end if;
+    -- The claim before this one lapsed, unless it began after that.
+    if _followers = '{}' and _held.changes -> -1 ->> 'action' in ('lapsed', 'rescued')
+    and (_held.changes -> -1 ->> 'at')::timestamptz >= _held.claimed[_claim - 1]
+    and exists (select from agent.event as e where e.group_key = _held.group_key and not e.head and e.claimed_by is null and e.vt <= _now) then
+        answer := 'alone';
+        return;
+    end if;
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at, finished_at)
+    values (_id, 'events', 0, 'step', _held.event_ts, json_build_object('into', coalesce(_held.item_key, _id::text), 'events', array(
+        select follower from unnest(_followers) with ordinality as given (follower, nth)
+        where not exists (select from agent.step as own where own.event_id in (follower, _id)) order by nth))
+    , _held.attempts, _now, _now)
+    on conflict do nothing;
+    select array(select json_array_elements_text(s.result -> 'events')::int8) into followers
+    from agent.step as s where s.event_id = _id and s.name = 'events' and s.nth = 0;
+    answer := 'done';
+end
+$$;
+
+-- The followers of an event that have ended with it: as an earlier run was suspended.
+create or replace function agent.ended_followers(_id int8)
+returns table
+( id int8, kind text, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, event jsonb, item_key text, group_key text
+, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set jit = off
+as $$
+begin
+    return query
+    select h.id, h.kind, h.event_ts, h.attempts, array_upper(h.claimed, 1), h.vt, h.event, h.item_key, h.group_key
+    , h.max_attempts, h.enqueued_at, h.errors, h.notes, h.traceparent
+    from agent.step as s cross join lateral json_array_elements_text(s.result -> 'events') as follower (id)
+    join agent.event_hist as h on h.id = follower.id::int8 and h.reason = 'coalesced into ' || (s.result ->> 'into')
+    where s.event_id = _id and s.name = 'events' and s.nth = 0;
+end
+$$;
+
+-- Settles a claim whose run got followers, and ends those as completed with it: {"outcome",
+-- "argument", "followers": [[id, claim], …]}. Passes over followers whose claim no longer stands.
+-- Where one cannot be locked, nothing is settled. Returns the id if it was settled.
+create or replace function agent.settle_coalesced(_id int8, _claim int4, _given jsonb) returns int8[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set lock_timeout = '100ms'
+as $$
+declare
+    _into text := (select coalesce(item_key, id::text) from agent.event where id = _id);
+    _argument jsonb := nullif(_given -> 'argument', 'null');
+    _ids int8[];
+    _claims int4[];
+    _held int8[];
+    _behind int8[];
+begin
+    select array_agg((pair ->> 0)::int8), array_agg((pair ->> 1)::int4) into _ids, _claims from jsonb_array_elements(_given -> 'followers') as pair;
+    _held := case _given ->> 'outcome'
+        when 'complete' then agent.settle_completed(array[_id], array[_claim], array[_argument])
+        when 'fan_out' then agent.settle_fanned_out(_id, _claim, _argument)
+        when 'await' then agent.settle_awaiting(_id, _claim, _argument)
+        when 'suspend' then agent.settle_suspended(_id, _claim, _argument) end;
+    if _held = '{}' then
+        return _held;
+    end if;
+    _behind := agent.hold_claims(_ids, _claims);
+    if exists (select from agent.settle_answers(_ids, _claims, _behind) as a where a.answer = 'busy')
+    or cardinality(agent.hold_endings(_behind, _behind, 'completed')) < cardinality(_behind) then
+        raise lock_not_available using message = format('a follower of event %s is locked', _id);
+    end if;
+    if _given ->> 'outcome' in ('await', 'suspend') and not exists (select from agent.event where id = _id) then
+        perform agent.return_events(_behind, false); -- it was asked to be cancelled, and ended here
+    else
+        perform agent.archive_events(_behind, 'completed', 'coalesced into ' || _into);
+    end if;
+    return _held;
+end
+$$;
+
+-- Takes the latest claims of events off the rates of their limits, as no runs have begun with them.
+-- Where a claim is looking at the key at this moment, it counts all the same: this waits for none.
+create or replace function agent.uncount_starts(_ids int8[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _e record;
+begin
+    for _e in
+        select e.kind, e.changes #>> '{0,limit_key}' as key, e.claimed[array_upper(e.claimed, 1)] as began
+        from agent.event as e where e.id = any(_ids) and e.lane < 0
+    loop
+        if pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || _e.kind || ' ' || _e.key, 0)) then
+            update agent.limit_state as s set counts[counted.nth] = s.counts[counted.nth] - 1
+            from (
+                select latest.at, (
+                    select min(began.nth) from unnest(latest.starts, latest.counts) with ordinality as began (at, count, nth)
+                    where began.at >= _e.began and began.count > 0)::int4 as nth
+                from agent.limit_state as latest where latest.kind = _e.kind and latest.limit_key = _e.key order by latest.at desc limit 1
+            ) as counted
+            where s.kind = _e.kind and s.limit_key = _e.key and s.at = counted.at and counted.nth is not null;
+            if found then
+                insert into agent.limit_note (kind, limit_key, due_at) values (_e.kind, _e.key, agent.clock());
+            end if;
+        end if;
+    end loop;
 end
 $$;

@@ -416,9 +416,9 @@ end
 $$;
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
--- waits_for_children, awaits_answer, suspended, future, retrying, group_busy, group_waits,
--- exhausted, no_worker, limited, due; null: no such event. Where its last claim was rescued, also
--- from which worker.
+-- waits_for_children, awaits_answer, suspended, debounced, future, retrying, group_busy,
+-- group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last claim was
+-- rescued, also from which worker.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -457,6 +457,7 @@ begin
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
         (_e.claimed_by is null and _e.vt > _now and agent.suspended_for(_id) is not null, 'suspended', agent.suspended_for(_id)),
+        (_e.vt > _now and _e.retrying and _e.attempts = 0, 'debounced', format('waits for more of its group until %s', _e.vt)),
         (_e.vt > _now and _e.retrying, 'retrying', format('attempt %s begins at %s', _e.attempts + 1, _e.vt)),
         (_e.vt > _now, 'future', format('scheduled for %s', _e.vt)),
         (_e.attempts >= _most, 'exhausted', format('%s of %s attempts; the next sweep expires it', _e.attempts, _most) || coalesce('; ' || _rescued, '')),

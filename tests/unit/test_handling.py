@@ -74,8 +74,9 @@ def test_handler_of_one_argument_is_refused() -> None:
     ],
 )
 def test_impossible_bounds_are_refused(bounds: dict[str, Any], message: str) -> None:
+    register: Any = Handlers().on("a", **bounds)
     with pytest.raises(HandlersError, match=message):
-        Handlers().on("a", **bounds)(handle)
+        register(handle)
 
 
 def test_middleware_must_be_asynchronous_and_take_three_arguments() -> None:

@@ -187,7 +187,7 @@ def test_routes_in_front_of_a_handler_of_groups_are_refused() -> None:
     async def together(events: list[Event], ctx: Context) -> None: ...
 
     handlers.message("hello")(named("hello"))
-    with pytest.raises(HandlersError, match=r"together takes groups of 'slack.message.im'"):
+    with pytest.raises(HandlersError, match=r"together takes several events of 'slack.message.im'"):
         handlers.all()
 
 

@@ -73,6 +73,9 @@ def _durable(step: Mapping[str, Any]) -> Iterator[Step]:
     if sort == "signal":
         yield Step(began, "signalled", step["by"], step["name"])
         return
+    if sort == "coalesced":
+        yield Step(began, "coalesced", None, f"with {', '.join(map(str, step['events']))}")
+        return
     attempt = f"attempt {step['attempt']}"
     for error in step["errors"]:
         if moment := _moment(error.get("at")):

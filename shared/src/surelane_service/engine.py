@@ -43,6 +43,10 @@ _CLAIM = """
 select id, kind, event_ts, attempts, claim, vt, event, prior_vt, item_key, group_key
     , max_attempts, enqueued_at, errors, traceparent, lane, notes
 from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8)"""
+_FOLLOWERS = """
+select id, kind, event_ts, attempts, claim, vt, event, null::timestamptz, item_key, group_key
+    , max_attempts, enqueued_at, errors, traceparent, null::int4, notes
+from agent.ended_followers($1)"""
 
 
 def band_of(lane: int) -> int:
@@ -332,6 +336,22 @@ class Engine(Schedules, Measured, SlackLimits):
             StoredStep(*row)
             for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
         ]
+
+    async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:
+        """Note which events a claimed event's run gets beside it, unless an earlier run did.
+
+        Returns:
+            ``done``, ``stale``, ``busy`` or ``alone`` (its claim lapsed: it came without those that wait behind it),
+            and the ids that were noted first.
+        """
+        (row,) = await self._database.fetch(
+            "select * from agent.gather($1, $2, $3)", identity, claim, followers
+        )
+        return row["answer"], row["followers"] or []
+
+    async def ended_followers(self, identity: int) -> list[Event]:
+        """Return the events that ended with an earlier run of this one, as it was suspended."""
+        return [Event(*row) for row in await self._database.fetch(_FOLLOWERS, identity)]
 
     async def take_signal(
         self, identity: int, claim: int, name: str, nth: int, seconds: float | None

@@ -77,7 +77,17 @@ LOST = "lease lost"
 class Claim:
     """One claimed event, and the outcome of its attempt once there is one."""
 
-    __slots__ = ("argument", "cancelled", "event", "lease_ends", "outcome", "settling_since", "size", "span")
+    __slots__ = (
+        "argument",
+        "cancelled",
+        "event",
+        "followers",
+        "lease_ends",
+        "outcome",
+        "settling_since",
+        "size",
+        "span",
+    )
 
     def __init__(self, event: Event, lease_ends: float) -> None:
         self.event = event
@@ -91,6 +101,8 @@ class Claim:
         """Whether the event was asked to be cancelled. Then its lease is not renewed."""
         self.argument: str | None = None
         """What the outcome needs besides its name, as JSON text: see ``agent.settle``."""
+        self.followers: Sequence[Claim] = ()
+        """The claims that end with its outcome: the run of its event got their events, too."""
         self.settling_since = 0
         """When its outcome was handed over, in nanoseconds since 1970; kept while tracing is on."""
         self.span: SpanContext | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import get_logger
-from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome
+from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome, Release
 from surelane_worker.handling.records import message_of, storable
 from surelane_worker.leasing import Claim, Leases, is_slow, parts_of
 from surelane_worker.observing.readiness import Outage
@@ -28,6 +28,8 @@ BESIDE = 2
 """Round trips at once, each: of fresh batches, and of parts of slow batches."""
 ALONE = 3
 """Busy answers after which an outcome is sent alone: in a batch, a refused one also answers busy, to delay no other."""
+COALESCE = "coalesce"
+"""The name under which an outcome is settled with which followers end."""
 FAILURES = {"retry": "fail", "discard": "fail"}
 """Outcomes that the database records as failed attempts; the argument tells them apart."""
 
@@ -80,12 +82,17 @@ class Settler:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def put(self, claim: Claim, outcome: Outcome, argument: str | None = None) -> None:
-        """Take over a claim's outcome, with its argument as JSON text.
+    def put(
+        self, claim: Claim, outcome: Outcome, argument: str | None = None, followers: Sequence[Claim] = ()
+    ) -> None:
+        """Take over a claim's outcome, with its argument as JSON text. Its ``followers`` end with it.
 
         The settler keeps the outcome's name alone: a result, or an exception's frames, may be large.
         """
         claim.outcome = outcome.name
+        claim.followers = followers
+        for follower in followers:
+            follower.outcome = COALESCE
         if self._tracing is not None:
             claim.settling_since = now()
         if argument is not None:
@@ -195,6 +202,10 @@ class Settler:
             error=type(error).__name__,
             exc_info=None if isinstance(error, DatabaseRefused) else error,
         )
+        if claim.followers:
+            self._part(claim)  # one of them may be what was refused
+            self._again(batch)
+            return
         if claim.argument is None or claim in self._replaced:
             self._end(batch)
             return
@@ -244,6 +255,7 @@ class Settler:
             settled.append(claim)
             if answer is Settled.STALE:
                 self._stale(claim)
+                self._part(claim)
             elif claim in self._jobs:
                 self._metrics.sent(self._jobs[claim])
         if self._tracing is not None:
@@ -259,7 +271,8 @@ class Settler:
                 settled.setdefault((claim.outcome, answer), []).append(claim)
         for (outcome, answer), claims in settled.items():
             since = min(claim.settling_since for claim in claims)
-            tracing.settled([(claim.event, claim.span) for claim in claims], since, outcome, answer)
+            ended = [each for claim in claims for each in (claim, *claim.followers)]
+            tracing.settled([(each.event, each.span) for each in ended], since, outcome, answer)
 
     def _stale(self, claim: Claim) -> None:
         if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
@@ -270,6 +283,14 @@ class Settler:
             "stale settle", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
         )
 
+    def _part(self, claim: Claim) -> None:
+        """Release the followers of a claim: they do not end with it."""
+        followers, claim.followers = claim.followers, ()
+        if claim in self._resent:
+            self._resent.update(followers)
+        for follower in followers:
+            self.put(follower, Release())
+
     def _end(self, claims: Sequence[Claim]) -> None:
         self._unsettled -= len(claims)
         if self._resent or self._tries or self._jobs or self._replaced:
@@ -278,7 +299,7 @@ class Settler:
             for claim in claims:
                 self._tries.pop(claim, None)
                 self._jobs.pop(claim, None)
-        self.forget(claims)
+        self.forget([each for claim in claims for each in (claim, *claim.followers)])
         if not self._unsettled:
             self._idle.set()
 
@@ -297,11 +318,17 @@ class Settler:
 
 def _item(claim: Claim) -> tuple[int, int, str, str | None]:
     outcome = claim.outcome or COMPLETE.name
+    if claim.followers:
+        followers = [[each.event.id, each.event.claim] for each in claim.followers]
+        argument = (
+            f'{{"outcome": "{outcome}", "argument": {claim.argument or "null"}, "followers": {followers}}}'
+        )
+        return claim.event.id, claim.event.claim, COALESCE, argument
     return claim.event.id, claim.event.claim, FAILURES.get(outcome, outcome), claim.argument
 
 
 def _parted(batch: Sequence[Claim]) -> list[list[Claim]]:
     """Split a batch into plain completions, which the database settles in one pass, and the others."""
-    completions = [claim for claim in batch if claim.outcome == COMPLETE.name]
-    others = [claim for claim in batch if claim.outcome != COMPLETE.name]
+    completions = [claim for claim in batch if claim.outcome == COMPLETE.name and not claim.followers]
+    others = [claim for claim in batch if claim.outcome != COMPLETE.name or claim.followers]
     return [part for part in (completions, others) if part]

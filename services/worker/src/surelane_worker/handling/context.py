@@ -59,6 +59,7 @@ class Context:
         "_answered",
         "_asks",
         "_began",
+        "_coalesced",
         "_events",
         "_grouped",
         "_log",
@@ -70,13 +71,29 @@ class Context:
     )
 
     def __init__(
-        self, services: Services, events: Sequence[Event], work: Stoppable, *, grouped: bool = False
+        self,
+        services: Services,
+        events: Sequence[Event],
+        work: Stoppable,
+        *,
+        grouped: bool = False,
+        coalesced: bool = False,
     ) -> None:
+        """Keep the arguments.
+
+        Args:
+            services: what all handlers share.
+            events: the handler's events.
+            work: what says whether the claim is lost.
+            grouped: the events have an outcome each, so they have no steps.
+            coalesced: all is kept with the first of the events: steps, and notes of replies.
+        """
         self._services = services
         self._began = services.loop.time()
         self._events = events
         self._work = work
         self._grouped = grouped
+        self._coalesced = coalesced
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._answered = False
@@ -89,7 +106,10 @@ class Context:
         """Replies that are sent once even if the attempt is repeated; ``slack.client`` is the plain Web API client."""
         if self._slack is None:
             check_claim = partial(self._services.check_claim, self._work)
-            self._slack = Replies(self._services.slack, self._services.engine, self.log, check_claim)
+            owner = self._events[0] if self._coalesced else None
+            self._slack = Replies(
+                self._services.slack, self._services.engine, self.log, check_claim, owner=owner
+            )
         return self._slack
 
     @property

@@ -10,6 +10,7 @@ from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_service.durations import parse_duration
 from surelane_worker.handling.context import Context
+from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.limit import Limit, refused
 from surelane_worker.handling.outcomes import Complete, Pause
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
@@ -24,7 +25,7 @@ class HandlersError(SettingsError):
 
 
 Given = Event | list[Event]
-"""A handler's first argument: one event, or for ``on_group`` all visible events of a group in order."""
+"""A handler's first argument: one event; for ``on_group`` or with ``debounce`` several of a group, in order."""
 
 Call = Callable[[Given, Context], Awaitable[object]]
 Middleware = Callable[[Given, Context, Call], Awaitable[object]]
@@ -70,6 +71,8 @@ class Handler:
     waits: bool = False
     limit: Limit | None = None
     """How many may run at once, or begin in a period, in all workers."""
+    debounce: Debounce | None = None
+    """How long a run waits for more events. They are then handled as one: the first, and its followers."""
     routes: tuple[Route, ...] = ()
     """The handlers that take some of its events instead, in the order in which they are tried."""
 
@@ -120,6 +123,8 @@ def handler_of(
     answers: bool,
     ordered: bool,
     limit: Limit | None,
+    debounce: Pause | None,
+    max_wait: Pause | None,
 ) -> Handler:
     """Return the handler of a function, with its bounds; see :meth:`Handlers.on`.
 
@@ -141,8 +146,14 @@ def handler_of(
         if is_async(function)
         else threaded(cast("Callable[[Given, Context], object]", function))
     )
+    try:
+        waits = Debounce.of(debounce, max_wait, kinds)
+    except ValueError as error:
+        raise HandlersError(f"handler {name}: {error}") from None
     bound = _seconds(name, timeout)
-    return Handler(name, kinds, call, grouped, bound, concurrency, answers, ordered, limit=limit)
+    return Handler(
+        name, kinds, call, grouped, bound, concurrency, answers, ordered, limit=limit, debounce=waits
+    )
 
 
 def _check(name: str, function: Callable[..., Any], kinds: tuple[str, ...], grouped: bool) -> None:
@@ -196,7 +207,7 @@ def routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Han
         return Handler("no route", kinds, _unrouted, routes=chosen)
     if end.handler.grouped and chosen:
         raise HandlersError(
-            f"handler {end.handler.name} takes groups of {kinds[0]!r}, so no route can take one of them: "
+            f"handler {end.handler.name} takes several events of {kinds[0]!r}, so no route can take one of them: "
             f"{chosen[0].handler.name}"
         )
     return replace(end.handler, kinds=kinds, routes=chosen)

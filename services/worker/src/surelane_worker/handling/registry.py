@@ -5,7 +5,7 @@ Every mistake that can be seen at start is raised at start.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, overload
 
 from surelane.events import Event
 from surelane.jobs import Priority
@@ -71,6 +71,7 @@ class Handlers:
         self._schedules: list[Schedule] = []
         self._included: list[Handlers] = []
 
+    @overload
     def on(
         self,
         *kinds: str,
@@ -79,13 +80,39 @@ class Handlers:
         answers: bool = False,
         ordered: bool = False,
         limit: Limit | None = None,
-    ) -> Callable[[OnEvent], OnEvent]:
+    ) -> Callable[[OnEvent], OnEvent]: ...
+
+    @overload
+    def on(
+        self,
+        *kinds: str,
+        debounce: Pause,
+        max_wait: Pause | None = None,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
+    ) -> Callable[[OnGroup], OnGroup]: ...
+
+    def on(
+        self,
+        *kinds: str,
+        debounce: Pause | None = None,
+        max_wait: Pause | None = None,
+        timeout: Pause | None = None,
+        concurrency: int | None = None,
+        answers: bool = False,
+        ordered: bool = False,
+        limit: Limit | None = None,
+    ) -> Callable[[Any], Any]:
         """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
 
-        Events of one group are handled one after another, in order.
+        Events of one group are handled one after another, in order. With ``debounce`` the function is
+        ``(events, ctx)``: it gets a list of those that came in quick succession.
 
         Args:
             kinds: such as ``slack.app_mention``. Each kind has one handler.
+            debounce: how long no further event of the group comes before a run begins. One run handles all that came.
+            max_wait: how long the first of them waits at most; five times ``debounce`` by default.
             timeout: how long an attempt may take. A longer one fails.
             concurrency: how many events of these kinds, taken together, run at once in one worker.
             answers: of commands and interactions: whether the function calls ``ctx.ack``. Without it, Slack's request
@@ -98,7 +125,15 @@ class Handlers:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
         return self._registering(
-            kinds, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered, limit=limit
+            kinds,
+            grouped=debounce is not None,
+            timeout=timeout,
+            concurrency=concurrency,
+            answers=answers,
+            ordered=ordered,
+            limit=limit,
+            debounce=debounce,
+            max_wait=max_wait,
         )
 
     def on_group(
@@ -328,7 +363,7 @@ class Handlers:
         One for both commands or interactions and other events is there twice.
 
         Raises:
-            HandlersError: routes come before a handler of groups.
+            HandlersError: routes come before a handler of several events.
         """
         tried = self.tried()
         last: dict[str, Route | None] = {kind: None for route in tried for kind in route.handler.kinds}
@@ -392,6 +427,8 @@ class Handlers:
         answers: bool = False,
         ordered: bool = False,
         limit: Limit | None = None,
+        debounce: Pause | None = None,
+        max_wait: Pause | None = None,
     ) -> Callable[[OnFunction], OnFunction]:
         """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
@@ -405,6 +442,8 @@ class Handlers:
                 answers=answers,
                 ordered=ordered,
                 limit=limit,
+                debounce=debounce,
+                max_wait=max_wait,
             )
             if takes is None:
                 self._check_one_per_kind(handler)

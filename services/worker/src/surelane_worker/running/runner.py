@@ -17,6 +17,7 @@ from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
+from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import (
     COMPLETE,
@@ -46,6 +47,7 @@ from surelane_worker.handling.records import (
 )
 from surelane_worker.leasing import LOST, Claim
 from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.coalescing import Coalescer
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.turns import SlackBusyError
@@ -59,7 +61,7 @@ CANCELLED = "cancelled"
 class Work:
     """The claims that one slot runs: a single event, or the events of a group in order."""
 
-    __slots__ = ("claims", "handler", "since", "stopped", "task")
+    __slots__ = ("claims", "handler", "head", "since", "stopped", "task")
 
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
@@ -68,6 +70,8 @@ class Work:
         self.since = since
         """Since when it has waited for a slot, by the event loop's clock."""
         self.task: asyncio.Task[None] | None = None
+        self.head: Claim | None = None
+        """The claim that stands for a run of several events, if their handler has a ``debounce``."""
         self.stopped: str | None = None
         """Why it stops, once it does."""
 
@@ -90,7 +94,9 @@ class Work:
         return False
 
     def is_later(self, claim: Claim) -> bool:
-        """Return whether a claim waits for the handler of an earlier event of its group."""
+        """Return whether a claim waits for the handler of an earlier event of its group, or follows one."""
+        if self.head is not None:
+            return claim is not self.head
         first = next((each for each in self.claims if each.outcome is None), None)
         return not self.handler.grouped and claim is not first
 
@@ -145,6 +151,7 @@ class Runner:
         self._backoff = Backoff(settings.backoff_base, settings.backoff_cap)
         self._max_attempts = settings.max_attempts
         self._worker = settings.name
+        self._coalescer = Coalescer(services, settler)
 
     async def run(self, work: Work) -> bool:
         """Run the handler of the next claims. Return whether another handler's claims follow, in its own slot.
@@ -152,6 +159,8 @@ class Runner:
         Every claim that it ran is settled, or forgotten if its lease is lost.
         """
         try:
+            if work.handler.debounce is not None:
+                return await self._run_coalesced(work, work.handler.debounce)
             if not work.stopped and len(work.claims) == 1:
                 await self._attempt(work.handler, work, work.claims)
                 return False
@@ -178,6 +187,25 @@ class Runner:
             self._settler.hurry()
         return False
 
+    async def _run_coalesced(self, work: Work, debounce: Debounce) -> bool:
+        """Run the next claims as one. Release those that are left: newer events may belong to their run."""
+        try:
+            if not work.stopped and all(claim.outcome is None for claim in work.claims):
+                claims = work.next_run(self._handlers)
+                closed = len(claims) < len(work.claims)
+                run = await self._coalescer.gather(work, claims, debounce, closed=closed)
+                if run is not None and not work.stopped:
+                    work.head = run.claims[0]
+                    await self._attempt(work.handler, work, run.claims, run.events)
+        except asyncio.CancelledError:
+            if work.stopped is None:
+                raise
+            _uncancel()
+        self.release(work)
+        if work.brings_more:
+            self._settler.hurry()
+        return False
+
     def release(self, work: Work) -> None:
         """Release the claims that have no outcome yet; forget them if the lease is lost."""
         claims = [claim for claim in work.claims if claim.outcome is None]
@@ -187,18 +215,27 @@ class Runner:
             for claim in claims:
                 self._settler.put(claim, Release())
 
-    async def _attempt(self, handler: Handler, work: Work, claims: Sequence[Claim]) -> bool:
-        """Run the handler once for ``claims``. Return whether the group's next events may follow."""
+    async def _attempt(
+        self, handler: Handler, work: Work, claims: Sequence[Claim], given: list[Event] | None = None
+    ) -> bool:
+        """Run the handler once for ``claims``. Return whether the group's next events may follow.
+
+        ``given``: what it gets instead of the claims' events.
+        """
         events = [claim.event for claim in claims]
-        context = Context(self._services, events, work, grouped=handler.grouped)
+        coalesced = handler.debounce is not None
+        context = Context(
+            self._services, events, work, grouped=handler.grouped and not coalesced, coalesced=coalesced
+        )
+        given = events if given is None else given
         began = time.time()
         if self._tracing is None:
-            outcome = await self._run(handler, work, context, events)
+            outcome = await self._run(handler, work, context, given)
         else:
-            span = self._tracing.process(events)
+            span = self._tracing.process(given)
             for claim in claims:
                 claim.span = span.get_span_context()
-            outcome = await self._run_traced(span, handler, work, context, events)
+            outcome = await self._run_traced(span, handler, work, context, given)
         self._count(events, began)
         return self._settle(work, claims, outcome, context)
 
@@ -261,9 +298,12 @@ class Runner:
 
     def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, context: Context) -> bool:
         """Hand the outcome to the settler. Return whether the group's next events may follow."""
+        followers: Sequence[Claim] = ()
+        if work.head is not None:
+            claims, followers = claims[:1], [claim for claim in claims[1:] if claim.outcome is None]
         if outcome is COMPLETE:  # nearly every attempt
             for claim in claims:
-                self._settler.put(claim, outcome)
+                self._settler.put(claim, outcome, None, followers)
             return True
         if isinstance(outcome, Release):
             self.release(work)
@@ -271,26 +311,30 @@ class Runner:
         if isinstance(outcome, Fail | Retry | Discard):
             return self._fail(claims, outcome, context)
         try:
-            argument = self._argument(claims, outcome)
+            argument = self._argument(claims, outcome, blocking=work.head is not None)
         except OutcomeError as error:
             return self._fail(claims, Fail(error), context)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
             refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
             return self._fail(claims, Fail(refused), context)
         for claim in claims:
-            self._settler.put(claim, outcome, argument)
+            self._settler.put(claim, outcome, argument, () if isinstance(outcome, Snooze) else followers)
         return not (isinstance(outcome, Suspend) and outcome.blocking)
 
     @staticmethod
     def _argument(
-        claims: Sequence[Claim], outcome: Complete | Snooze | Await | Suspend | FanOut
+        claims: Sequence[Claim], outcome: Complete | Snooze | Await | Suspend | FanOut, *, blocking: bool
     ) -> str | None:
-        """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt."""
+        """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt.
+
+        ``blocking``: the group waits for a snoozed event.
+        """
         match outcome:
             case Complete(result):
                 return result_text(result)
             case Snooze(pause):
-                return json.dumps({"pause": duration(pause).total_seconds()})
+                snooze: dict[str, object] = {"pause": duration(pause).total_seconds()}
+                return json.dumps(snooze | {"blocking": True} if blocking else snooze)
             case Await(until):
                 return json.dumps({"until": moment(until).isoformat()})
             case Suspend(waits):

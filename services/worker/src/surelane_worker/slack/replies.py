@@ -56,11 +56,13 @@ class Replies:
         log: Logger,
         check_claim: Callable[[], Awaitable[None]],
         notebooks: dict[int, Notebook] | None = None,
+        owner: Event | None = None,
     ) -> None:
         """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
 
         It is awaited again when a call has waited for Slack's limits, also a call of the plain client.
-        ``notebooks`` are those of the attempt so far, by the ids of its events.
+        ``notebooks`` are those of the attempt so far, by the ids of its events. All replies count as those to
+        ``owner``, if it is given: they are numbered, noted and marked as its.
         """
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
@@ -71,6 +73,7 @@ class Replies:
         self._ordinals = Counter[tuple[int, str]]()
         self._calls = Counter[tuple[int, str]]()
         self._notebooks = {} if notebooks is None else notebooks
+        self._owner = owner
         self._sent = SentReplies(clients.client, log)
 
     @property
@@ -93,7 +96,7 @@ class Replies:
             ordinal: the ordinal of the first reply.
         """
         clients = SlackClients(client, once, self._responses)
-        other = Replies(clients, self._engine, self._log, self._check_claim, self._notebooks)
+        other = Replies(clients, self._engine, self._log, self._check_claim, self._notebooks, self._owner)
         other.begin_at(event, ordinal)
         return other
 
@@ -120,6 +123,7 @@ class Replies:
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
         """
         place = place_of(event)
+        event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self.notebook(event)
         noted = notebook.reply(ordinal)
         if isinstance(noted, str):
@@ -339,6 +343,7 @@ class Replies:
         if not channel:
             raise NowhereToReplyError
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
+        event = self._owner or event
         name = self._call_name(event, "files.upload")
         notebook = self.notebook(event)
         if uploaded := notebook.call(name):
@@ -383,6 +388,7 @@ class Replies:
         arguments.pop("buffer_size", None)  # of 0.1.0: ``interval`` took its place
         arguments.setdefault("recipient_team_id", place.team)
         arguments.setdefault("recipient_user_id", place.user)
+        event = self._owner or event
         ordinal = self._next_ordinal(event)
         return Stream(
             self._once,

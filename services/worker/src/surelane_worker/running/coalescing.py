@@ -1,0 +1,96 @@
+"""Coalescing: one run of a handler gets the events of a thread that came in quick succession.
+
+The first of them, the head, stands for the run: its claim fences it, its steps and notes are kept with it, and it alone
+fails or is suspended. The others, its followers, end with it. A run that does not end leaves them in the queue.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from surelane.events import Event
+from surelane_service.engine import MOST_MEMBERS, Settled
+from surelane_service.logs import get_logger
+from surelane_worker.handling.context import Services, Stoppable
+from surelane_worker.handling.debounce import Debounce
+from surelane_worker.handling.outcomes import Snooze
+from surelane_worker.handling.steps import FIRST_PAUSE, LONGEST_PAUSE, Steps
+from surelane_worker.leasing import Claim
+from surelane_worker.settling import Settler
+
+ALONE = "alone"
+"""Answers that a claim follows a lapsed one: its head came without the events behind it."""
+
+log = get_logger("surelane_worker.running.coalescing")
+
+
+@dataclass(frozen=True, slots=True)
+class Coalesced:
+    """What one run handles.
+
+    Attributes:
+        claims: the head's, then its followers'.
+        events: all events in order, also followers that ended when an earlier run was suspended.
+    """
+
+    claims: list[Claim]
+    events: list[Event]
+
+
+class Coalescer:
+    """Decides what the next run of a handler with ``debounce`` gets, and when it begins."""
+
+    def __init__(self, services: Services, settler: Settler) -> None:
+        self._services = services
+        self._settler = settler
+
+    async def gather(
+        self, work: Stoppable, claims: Sequence[Claim], debounce: Debounce, *, closed: bool
+    ) -> Coalesced | None:
+        """Return the run of the events that were claimed together; ``None``: it begins later.
+
+        Events may come until ``debounce`` has passed without one. The head is then put off until that time, and its
+        group waits behind it. The caller releases the other claims.
+
+        Args:
+            work: what the claims belong to.
+            claims: those of the handler's next events, in order.
+            debounce: the handler's.
+            closed: an event of another handler follows, so the run can get no more.
+        """
+        head = next((claim for claim in claims if claim.event.prior_vt is not None), claims[0])
+        others = [claim for claim in claims if claim is not head]
+        if head.event.group_key is None:  # nothing can follow it
+            return Coalesced([head], [head.event])
+        events = [claim.event for claim in claims]
+        if not closed and len(others) < MOST_MEMBERS:
+            pause = debounce.wait(events, head.event.vt - self._services.settings.lease)
+            if pause:
+                self._put_back(head, pause)
+                return None
+        engine, event = self._services.engine, head.event
+        steps = Steps(engine, event, log, partial(self._services.check_claim, work), grouped=False)
+        tries = 0.0
+        while True:
+            answer, followers = await steps.patiently(
+                lambda: engine.gather(event.id, event.claim, [claim.event.id for claim in others])
+            )
+            if answer != Settled.BUSY:
+                break
+            tries = min(tries * 2 or FIRST_PAUSE, LONGEST_PAUSE)
+            await asyncio.sleep(tries)
+        if answer == ALONE:
+            self._put_back(head, 0.0)
+        if answer != Settled.DONE:
+            return None
+        others = [claim for claim in others if claim.event.id in followers]
+        events = [event, *(claim.event for claim in others)]
+        if len(others) < len(followers):
+            events += await steps.patiently(partial(engine.ended_followers, event.id))
+        events.sort(key=lambda each: (each.event_ts, each.id))
+        return Coalesced([head, *others], events)
+
+    def _put_back(self, head: Claim, pause: float) -> None:
+        self._settler.put(head, Snooze(pause), json.dumps({"pause": pause, "blocking": True, "begun": False}))

@@ -1,0 +1,177 @@
+"""The first event of a run stands for its followers: they wait behind it, and end with it."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from surelane.calls import Connection
+from surelane.jobs import Continuation, Job
+from surelane_service.engine import Engine, Settled
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    TEN_MINUTES,
+    Row,
+    advance,
+    claim,
+    continue_with,
+    ended,
+    ending,
+    enqueue,
+    heads,
+    live,
+    pair,
+)
+
+GROUP = "T:C:1"
+
+
+async def burst(queue: Connection, count: int = 3) -> list[Row]:
+    """Store events of one group and claim them, the head first."""
+    for _ in range(count):
+        await enqueue(queue, group_key=GROUP)
+    return sorted(await claim(queue), key=lambda row: row["id"])
+
+
+async def put_back(queue: Connection, row: Row, pause: float) -> None:
+    argument = json.dumps({"pause": pause, "blocking": True, "begun": False})
+    assert await Engine(queue).settle([(*pair(row), "snooze", argument)]) == [Settled.DONE]
+
+
+async def coalesce(
+    queue: Connection, rows: list[Row], outcome: str = "complete", argument: object = None
+) -> Settled:
+    """Settle a head with its followers."""
+    given = {"outcome": outcome, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
+    (answer,) = await Engine(queue).settle([(*pair(rows[0]), "coalesce", json.dumps(given))])
+    return answer
+
+
+async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -> None:
+    (first,) = await burst(queue, 1)
+    await put_back(queue, first, 60)
+    second = await enqueue(queue, group_key=GROUP)
+    assert await claim(queue) == []
+    assert await heads(queue, GROUP) == [first["id"]]
+    why = await queue.fetchrow("select * from agent.why_waiting($1)", first["id"])
+    assert why is not None
+    assert (why["reason"], why["detail"].split(" until ")[0]) == ("debounced", "waits for more of its group")
+    await advance(queue, timedelta(minutes=1))
+    rows = await claim(queue)
+    assert {row["id"]: row["attempts"] for row in rows} == {first["id"]: 1, second: 1}
+
+
+async def test_first_run_decides_what_every_attempt_gets(queue: Connection) -> None:
+    engine, (head, follower, late) = Engine(queue), await burst(queue)
+    assert await engine.gather(*pair(head), [follower["id"]]) == ("done", [follower["id"]])
+    assert await engine.gather(*pair(head), [follower["id"], late["id"]]) == ("done", [follower["id"]])
+    assert await engine.gather(head["id"], 7, []) == ("stale", [])
+    assert await engine.read_steps(head["id"]) == []
+    (told,) = json.loads(await queue.fetchval("select agent.list_steps($1)", head["id"]))
+    assert (told["sort"], told["events"]) == ("coalesced", [follower["id"]])
+
+
+async def test_event_that_has_begun_a_run_of_its_own_follows_no_other(queue: Connection) -> None:
+    engine, (head, begun, plain) = Engine(queue), await burst(queue)
+    await engine.store_step(*pair(begun), "a", 1, None, "1", "[]", timedelta())
+    assert await engine.gather(*pair(head), [begun["id"], plain["id"]]) == ("done", [plain["id"]])
+    assert await engine.gather(*pair(begun), [plain["id"]]) == ("done", [])
+
+
+async def test_followers_come_again_after_a_lapse(queue: Connection) -> None:
+    engine, (head, follower) = Engine(queue), await burst(queue, 2)
+    assert await engine.gather(*pair(head), [follower["id"]]) == ("done", [follower["id"]])
+    await advance(queue, 2 * TEN_MINUTES)
+    (alone,) = await claim(queue)
+    assert (alone["id"], alone["attempts"]) == (head["id"], 2)
+    assert await engine.gather(*pair(alone), []) == ("alone", [])
+    await put_back(queue, alone, 0)
+    rows = sorted(await claim(queue), key=lambda row: row["id"])
+    assert [(row["id"], row["attempts"]) for row in rows] == [(head["id"], 2), (follower["id"], 1)]
+    assert await engine.gather(*pair(rows[0]), [follower["id"]]) == ("done", [follower["id"]])
+
+
+async def test_event_that_lapsed_with_nothing_behind_it_is_not_put_back(queue: Connection) -> None:
+    await burst(queue, 1)
+    await advance(queue, 2 * TEN_MINUTES)
+    (again,) = await claim(queue)
+    assert await Engine(queue).gather(*pair(again), []) == ("done", [])
+
+
+async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None:
+    rows = await burst(queue)
+    behind = await enqueue(queue, group_key=GROUP)
+    assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
+    head = await ended(queue, rows[0]["id"])
+    assert head is not None
+    assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
+    told = f"coalesced into {rows[0]['id']}"
+    assert [await ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2
+    detail = await queue.fetchval("select detail from agent.why_waiting($1)", rows[1]["id"])
+    assert detail.startswith(f"ended as completed: {told} at ")
+    assert [row["id"] for row in await claim(queue)] == [behind]
+    assert await coalesce(queue, rows) is Settled.STALE
+
+
+async def test_follower_whose_claim_no_longer_stands_is_passed_over(queue: Connection) -> None:
+    rows = await burst(queue)
+    await queue.execute("select agent.delete_event($1)", rows[1]["id"])
+    assert await coalesce(queue, rows) is Settled.DONE
+    assert await ending(queue, rows[1]["id"]) == ("completed", None)
+    assert await ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
+
+
+async def test_nothing_is_settled_while_a_follower_is_locked(queue: Connection, connect: Connect) -> None:
+    rows, other = await burst(queue), await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", rows[2]["id"])
+        assert await coalesce(queue, rows) is Settled.BUSY
+        assert await live(queue, rows[0]["id"]) is not None
+    assert await coalesce(queue, rows) is Settled.DONE
+
+
+async def test_continuation_of_a_follower_learns_of_its_end(queue: Connection) -> None:
+    await enqueue(queue, "parent")
+    (parent,) = await claim(queue, "parent")
+    children = [Job("job", {}, group_key=GROUP) for _ in range(2)]
+    assert await continue_with(queue, pair(parent), children, Continuation("then", {})) == "done"
+    rows = sorted(await claim(queue), key=lambda row: row["id"])
+    assert await coalesce(queue, rows) is Settled.DONE
+    (then,) = await claim(queue, "then")
+    told = await queue.fetch("select status, reason from agent.children($1)", then["id"])
+    assert [tuple(row) for row in told] == [
+        ("completed", None),
+        ("completed", f"coalesced into {rows[0]['id']}"),
+    ]
+
+
+async def test_followers_of_a_suspended_head_are_found_again(queue: Connection) -> None:
+    engine, rows = Engine(queue), await burst(queue)
+    await engine.gather(*pair(rows[0]), [row["id"] for row in rows[1:]])
+    waits = {"waits": [{"sort": "sleep", "name": "sleep", "nth": 1, "seconds": 60}]}
+    behind = await enqueue(queue, group_key=GROUP)
+    assert await coalesce(queue, rows, "suspend", waits) is Settled.DONE
+    assert [row["id"] for row in await claim(queue)] == [behind]
+    found = {event.id: event for event in await engine.ended_followers(rows[0]["id"])}
+    assert found.keys() == {row["id"] for row in rows[1:]}
+    assert found[rows[1]["id"]].body == rows[1]["event"]
+
+
+@pytest.mark.parametrize("outcome", ["suspend", "await"])
+async def test_followers_go_on_if_their_head_was_cancelled(queue: Connection, outcome: str) -> None:
+    rows = await burst(queue)
+    await queue.execute("select agent.cancel_job($1)", rows[0]["id"])
+    argument: dict[str, object] = {"waits": []} if outcome == "suspend" else {"until": "2100-01-01T00:00:00Z"}
+    assert await coalesce(queue, rows, outcome, argument) is Settled.DONE
+    assert await ending(queue, rows[0]["id"]) == ("cancelled", "cancelled while running")
+    assert {row["id"]: row["attempts"] for row in await claim(queue)} == {row["id"]: 1 for row in rows[1:]}
+
+
+@pytest.mark.parametrize("rate", [1, 101])
+async def test_event_that_is_put_back_uses_no_place_of_a_rate(queue: Connection, rate: int) -> None:
+    declared = json.dumps({"job": {"rate": rate, "period": 60, "grouped": True}})
+    await queue.fetchval("select agent.declare_limits('w', array['job'], $1)", declared)
+    (first,) = await burst(queue, 1)
+    await put_back(queue, first, 3600)
+    others = [await enqueue(queue) for _ in range(rate + 1)]
+    assert sorted(row["id"] for row in await claim(queue, limit=rate + 1)) == others[:-1]
