@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 
@@ -53,6 +53,34 @@ class Cursor:
     finished_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The answer to a replay.
+
+    Attributes:
+        answer: ``replayed``; ``live``: the event has not ended; ``unknown``: there is no such event; ``no_step``: it
+            has no such step.
+        id: the new event's id.
+        key: the new event's natural key.
+        steps: the steps that were kept; for ``no_step`` those that there are.
+    """
+
+    answer: Literal["replayed", "live", "unknown", "no_step"]
+    id: int | None
+    key: str | None
+    steps: Sequence[str]
+
+
+def no_step(name: str | None, replay: Replay) -> str:
+    """Say that an event has no such step, and which it has."""
+    there = (
+        f"its steps are: {', '.join(replay.steps)}"
+        if replay.steps
+        else "it has none; replay it without a step"
+    )
+    return f"the event has no stored step {name}; {there}"
+
+
 class Operations(Measured):
     """The operator's calls, one SQL function each, on connections of the role ``agent_operator``."""
 
@@ -87,7 +115,8 @@ class Operations(Measured):
         """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
 
         ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only. ``steps`` are those of a
-        durable handler, with its sleeps, waits and signals.
+        durable handler, with its sleeps, waits and signals. ``replay_of`` is the id of the event that this one runs
+        again, ``replayed_as`` the ids of those that run this one again.
         """
         row = await self._database.fetchrow(
             # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
@@ -98,7 +127,14 @@ class Operations(Measured):
         if row is None:
             return None
         steps = await self._database.fetchval("select agent.list_steps($1)", identity)
-        return _parsed(row) | {"steps": json.loads(steps)}
+        job = _parsed(row)
+        replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
+        replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
+        return job | {
+            "steps": json.loads(steps),
+            "replay_of": replay_of[0] if replay_of else None,
+            "replayed_as": replayed_as,
+        }
 
     async def why(self, identity: int) -> tuple[str, str] | None:
         """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""
@@ -118,6 +154,28 @@ class Operations(Measured):
     async def requeue_all(self, which: Filter, limit: int) -> list[int]:
         """Requeue up to ``limit`` ended events that match, newest first, and return the ids that moved."""
         return [identity async for page in self._pages(which, limit) for identity in await self.requeue(page)]
+
+    async def replay(self, identity: int, *, from_step: str | None = None, payload: Any = None) -> Replay:  # noqa: ANN401 - any JSON value
+        """Run an ended event again as a new event.
+
+        Args:
+            identity: the ended event's id.
+            from_step: keep the steps that were stored before this one; ``None`` keeps none. The second step of a name
+                is written ``name (2)``, as in the timeline.
+            payload: the new event's payload; ``None``: that of the old one.
+
+        Raises:
+            InvalidInput: the payload cannot be stored, or the event's payload is an object and this one is not.
+            Conflict: another transaction has the event or its group locked; nothing was changed.
+        """
+        row = await self._database.fetchrow(
+            "select * from agent.replay_event($1, $2, $3)",
+            identity,
+            from_step,
+            None if payload is None else json_text(payload),
+        )
+        assert row is not None  # noqa: S101 - one row, always
+        return Replay(row["answer"], row["replay"], row["key"], row["steps"] or ())
 
     async def cancel(
         self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False

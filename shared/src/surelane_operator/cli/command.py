@@ -21,7 +21,7 @@ from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate
 from surelane_operator.cli.output import show_json, show_table
 from surelane_operator.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
-from surelane_operator.operations import STATUSES, Filter, Operations
+from surelane_operator.operations import STATUSES, Filter, Operations, no_step
 from surelane_operator.timeline import story_of, trace_of
 from surelane_service.telemetry.spans import trace_id_of
 
@@ -154,6 +154,54 @@ def requeue(
     )
     if not moved and ids:
         raise failed("the events have not ended, or their keys are live again", EXIT_FAILED)
+
+
+@events.command("replay")
+def replay(
+    key: Key,
+    database: Database,
+    from_step: Annotated[
+        str | None,
+        typer.Option(help="Keep the steps that were stored before this one. Otherwise none is kept."),
+    ] = None,
+    payload: Annotated[
+        typer.FileText | None,
+        typer.Option(
+            metavar="FILE", encoding="utf-8", help="Another payload, as JSON; - reads standard input."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run an ended event again as a new event. The old one stays in history."""
+    value = None if payload is None else _read_json(payload)
+    job = _find(database, key)
+    done = run(
+        database, lambda operations, _: operations.replay(job["id"], from_step=from_step, payload=value)
+    )
+    match done.answer:
+        case "unknown":
+            raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+        case "live":
+            raise failed(
+                f"event {job['id']} is {job['status']}: cancel it, or wait until it ends", EXIT_FAILED
+            )
+        case "no_step":
+            raise failed(no_step(from_step, done), EXIT_NOT_FOUND)
+    if as_json:
+        show_json({"id": done.id, "key": done.key, "replay_of": job["id"], "kept": done.steps})
+        return
+    kept = f", with the steps {', '.join(done.steps)}" if done.steps else ""
+    typer.echo(f"event {job['id']} runs again as event {done.id} ({done.key}){kept}")
+
+
+def _read_json(file: typer.FileText) -> object:
+    try:
+        value = json.load(file)
+    except ValueError as error:
+        raise failed(f"the payload in {file.name} is not JSON: {error}", EXIT_USAGE) from None
+    if value is None:
+        raise failed("the payload is null; leave --payload out to keep the old one", EXIT_USAGE)
+    return value
 
 
 @events.command("cancel")

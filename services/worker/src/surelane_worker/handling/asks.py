@@ -1,5 +1,7 @@
 """Ask people in Slack, and let them stop a handler: messages with buttons, and what their clicks say.
 
+The steps of a question are known by their names, also to ``agent.kept_steps``.
+
 A click is an event of the kind ``surelane.answer``, which has slots of its own: it does not wait for its handler. Its
 block names the event and the question. Who may answer is stored with the event, not in the message.
 """
