@@ -107,8 +107,8 @@ begin
 end
 $$;
 
--- The children of a continuation and how they ended, in the order they were started. The replay of a
--- continuation has those of the first event.
+-- The children of a continuation and how they ended, in the order they were started. The replay of
+-- a continuation has those of the first event.
 create or replace function agent.children(_continuation_id int8)
 returns table (id int8, kind text, item_key text, payload jsonb, status text, result jsonb, reason text, error text)
 language plpgsql stable security definer
