@@ -546,6 +546,35 @@ begin
 end
 $$;
 
+-- What people see of an event: its texts, names and ids, as far as Slack's payloads and jobs have
+-- them.
+create or replace function agent.seen_text(_event jsonb) returns text
+language sql immutable parallel safe
+return concat_ws(' ', _event ->> 'command', _event ->> 'text', _event #>> '{event,text}', _event #>> '{message,text}'
+    , _event #>> '{actions,0,text,text}', _event #>> '{actions,0,selected_option,text,text}', _event #>> '{actions,0,action_id}'
+    , _event #>> '{actions,0,value}', _event ->> 'callback_id', _event #>> '{view,title,text}', _event #>> '{view,callback_id}'
+    , _event ->> 'user_name', _event #>> '{user,username}', _event #>> '{user,name}', _event ->> 'user_id', _event #>> '{user,id}'
+    , _event #>> '{event,user}', _event ->> 'channel_name', _event #>> '{channel,name}', _event ->> 'channel_id', _event #>> '{channel,id}'
+    , _event #>> '{event,channel}', _event #>> '{event,ts}', _event #>> '{message,ts}', _event #>> '{container,message_ts}'
+    , _event #>> '{event,item,ts}', _event ->> 'trigger_id', _event ->> 'event_id');
+
+-- Events in which people saw all of these words, in any case, newest first. Looks at the newest
+-- 1,000 events of the kinds since a time.
+create or replace function agent.search_jobs(_words text[], _kinds text[], _since timestamptz, _limit int4) returns setof agent.job
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    return query
+    select j.* from agent.list_jobs(null, _kinds, null, _since, null, null, null, 1000) as j
+    where not exists (
+        select from unnest(_words) as word
+        where position(lower(word) in lower(concat_ws(' ', agent.seen_text(j.payload), j.item_key, j.group_key))) = 0)
+    limit least(greatest(_limit, 1), 1000);
+end
+$$;
+
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- waits_for_children, awaits_answer, suspended, future, retrying, group_busy, group_waits,
 -- exhausted, no_worker, limited, due; null: no such event. Where its last claim was rescued, also

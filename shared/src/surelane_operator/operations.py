@@ -107,6 +107,41 @@ class Operations(Measured):
         )
         return [_parsed(row) for row in rows]
 
+    async def search(self, words: Sequence[str], which: Filter, limit: int = 20) -> list[dict[str, Any]]:
+        """List events in which people saw all of these words, newest first. It looks at the newest 1,000 events.
+
+        Rows are those of :meth:`list_jobs`. Of the filter only the kinds and ``since`` count.
+        """
+        rows = await self._database.fetch(
+            f"select {_LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
+            words,
+            which.kinds,
+            which.since,
+            limit,
+        )
+        return [_parsed(row) for row in rows]
+
+    async def recent(self, which: Filter, since: datetime, limit: int) -> list[dict[str, Any]]:
+        """List the newest live events, and those that ended at or after ``since``: ``limit`` of each, at most.
+
+        Rows are those of :meth:`list_jobs`, in one statement. The filter's times do not count.
+        """
+        wanted = which.statuses or STATUSES
+        live, ended = [
+            [status for status in states if status in wanted] for states in (STATUSES[:3], STATUSES[3:])
+        ]
+        rows = await self._database.fetch(
+            f"select {_LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
+            f" union all select {_LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
+            live,
+            ended,
+            which.kinds,
+            which.key,
+            since,
+            limit,
+        )
+        return [_parsed(row) for row in rows]
+
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
         return [row[0] for row in await self._database.fetch("select agent.find_events($1)", key)]

@@ -1,7 +1,9 @@
 """How a command reaches the database and ends: one connection, one exit code, one line per error."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
 import asyncpg
@@ -15,6 +17,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 EXIT_DATABASE = 4
+EXIT_INTERRUPTED = 130
 
 Result = TypeVar("Result")
 
@@ -75,6 +78,18 @@ async def _connected(
             return await work(Operations(connection), connection)
         finally:
             await connection.close(timeout=2)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the command quietly when somebody presses Ctrl-C, or closes the pipe that it writes to."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        sys.stderr.close()  # the interpreter would complain at its end
+        raise typer.Exit(0) from None
 
 
 def failed(message: str, code: int) -> typer.Exit:
