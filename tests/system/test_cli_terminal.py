@@ -21,12 +21,14 @@ import asyncpg
 import pytest
 import typer
 from rich.cells import cell_len
+from typer.testing import CliRunner
 
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.cli.command import app
 from surelane_operator.cli.output import end, middle
 from surelane_operator.cli.times import ago
+from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.processes import clean_environment
 from tests.system.test_cli import Command, fail
@@ -128,6 +130,43 @@ async def test_table_fits_80_columns_in_colour_and_shows_the_end_of_errors(
     assert re.search(r"^\d+ +mail +failed +1 +(now|\d+ s ago) +\d+\.\d\d s +Ev01.*…", ended)
     assert why.endswith("xxx caused by: mailbox [full]")
     assert "\x1b[31m" in shown.raw, "failed is red"
+
+
+async def test_every_table_fits_80_columns(surelane: Command, connection: Connection) -> None:
+    long = "a-name-that-is-much-longer-than-any-that-a-person-would-give-to-a-thing-of-theirs-on-purpose"
+    identity = await Queue(connection).enqueue(long, item_key=long, enqueued_by=long)
+    await Engine(connection).announce_worker(long, [long, "mail"], "0.2.0")
+    await surelane("limits", "set", long, "--concurrency", "2")
+    await surelane("cron", "set", long, long, "*/5 * * * *", "--time-zone", "America/Argentina/Buenos_Aires")
+    await connection.execute("select agent.claim_events(array[$1], _limit => 1, _claimed_by => $1)", long)
+    error = {
+        "type": "ValueError",
+        "message": f"{long}\n{long}: the end",
+        "at": datetime.now(UTC).isoformat(),
+        "worker": long,
+    }
+    await connection.execute(
+        "select agent.fail_events($1, '{1}', $2, '{0s}', '{t}')", [identity], [json.dumps(error)]
+    )
+    for call in ("jobs list", f"events history {long}", f"logs {long}", "stats", "limits list", "cron list"):
+        shown = await surelane(*call.split(), COLUMNS="80")
+        assert shown.code == 0, shown.err
+        assert max(map(cell_len, shown.out.splitlines())) <= WIDTH, shown.out
+        if call.split()[0] in ("jobs", "events", "logs"):
+            assert ": the end\n" in shown.out, call
+
+
+async def test_shell_completes_commands_and_kinds(surelane: Command, connection: Connection) -> None:
+    await Queue(connection).enqueue("mail")
+    for line, found in (("surelane jobs se", ["search"]), ("surelane kinds pause ma", ["mail"])):
+        env = {
+            "_SURELANE_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split()) - 1),
+            "DATABASE_URL": surelane.database,
+        }
+        done = await asyncio.to_thread(CliRunner().invoke, app, [], env=env, prog_name="surelane")
+        assert done.stdout.split() == found
 
 
 async def test_tail_follows_events_until_ctrl_c(surelane: Command, connection: Connection) -> None:

@@ -256,6 +256,12 @@ class Operations(Measured):
         await self._database.execute("select agent.resume_kind($1)", kind)
         await free_groups(self._database)
 
+    async def kinds(self) -> list[str]:
+        """Return the kinds of events that were ever seen."""
+        return [
+            row["kind"] for row in await self._database.fetch("select kind from agent.kind order by kind")
+        ]
+
     async def stats(self) -> list[dict[str, Any]]:
         """Count events by kind and state, with the time since when the oldest pending one is visible."""
         return [dict(row) for row in await self._database.fetch("select * from agent.queue_stats()")]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from surelane.calls import Connection
-from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, failed, run
+from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, failed, known_kinds, run
 from surelane_operator.operations import STATUSES, Filter, Operations
 
 Key = Annotated[
@@ -24,7 +24,9 @@ Statuses = Annotated[
 ]
 Kinds = Annotated[
     list[str] | None,
-    typer.Option("--kind", help="Only this kind, or a command such as /deploy; repeatable."),
+    typer.Option(
+        "--kind", help="Only this kind, or a command such as /deploy; repeatable.", autocompletion=known_kinds
+    ),
 ]
 
 _TRIGGER = re.compile(r"\d+\.\d+\.[0-9a-f]+")

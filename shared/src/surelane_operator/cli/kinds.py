@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from surelane_operator.cli.output import say
-from surelane_operator.cli.session import Database, Json, run
+from surelane_operator.cli.session import Database, Json, known_kinds, run
 
 app = typer.Typer(help="Pause and resume kinds.", no_args_is_help=True)
 
-Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.")]
+Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.", autocompletion=known_kinds)]
 
 
 @app.command()

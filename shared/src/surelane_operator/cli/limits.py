@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from surelane_operator.cli.output import Column, middle, say, show_json, show_table
-from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
+from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, known_kinds, run
 from surelane_service.rates import Rate, parse_rate
 
 app = typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True)
 
-Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.")]
+Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.", autocompletion=known_kinds)]
 NONE = "none"
 _COLUMNS = (
     Column("kind", cut=middle),

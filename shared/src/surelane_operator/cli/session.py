@@ -1,6 +1,7 @@
 """How a command reaches the database and ends: one connection, one exit code, one line per error."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +22,11 @@ EXIT_INTERRUPTED = 130
 
 Result = TypeVar("Result")
 
+_DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 Database = Annotated[
     str,
     typer.Option(
-        envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"],
+        envvar=_DATABASES,
         help="The database's libpq URI, for a member of agent_operator.",
         show_envvar=True,
     ),
@@ -78,6 +80,16 @@ async def _connected(
             return await work(Operations(connection), connection)
         finally:
             await connection.close(timeout=2)
+
+
+def known_kinds(incomplete: str) -> list[str]:
+    """Return the kinds that a shell may complete to: none where the database does not answer soon."""
+    dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None)
+    try:
+        found = asyncio.run(_connected(dsn, lambda operations, _: operations.kinds(), 2)) if dsn else []
+    except (SurelaneError, asyncpg.PostgresError, OSError, ValueError):
+        found = []
+    return [kind for kind in found if kind.startswith(incomplete)]
 
 
 @contextmanager
