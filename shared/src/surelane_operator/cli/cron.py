@@ -26,7 +26,7 @@ _COLUMNS = (
     Column("kind", cut=middle),
     Column("schedule", cut=middle),
     Column("time_zone", "zone", cut=middle),
-    Column("catch_up", "misses"),
+    Column("catch_up"),
     Column("paused"),
     Column("next_at", "next"),
     Column("last_at", "last"),

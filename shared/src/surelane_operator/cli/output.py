@@ -146,9 +146,7 @@ def show_table(
     for row, line in zip(rows, lines, strict=True):
         screen.print(Segments(line))
         if note is not None and row.get(note):
-            screen.print(
-                Text(_INDENT + end(one_line(row[note]), screen.width - len(_INDENT)), "bright_black")
-            )
+            screen.print(Text(_INDENT + end(_said(row[note]), screen.width - len(_INDENT)), "bright_black"))
 
 
 def colour_of(word: str) -> str:
