@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away, too old, or refuses the role.
 """
 
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,8 @@ app.command()(tail)
 app.command()(enqueue)
 app.command()(orchestrate)
 app.command()(doctor)
+for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
+    app.command(_command.name)(_command.load())
 
 _KINDS = (
     Column("kind", cut=middle),

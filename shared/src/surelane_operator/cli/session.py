@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import asyncpg
@@ -22,12 +23,39 @@ EXIT_INTERRUPTED = 130
 
 Result = TypeVar("Result")
 
+DEVELOPMENT_URL = "operator-url"
+"""The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command."""
 _DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
+
+
+def _development() -> str:
+    """Return the database of the ``surelane dev`` that runs in this directory, or in one above it.
+
+    Raises:
+        typer.Exit: none runs; say which variable names a database.
+    """
+    if (told := _told()) is not None:
+        return told
+    advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
+    raise failed(f"no database is named: {advice}", EXIT_USAGE)
+
+
+def _told() -> str | None:
+    at = Path(os.environ.get("SURELANE_DATA_DIR") or ".surelane/postgres")
+    for directory in (Path.cwd(), *Path.cwd().parents):
+        told = directory / at / DEVELOPMENT_URL
+        if told.is_file():
+            return told.read_text()
+    return None
+
+
 Database = Annotated[
     str,
     typer.Option(
+        default_factory=_development,
+        show_default=False,
         envvar=_DATABASES,
-        help="The database's libpq URI, for a member of agent_operator.",
+        help="The database's libpq URI, for a member of agent_operator. Default: the one of `surelane dev` here.",
         show_envvar=True,
     ),
 ]
@@ -84,7 +112,7 @@ async def _connected(
 
 def known_kinds(incomplete: str) -> list[str]:
     """Return the kinds that a shell may complete to: none where the database does not answer soon."""
-    dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None)
+    dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None) or _told()
     try:
         found = asyncio.run(_connected(dsn, lambda operations, _: operations.kinds(), 2)) if dsn else []
     except (SurelaneError, asyncpg.PostgresError, OSError, ValueError):
