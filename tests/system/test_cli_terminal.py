@@ -127,7 +127,7 @@ async def test_table_fits_80_columns_in_colour_and_shows_the_end_of_errors(
     assert heading.split() == ["id", "kind", "status", "tries", "runs", "took", "key"]
     assert all(cell_len(line) <= WIDTH for line in shown.lines), shown.lines
     assert ("…" in live, live.rstrip().endswith(":end:2")) == (True, True)
-    assert re.search(r"^\d+ +mail +failed +1 +(now|\d+ s ago) +\d+\.\d\d s +Ev01.*…", ended)
+    assert re.search(r"^\d+ +mail +failed +1 +(now|\d+ \w+ ago) +\d+\.\d\d s +Ev0.*…", ended)
     assert why.endswith("xxx caused by: mailbox [full]")
     assert "\x1b[31m" in shown.raw, "failed is red"
 
