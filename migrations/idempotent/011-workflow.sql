@@ -107,17 +107,22 @@ begin
 end
 $$;
 
--- The children of a continuation and how they ended, in the order they were started.
+-- The children of a continuation and how they ended, in the order they were started. The replay of
+-- a continuation has those of the first event.
 create or replace function agent.children(_continuation_id int8)
 returns table (id int8, kind text, item_key text, payload jsonb, status text, result jsonb, reason text, error text)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
+declare
+    _changes jsonb := coalesce((select e.changes from agent.event as e where e.id = _continuation_id)
+        , (select h.changes from agent.event_hist as h where h.id = _continuation_id order by h.finished_at desc limit 1), '[]');
+    _first int8 := coalesce(agent.replayed_first(_changes), _continuation_id);
 begin
     return query
     select j.id, j.kind, j.item_key, j.payload, j.status, j.result, j.reason, j.error
-    from agent.job as j where j.continuation_id = _continuation_id order by j.id;
+    from agent.job as j where j.continuation_id = _first order by j.id;
 end
 $$;
 

@@ -231,6 +231,137 @@ begin
 end
 $$;
 
+-- The stored steps of an event as a replay from the step _from may keep them: in the order in which
+-- they were stored, with the name that operators read, and whether each is kept. Kept is what was
+-- done before _from was stored. What ctx.ask stores belongs together: a question without an answer
+-- is asked again, and so is one of whose steps _from is one. A Stop button is a question that never
+-- has an answer.
+create or replace function agent.kept_steps(_id int8, _from text)
+returns table (name text, nth int4, label text, kept boolean)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return query
+    with stored as (
+        select s.name, s.nth, s.sort, coalesce(s.finished_at, s.started_at) as stored_at, s.finished_at
+        , s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end as label
+        -- The names are those of surelane_worker.handling.asks.
+        , (select q.question from (select left(a.name, -length(' asked')) as question from agent.step as a where a.event_id = _id and a.name like '%:% asked') as q
+            where s.name in (q.question, q.question || ' asked', q.question || ' may', q.question || ' refused', q.question || ' closed')
+            limit 1) as question
+        from agent.step as s where s.event_id = _id
+    ), cut as (
+        select min(s.stored_at) as at from stored as s
+        where s.label = _from or s.question = (select f.question from stored as f where f.label = _from limit 1)
+    ), before as (
+        select s.*, s.stored_at < cut.at and (s.finished_at is not null or s.sort = 'sleep') as done from stored as s cross join cut
+    )
+    select b.name, b.nth, b.label
+    , coalesce(b.done and (b.question is null or exists (
+        select from before as f where f.question = b.question and f.done and (f.name = b.question || ' closed'
+            or f.name = b.question and not exists (select from stored as j where j.name = b.question || ' may')))), false)
+    from before as b order by b.stored_at, b.name, b.nth;
+end
+$$;
+
+-- Runs an ended event again as a new event: with its kind, group, priority and payload (or
+-- _payload), and with the steps that were stored before the step _from; without _from with none.
+-- Signals that no wait had taken go with kept steps. The new event comes after what its group has,
+-- waits for its own end alone, and knows the old one; the old one knows it. Answers replayed, with
+-- the new event's id and key and the steps that were kept; live; unknown: no such event; no_step,
+-- with the steps that there are. Raises 55P03 where the event stays locked for two seconds.
+create or replace function agent.replay_event
+( _id int8, _from text, _payload jsonb, out answer text, out replay int8, out key text, out steps text[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '2s'
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _old agent.event_hist;
+    _new agent.event;
+    _root text;
+begin
+    if exists (select from agent.event where id = _id) then
+        answer := 'live';
+        return;
+    end if;
+    select * into _old from agent.event_hist where id = _id order by finished_at desc limit 1 for update;
+    if not found then
+        -- A requeue that held the lock has moved it.
+        answer := case when exists (select from agent.event where id = _id) then 'live' else 'unknown' end;
+        return;
+    end if;
+    if octet_length(_payload::text) > 4000000 then
+        raise invalid_parameter_value using message = 'the payload of a replay has at most four million bytes';
+    elsif jsonb_typeof(_old.event) = 'object' and jsonb_typeof(_payload) <> 'object' then
+        raise invalid_parameter_value using message = format('the payload of this event is a JSON object, not %s', jsonb_typeof(_payload));
+    end if;
+    if _from is not null then
+        select array_agg(s.label) into steps from agent.kept_steps(_id, _from) as s;
+        if _from <> all(coalesce(steps, '{}')) then
+            answer := 'no_step';
+            steps := coalesce(steps, '{}');
+            return;
+        end if;
+    end if;
+    select coalesce(array_agg(s.label) filter (where s.kept), '{}') into steps from agent.kept_steps(_id, _from) as s;
+    answer := 'replayed';
+    replay := nextval('agent.event_id_seq');
+    _root := regexp_replace(coalesce(_old.item_key, _old.id::text), ':replay:\d+$', '');
+    key := left(_root, 160) || ':replay:' || replay;
+    _new.id := replay;
+    _new.event_ts := _now;
+    _new.vt := _now;
+    _new.event := coalesce(_payload, _old.event);
+    _new.kind := _old.kind;
+    _new.item_key := key;
+    _new.group_key := _old.group_key;
+    _new.max_attempts := _old.max_attempts;
+    _new.lane := _old.lane;
+    _new.changes := case when _old.changes #> '{0,limit_key}' is null then '[]' else jsonb_build_array(_old.changes -> 0) end
+        || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('action', 'replay of', 'at', _now, 'by', session_user, 'id', _id
+            , 'key', _old.item_key, 'from_step', _from, 'kept', cardinality(steps), 'payload', case when _payload is not null then 'another' end
+            -- Whose children the replay of a continuation finds.
+            , 'first', coalesce(agent.replayed_first(_old.changes), _id))));
+    perform agent.add_event(_new, true, false);
+    -- By its notes a first attempt knows that there are steps, and whose trace to link to.
+    update agent.event set notes = jsonb_build_object('replay_of', jsonb_strip_nulls(jsonb_build_object('key', coalesce(_old.item_key, _id::text)
+        , 'traceparent', _old.traceparent)))
+    where id = replay;
+    insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, due_at, finished_at)
+    select replay, s.name, s.nth, s.sort, _now, s.arguments, s.result, s.errors, s.attempt, s.started_at, s.due_at, s.finished_at
+    from agent.kept_steps(_id, _from) as k join agent.step as s on s.event_id = _id and s.name = k.name and s.nth = k.nth where k.kept;
+    if _from is not null then
+        insert into agent.signal (event_id, name, value, sent_at, sent_by)
+        select replay, s.name, s.value, s.sent_at, s.sent_by from agent.signal as s
+        where s.event_id = _id and s.taken_by is null
+        -- An answer to a question is for the message that the old event posted.
+        and not exists (select from agent.step as a where a.event_id = _id and a.name = s.name || ' asked')
+        order by s.id;
+    end if;
+    update agent.event_hist set changes = agent.add_change(changes, jsonb_build_object('action', 'replayed as', 'at', _now, 'by', session_user
+        , 'id', replay, 'key', key))
+    where id = _old.id and event_ts = _old.event_ts;
+end
+$$;
+
+-- The first event of a chain of replays, by the changes of one of them; null: it is no replay.
+create or replace function agent.replayed_first(_changes jsonb) returns int8
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
+end
+$$;
+
 -- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed; running
 -- ones end as they would. They do not hold up other kinds of their groups.
 create or replace function agent.pause_kind(_kind text) returns void
@@ -412,6 +543,35 @@ begin
     if _left > 0 then
         return query select * from agent.list_ended(_statuses, _kinds, _key, _since, _until, _after, _after_id, _left);
     end if;
+end
+$$;
+
+-- What people see of an event: its texts, names and ids, as far as Slack's payloads and jobs have
+-- them.
+create or replace function agent.seen_text(_event jsonb) returns text
+language sql immutable parallel safe
+return concat_ws(' ', _event ->> 'command', _event ->> 'text', _event #>> '{event,text}', _event #>> '{message,text}'
+    , _event #>> '{actions,0,text,text}', _event #>> '{actions,0,selected_option,text,text}', _event #>> '{actions,0,action_id}'
+    , _event #>> '{actions,0,value}', _event ->> 'callback_id', _event #>> '{view,title,text}', _event #>> '{view,callback_id}'
+    , _event ->> 'user_name', _event #>> '{user,username}', _event #>> '{user,name}', _event ->> 'user_id', _event #>> '{user,id}'
+    , _event #>> '{event,user}', _event ->> 'channel_name', _event #>> '{channel,name}', _event ->> 'channel_id', _event #>> '{channel,id}'
+    , _event #>> '{event,channel}', _event #>> '{event,ts}', _event #>> '{message,ts}', _event #>> '{container,message_ts}'
+    , _event #>> '{event,item,ts}', _event ->> 'trigger_id', _event ->> 'event_id');
+
+-- Events in which people saw all of these words, in any case, newest first. Looks at the newest
+-- 1,000 events of the kinds since a time.
+create or replace function agent.search_jobs(_words text[], _kinds text[], _since timestamptz, _limit int4) returns setof agent.job
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    return query
+    select j.* from agent.list_jobs(null, _kinds, null, _since, null, null, null, 1000) as j
+    where not exists (
+        select from unnest(_words) as word
+        where position(lower(word) in lower(concat_ws(' ', agent.seen_text(j.payload), j.item_key, j.group_key))) = 0)
+    limit least(greatest(_limit, 1), 1000);
 end
 $$;
 

@@ -52,7 +52,7 @@ declare
         ', agent.signal(text, text, jsonb), agent.send_signal(int8, text, json, boolean, text), agent.reschedule_event(text, timestamptz)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.delete_cron(text), agent.read_cron()';
-    _operating text := 'requeue_events(int8[]), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
+    _operating text := 'requeue_events(int8[]), agent.replay_event(int8, text, jsonb), agent.search_jobs(text[], text[], timestamptz, int4), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
         ', agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4), agent.why_waiting(int8, int4)'
         ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.cancel_job(int8, text, text, boolean)'
         ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)'

@@ -10,6 +10,7 @@ import pytest
 from surelane.calls import Connection
 from surelane_dev.simulator.posting.payloads import action_payload, view_payload
 from surelane_dev.simulator.workspace.model import Message
+from surelane_operator.operations import Operations
 from tests.processes import Service, until
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_durable import HANDLERS, result_of, suspended
@@ -103,6 +104,22 @@ async def test_first_click_is_the_answer_and_the_second_is_told(
     assert private(slack, asked) == [f"This is decided: {said}"]
     assert message.blocks[-1]["elements"][0]["text"] == said
     assert [each.text for each in replies(slack, asked)] == ["before", "in a step", "Deploy?", "after"]
+
+
+async def test_replay_answers_again_and_asks_a_forgotten_question_again(
+    slack: Stand, connection: Connection
+) -> None:
+    identity, asked, message = await question(slack, connection, "buttons")
+    ada = Person(slack, "ada")
+    await ada.press(message)
+    assert await result_of(connection, identity) == ["Approve", ada.user.id]
+    said = ["before", "in a step", "Deploy?", "after"]
+    anew = await Operations(connection).replay(identity, from_step="ask:1")
+    assert anew.id is not None
+    await suspended(connection, anew.id)
+    assert [each.text for each in replies(slack, asked)] == [*said, "before", "Deploy?"]
+    await ada.press(replies(slack, asked)[-1], 1)
+    assert await result_of(connection, anew.id) == ["Reject", ada.user.id]
 
 
 async def test_menu(slack: Stand, connection: Connection) -> None:

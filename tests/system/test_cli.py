@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -139,6 +140,31 @@ async def test_value_is_sent_to_a_live_event(surelane: Command, connection: Conn
     story = (await surelane("events", "history", "paid:1", "--json")).json
     assert ("signalled", "paid") in [(step["what"], step["detail"]) for step in story["steps"]]
     assert story["steps"][-1]["detail"].endswith(": enough")
+
+
+async def test_ended_event_is_replayed_as_a_new_one(
+    surelane: Command, connection: Connection, tmp_path: Path
+) -> None:
+    first = await Queue(connection).enqueue("mail", {"to": "ada"}, item_key="welcome:ada")
+    live = await surelane("events", "replay", "welcome:ada")
+    assert (live.code, "is pending: cancel it" in live.err) == (1, True)
+    await fail(connection, first, "no luck")
+    payload, broken = tmp_path / "payload.json", tmp_path / "broken.json"
+    payload.write_text('{"to": "bob"}')
+    broken.write_text("{")
+    done = await surelane("events", "replay", "welcome:ada", "--payload", str(payload), "--json")
+    new = done.json
+    assert new == {"id": new["id"], "key": f"welcome:ada:replay:{new['id']}", "replay_of": first, "kept": []}
+    assert (await surelane("jobs", "show", new["key"])).json["payload"] == {"to": "bob"}
+    for arguments, code, why in (
+        (("--payload", str(broken)), 2, "is not JSON"),
+        (("--payload", str(tmp_path / "none")), 2, "No such file"),
+        (("--from-step", "deploy"), 3, "no stored step deploy; it has none"),
+    ):
+        refused = await surelane("events", "replay", "welcome:ada", *arguments)
+        assert (refused.code, why in refused.err) == (code, True), refused.err
+    (told,) = await surelane.each("events replay welcome:ada")
+    assert told.out.startswith(f"event {first} runs again as event ")
 
 
 async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(

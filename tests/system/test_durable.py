@@ -316,6 +316,33 @@ async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed
         assert log.read_text().split() == ["1"] * calls
 
 
+async def test_replay_keeps_the_steps_before_the_named_one_and_runs_the_others(
+    connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    payload = {"log": str(log), "runs": 1, "run1": [["a", "1"], ["b", "2"], ["c", "3"]]}
+    identity = await enqueue(connection, "steps", payload)
+    await ended(connection, identity)
+    replay = await Operations(connection).replay(identity, from_step="b")
+    assert replay.id is not None
+    assert await result_of(connection, replay.id) == ["1", "2", "3"]
+    assert (replay.steps, log.read_text().split()) == (["a"], ["1", "2", "3", "2", "3"])
+    job, old = [await Operations(connection).get(each) for each in (replay.id, identity)]
+    assert job is not None
+    assert old is not None
+    assert (job["replay_of"], old["replayed_as"]) == (identity, [replay.id])
+    story = [(step.what, (step.detail or "").split(":")[0]) for step in story_of(job)]
+    steps = [("step (kept)", "a"), ("step", "b"), ("step", "c")]
+    assert [told for told in story if told[0].startswith("step")] == steps
+    assert ("replay of", f"event {identity}, from step b, steps kept") in story
+    other = await Operations(connection).replay(
+        identity, from_step="c", payload=payload | {"run1": [["a", "9"]]}
+    )
+    assert other.id is not None
+    row = await ended(connection, other.id)
+    assert json.loads(row["errors"])[0]["type"] == "StepMismatchError"
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [("together", "register this handler with on"), ("nested", "step 'outer' contains another step or wait")],

@@ -1,6 +1,7 @@
 """The operator's API, on a real service and a real database, as an operator's role."""
 
 import base64
+import io
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -287,6 +288,37 @@ async def test_without_a_token_the_api_says_how_to_switch_it_on(shared_database:
             async with session.get(ingest.private_url + path) as response:
                 assert response.status == 404
                 assert "SURELANE_API_TOKEN" in (await response.json())["error"]
+
+
+async def test_an_ended_event_is_replayed_as_a_new_one(api: Api, connection: Connection) -> None:
+    first = await _fail(connection, "agent-turn", "no answer")
+    status, answer = await api.call("POST", f"/v1/jobs/{first}/replay")
+    key = f"{first}:replay:{answer['id']}"
+    assert (status, answer) == (202, {"id": answer["id"], "key": key, "replay_of": first, "kept": []})
+    _, old = await api.call("GET", f"/v1/jobs/{first}")
+    _, new = await api.call("GET", f"/v1/jobs/{answer['id']}")
+    assert (old["replayed_as"], old["replay_of"]) == ([answer["id"]], None)
+    assert (new["replayed_as"], new["replay_of"]) == ([], first)
+    assert [step["detail"] for step in new["timeline"] if step["what"] == "replay of"] == [f"event {first}"]
+    assert [step["detail"] for step in old["timeline"] if step["what"] == "replayed as"] == [
+        f"event {answer['id']} ({key})"
+    ]
+    refusals = [
+        await api.call("POST", f"/v1/jobs/{first}/replay", json={"from_step": "deploy"}),
+        await api.call("POST", f"/v1/jobs/{first}/replay", json={"payload": [1]}),
+        await api.call("POST", f"/v1/jobs/{first}/replay", data=io.BytesIO(b"x" * 5_000_000)),
+        await api.call("POST", f"/v1/jobs/{first}/replay", json={"step": "deploy"}),
+        await api.call("POST", f"/v1/jobs/{answer['id']}/replay"),
+        await api.call("POST", f"/v1/jobs/{first + 1000}/replay"),
+    ]
+    assert [(status, problem["error"].partition(":")[0]) for status, problem in refusals] == [
+        (400, "from_step"),
+        (400, "a value cannot be stored"),
+        (413, "the body is too large"),
+        (400, "step"),
+        (409, "the event has not ended"),
+        (404, "there is no such event"),
+    ]
 
 
 async def test_a_value_is_sent_to_a_live_event_alone(api: Api, connection: Connection) -> None:

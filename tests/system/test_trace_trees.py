@@ -91,6 +91,17 @@ async def test_first_try(system: Traced) -> None:
     }
 
 
+async def test_replay_has_a_trace_of_its_own_linked_to_the_first(system: Traced) -> None:
+    mention = await system.handled()
+    (sent,) = named(await system.spans(mention.event_id, send=1, settle=1), "send")
+    key = await system.query(
+        "select (agent.replay_event((agent.find_events($$" + mention.event_id + "$$)), null, null)).key"
+    )
+    (processed,) = named(await system.spans(key, process=1, settle=1), "process")
+    assert processed.links == {sent.id}
+    assert processed.trace_id != sent.trace_id
+
+
 async def test_the_request_has_its_own_trace_and_the_claim_too_both_linked(system: Traced) -> None:
     mention = await system.handled()
     (sent,) = named(await system.spans(mention.event_id, send=1, settle=1), "send")

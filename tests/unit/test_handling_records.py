@@ -73,3 +73,10 @@ def test_error_record_says_what_when_who_and_where() -> None:
     assert len(record["message"]) == LONGEST_MESSAGE
     assert datetime.fromisoformat(record["at"]).tzinfo is not None
     assert __file__ in record["where"]
+
+
+def test_error_record_points_at_the_teams_own_line() -> None:
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        json.loads("{")
+    record = error_record(EVENT, "worker-1", raised.value)
+    assert record["where"].startswith(f"{__file__}:")

@@ -27,7 +27,8 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
         errors: the errors of earlier attempts, oldest first, JSON text of an array.
         traceparent: the W3C context of the span that stored it.
         lane: where claims found it; ``None`` where the claim did not return it.
-        notes: what earlier claims noted on the event for this one, JSON text of an object.
+        notes: what earlier claims noted on the event for this one, JSON text of an object. A replay has some at its
+            first claim: the event that it runs again.
     """
 
     id: int

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 
@@ -53,6 +53,34 @@ class Cursor:
     finished_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The answer to a replay.
+
+    Attributes:
+        answer: ``replayed``; ``live``: the event has not ended; ``unknown``: there is no such event; ``no_step``: it
+            has no such step.
+        id: the new event's id.
+        key: the new event's natural key.
+        steps: the steps that were kept; for ``no_step`` those that there are.
+    """
+
+    answer: Literal["replayed", "live", "unknown", "no_step"]
+    id: int | None
+    key: str | None
+    steps: Sequence[str]
+
+
+def no_step(name: str | None, replay: Replay) -> str:
+    """Say that an event has no such step, and which it has."""
+    there = (
+        f"its steps are: {', '.join(replay.steps)}"
+        if replay.steps
+        else "it has none; replay it without a step"
+    )
+    return f"the event has no stored step {name}; {there}"
+
+
 class Operations(Measured):
     """The operator's calls, one SQL function each, on connections of the role ``agent_operator``."""
 
@@ -79,6 +107,41 @@ class Operations(Measured):
         )
         return [_parsed(row) for row in rows]
 
+    async def search(self, words: Sequence[str], which: Filter, limit: int = 20) -> list[dict[str, Any]]:
+        """List events in which people saw all of these words, newest first. It looks at the newest 1,000 events.
+
+        Rows are those of :meth:`list_jobs`. Of the filter only the kinds and ``since`` count.
+        """
+        rows = await self._database.fetch(
+            f"select {_LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
+            words,
+            which.kinds,
+            which.since,
+            limit,
+        )
+        return [_parsed(row) for row in rows]
+
+    async def recent(self, which: Filter, since: datetime, limit: int) -> list[dict[str, Any]]:
+        """List the newest live events, and those that ended at or after ``since``: ``limit`` of each, at most.
+
+        Rows are those of :meth:`list_jobs`, in one statement. The filter's times do not count.
+        """
+        wanted = which.statuses or STATUSES
+        live, ended = [
+            [status for status in states if status in wanted] for states in (STATUSES[:3], STATUSES[3:])
+        ]
+        rows = await self._database.fetch(
+            f"select {_LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
+            f" union all select {_LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
+            live,
+            ended,
+            which.kinds,
+            which.key,
+            since,
+            limit,
+        )
+        return [_parsed(row) for row in rows]
+
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
         return [row[0] for row in await self._database.fetch("select agent.find_events($1)", key)]
@@ -87,7 +150,8 @@ class Operations(Measured):
         """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
 
         ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only. ``steps`` are those of a
-        durable handler, with its sleeps, waits and signals.
+        durable handler, with its sleeps, waits and signals. ``replay_of`` is the id of the event that this one runs
+        again, ``replayed_as`` the ids of those that run this one again.
         """
         row = await self._database.fetchrow(
             # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
@@ -98,7 +162,14 @@ class Operations(Measured):
         if row is None:
             return None
         steps = await self._database.fetchval("select agent.list_steps($1)", identity)
-        return _parsed(row) | {"steps": json.loads(steps)}
+        job = _parsed(row)
+        replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
+        replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
+        return job | {
+            "steps": json.loads(steps),
+            "replay_of": replay_of[0] if replay_of else None,
+            "replayed_as": replayed_as,
+        }
 
     async def why(self, identity: int) -> tuple[str, str] | None:
         """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""
@@ -118,6 +189,28 @@ class Operations(Measured):
     async def requeue_all(self, which: Filter, limit: int) -> list[int]:
         """Requeue up to ``limit`` ended events that match, newest first, and return the ids that moved."""
         return [identity async for page in self._pages(which, limit) for identity in await self.requeue(page)]
+
+    async def replay(self, identity: int, *, from_step: str | None = None, payload: Any = None) -> Replay:  # noqa: ANN401 - any JSON value
+        """Run an ended event again as a new event.
+
+        Args:
+            identity: the ended event's id.
+            from_step: keep the steps that were stored before this one; ``None`` keeps none. The second step of a name
+                is written ``name (2)``, as in the timeline.
+            payload: the new event's payload; ``None``: that of the old one.
+
+        Raises:
+            InvalidInput: the payload cannot be stored, or the event's payload is an object and this one is not.
+            Conflict: another transaction has the event or its group locked; nothing was changed.
+        """
+        row = await self._database.fetchrow(
+            "select * from agent.replay_event($1, $2, $3)",
+            identity,
+            from_step,
+            None if payload is None else json_text(payload),
+        )
+        assert row is not None  # noqa: S101 - one row, always
+        return Replay(row["answer"], row["replay"], row["key"], row["steps"] or ())
 
     async def cancel(
         self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False
@@ -162,6 +255,12 @@ class Operations(Measured):
         """Resume a kind."""
         await self._database.execute("select agent.resume_kind($1)", kind)
         await free_groups(self._database)
+
+    async def kinds(self) -> list[str]:
+        """Return the kinds of events that were ever seen."""
+        return [
+            row["kind"] for row in await self._database.fetch("select kind from agent.kind order by kind")
+        ]
 
     async def stats(self) -> list[dict[str, Any]]:
         """Count events by kind and state, with the time since when the oldest pending one is visible."""

@@ -1,7 +1,7 @@
 """The timeline of one event, from its row alone: when it came, each claim, failure and change, and how it ended."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -48,8 +48,7 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
     for error in job["errors"]:
         if moment := _moment(error.get("at")):
             yield Step(moment, "failed", error.get("worker"), f"{error.get('type')}: {error.get('message')}")
-    for step in job.get("steps", ()):
-        yield from _durable(step)
+    yield from _stored(job)
     for change in job["changes"]:
         if died := _moment(change.get("died_at")):
             yield Step(died, "died", change.get("worker"), _DIED)
@@ -61,6 +60,13 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
         yield Step(job["finished_at"] or job["run_at"], "lapsed", job["locked_by"], _LAPSED)
     if job["finished_at"]:
         yield Step(job["finished_at"], job["status"], job["finished_by"], job["reason"])
+
+
+def _stored(job: Mapping[str, Any]) -> Iterator[Step]:
+    """Yield what a durable handler stored. A replay has steps that were stored before it."""
+    for stored in job.get("steps", ()):
+        for step in _durable(stored):
+            yield replace(step, what=f"{step.what} (kept)") if step.at < job["enqueued_at"] else step
 
 
 def _durable(step: Mapping[str, Any]) -> Iterator[Step]:
@@ -114,6 +120,8 @@ def _detail(change: Mapping[str, Any]) -> str:
             return _rescue(change)
         case "cancelling":
             return str(change.get("reason") or "its handler is stopped")
+        case "replay of" | "replayed as":
+            return _replay(change)
         case "dropped":
             return f"{change.get('count')} changes up to here are not kept"
         case _:
@@ -124,6 +132,17 @@ def _rescue(change: Mapping[str, Any]) -> str:
     ended = f"claim {change.get('claim')} of {change.get('worker')} was ended"
     silent = change.get("silent_for")
     return ended if silent is None else f"{ended}: no heartbeat came for {silent:g} s"
+
+
+def _replay(change: Mapping[str, Any]) -> str:
+    """Name the other event of a replay."""
+    key = f" ({change['key']})" if change.get("key") else ""
+    said = [f"event {change['id']}{key}"]
+    if change.get("from_step"):
+        said.append(f"from step {change['from_step']}, steps kept: {change['kept']}")
+    if change.get("payload"):
+        said.append("with another payload")
+    return ", ".join(said)
 
 
 def _difference(change: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from surelane.calls import Pool
 from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
 from surelane_operator.api import models
 from surelane_operator.api.operation import Operation, Refused, document
-from surelane_operator.operations import Operations
+from surelane_operator.operations import Operations, no_step
 from surelane_operator.timeline import story_of
 from surelane_service.cron import Cron
 from surelane_service.logs import get_logger
@@ -41,6 +41,7 @@ class OperatorApi:
     def routes(self) -> list[web.AbstractRouteDef]:
         """Return the routes, including that of the OpenAPI document."""
         not_ended = {409: "it has not ended, or its key is live again"}
+        still_live = {409: "it has not ended"}
         ended = {409: "it has ended"}
         not_set = {404: "no operator has changed this limit"}
         no_schedule = {404: "there is no such schedule"}
@@ -50,6 +51,9 @@ class OperatorApi:
             Operation("GET", "/v1/jobs/{id}", self.get_job, refusals=_UNKNOWN),
             Operation("GET", "/v1/jobs/{id}/why", self.why_waiting, refusals=_UNKNOWN),
             Operation("POST", "/v1/jobs/{id}/requeue", self.requeue_job, refusals=_UNKNOWN | not_ended),
+            Operation(
+                "POST", "/v1/jobs/{id}/replay", self.replay_job, status=202, refusals=_UNKNOWN | still_live
+            ),
             Operation("POST", "/v1/jobs/{id}/cancel", self.cancel_job, refusals=_UNKNOWN | ended),
             Operation("POST", "/v1/jobs/{id}/signal", self.signal_job, refusals=_UNKNOWN | ended),
             Operation("POST", "/v1/orchestrate", self.orchestrate, status=202),
@@ -102,6 +106,20 @@ class OperatorApi:
         if not requeued:
             raise Refused(409, "the event has not ended, or its key is live again")
         return models.Ids(requeued=requeued)
+
+    async def replay_job(self, path: models.EventPath, body: models.ReplayBody) -> models.Replayed:
+        """Run an ended event again as a new event."""
+        replay = await self._operations.replay(path.id, from_step=body.from_step, payload=body.payload)
+        match replay.answer:
+            case "unknown":
+                raise Refused(404, _UNKNOWN[404])
+            case "live":
+                raise Refused(409, "the event has not ended: cancel it, or wait until it ends")
+            case "no_step":
+                raise Refused(400, f"from_step: {no_step(body.from_step, replay)}")
+        return models.Replayed.model_validate(
+            {"id": replay.id, "key": replay.key, "replay_of": path.id, "kept": replay.steps}
+        )
 
     async def cancel_job(self, path: models.EventPath, query: models.CancelQuery) -> models.Cancelled:
         """Cancel an event, also while it runs."""

@@ -254,6 +254,8 @@ class JobStory(ListedJob):
     payload: Any
     errors: list[Any]
     result: Any
+    replay_of: int | None = Field(description="the event that this one runs again")
+    replayed_as: list[int] = Field(description="the events that run this one again")
     timeline: list[Step]
 
 
@@ -281,6 +283,24 @@ class Cancelled(BaseModel):
     """The event's state. The handler of a ``running`` event is stopped."""
 
     status: Literal["cancelled", "running"]
+
+
+class ReplayBody(Strict):
+    """The body of a replay. Both fields may be left out."""
+
+    from_step: Annotated[Text, StringConstraints(min_length=1, max_length=300)] | None = Field(
+        None, description="keep the steps that were stored before this one; null: keep none"
+    )
+    payload: Any = Field(None, description="the new event's payload; null: that of the old one")
+
+
+class Replayed(BaseModel):
+    """The new event, and the stored steps that it keeps."""
+
+    id: int
+    key: str
+    replay_of: int
+    kept: list[str]
 
 
 class CancelQuery(Strict):

@@ -16,6 +16,7 @@ ALWAYS = {
     503: "the database is away",
 }
 """The refusals of every operation."""
+TOO_LARGE = "the body is too large"
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -50,12 +51,17 @@ class Operation:
         first, *others = call.__name__.split("_")
         self.id = first + "".join(word.capitalize() for word in others)
         self.method, self.path, self._call = method, path, call
-        self._refusals = {**ALWAYS, **(refusals or {})}
         self._answer: type[BaseModel] | None = signature.return_annotation
         self._status = status or (200 if self._answer else 204)
         self._parts: dict[str, type[BaseModel]] = {
             name: parameter.annotation for name, parameter in signature.parameters.items()
         }
+        body = self._parts.get("body")
+        self._refusals = {**ALWAYS, **({413: TOO_LARGE} if body else {}), **(refusals or {})}
+        self._no_body = b""
+        """What is read where the request has no body: that is allowed where no field is required."""
+        if body and not any(field.is_required() for field in body.model_fields.values()):
+            self._no_body = b"{}"
         fields: dict[str, Any] = {
             name: (Json[model] if name == "body" else model, ...)  # type: ignore[misc, valid-type]
             for name, model in self._parts.items()
@@ -70,7 +76,10 @@ class Operation:
         """
         given: dict[str, object] = {"path": dict(request.match_info), "query": dict(request.query)}
         if "body" in self._parts:
-            given["body"] = await request.read()
+            try:
+                given["body"] = await request.read() or self._no_body
+            except web.HTTPRequestEntityTooLarge:
+                raise Refused(413, TOO_LARGE) from None
         try:
             values = dict(self._input.model_validate(given))
         except ValidationError as error:
@@ -112,7 +121,7 @@ class Operation:
             },
         }
         if "body" in self._parts:
-            described["requestBody"] = {"required": True, "content": _json(self._parts["body"])}
+            described["requestBody"] = {"required": not self._no_body, "content": _json(self._parts["body"])}
         return described
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from surelane.jobs import Priority
-from surelane_operator.cli.output import show_json, show_table
+from surelane_operator.cli.output import Column, middle, say, show_json, show_table
 from surelane_operator.cli.session import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
@@ -16,17 +16,28 @@ from surelane_operator.cli.session import (
     failed,
     run,
 )
+from surelane_operator.cli.times import ago, clock
 from surelane_service.cron import CatchUp, Cron
 
 app = typer.Typer(help="List, set and delete named schedules.", no_args_is_help=True)
+
+_COLUMNS = (
+    Column("name", cut=middle),
+    Column("kind", cut=middle),
+    Column("schedule", cut=middle),
+    Column("time_zone", "zone", cut=middle),
+    Column("catch_up"),
+    Column("paused"),
+    Column("next_at", "next"),
+    Column("last_at", "last"),
+)
 
 
 @app.command("list")
 def list_cron(database: Database, as_json: Json = False) -> None:
     """List the named schedules."""
     found = run(database, lambda operations, _: operations.list_cron())
-    columns = ("name", "kind", "schedule", "time_zone", "catch_up", "paused", "next_at", "last_at")
-    show_json(found) if as_json else show_table(columns, found, empty="there are no schedules")
+    show_json(found) if as_json else show_table(_COLUMNS, found, empty="there are no schedules")
 
 
 @app.command("set")
@@ -46,6 +57,7 @@ def set_cron(
         bool, typer.Option(help="Fire nothing until it is set again without --paused.")
     ] = False,
     priority: PriorityOption = 1,
+    as_json: Json = False,
 ) -> None:
     """Create or change a schedule."""
     if catch_up not in {"none", "one", "all"}:
@@ -67,15 +79,16 @@ def set_cron(
             priority=cast("Priority", priority),
         ),
     )
-    typer.echo(f"{name} fires next at {following:%Y-%m-%d %H:%M} UTC" if not paused else f"{name} is paused")
+    told = f"{name} is paused" if paused else f"{name} fires next at {clock(following)}, {ago(following)}"
+    say(told, {"name": name, "next_at": following, "paused": paused}, as_json=as_json)
 
 
 @app.command("delete")
-def delete_cron(name: str, database: Database) -> None:
+def delete_cron(name: str, database: Database, as_json: Json = False) -> None:
     """Delete a schedule. Jobs that it has enqueued stay in the queue."""
     if not run(database, lambda operations, _: operations.delete_cron(name)):
         raise failed(f"there is no schedule {name}", EXIT_NOT_FOUND)
-    typer.echo(f"{name} is deleted")
+    say(f"{name} is deleted", {"name": name, "deleted": True}, as_json=as_json)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import typer
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_operator.cli.session import EXIT_USAGE, Database, PriorityOption, failed, run
+from surelane_operator.cli.output import say
+from surelane_operator.cli.session import EXIT_USAGE, Database, Json, PriorityOption, failed, run
 from surelane_operator.operations import Operations
 
 DedupeKey = Annotated[str | None, typer.Option(help="Add no job while another one with this key is pending.")]
@@ -27,6 +28,7 @@ def enqueue(
     ] = None,
     dedupe_key: DedupeKey = None,
     priority: PriorityOption = 1,
+    as_json: Json = False,
 ) -> None:
     """Enqueue a job and print its id, or the id of the pending job with its keys."""
     _enqueue(
@@ -38,6 +40,7 @@ def enqueue(
         group_key=group_key,
         dedupe_key=dedupe_key,
         priority=priority,
+        as_json=as_json,
     )
 
 
@@ -48,17 +51,19 @@ def orchestrate(
         list[str] | None, typer.Option(help="A part of the plan; repeatable. Without any, a handler plans.")
     ] = None,
     dedupe_key: DedupeKey = None,
+    as_json: Json = False,
 ) -> None:
     """Start an orchestration (plan, fan out, synthesize) and print the plan's id."""
     payload = {"goal": goal} | ({"subtasks": subtask} if subtask else {})
-    _enqueue(database, "orchestrator-plan", payload, dedupe_key=dedupe_key)
+    _enqueue(database, "orchestrator-plan", payload, dedupe_key=dedupe_key, as_json=as_json)
 
 
-def _enqueue(database: str, kind: str, payload: object, **options: Any) -> None:  # noqa: ANN401 - Queue.enqueue has the types
+def _enqueue(database: str, kind: str, payload: object, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - Queue.enqueue has the types
     async def work(_: Operations, connection: Connection) -> int:
         return await Queue(connection).enqueue(kind, payload, enqueued_by="surelane", **options)
 
-    typer.echo(run(database, work))
+    identity = run(database, work)
+    say(str(identity), {"id": identity}, as_json=as_json)
 
 
 def _json(text: str) -> object:

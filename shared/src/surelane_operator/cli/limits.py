@@ -5,31 +5,31 @@ from typing import Annotated
 
 import typer
 
-from surelane_operator.cli.output import show_json, show_table
-from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
+from surelane_operator.cli.output import Column, middle, say, show_json, show_table
+from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, known_kinds, run
 from surelane_service.rates import Rate, parse_rate
 
 app = typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True)
 
-Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.")]
+Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.", autocompletion=known_kinds)]
 NONE = "none"
+_COLUMNS = (
+    Column("kind", cut=middle),
+    Column("per"),
+    Column("concurrency", "at once"),
+    Column("rate"),
+    Column("declared_concurrency", "(declared)"),
+    Column("declared_rate", "(declared)"),
+    Column("set_at", "set"),
+    Column("set_by", "by", cut=middle),
+)
 
 
 @app.command("list")
 def list_limits(database: Database, as_json: Json = False) -> None:
     """List the limits that hold, and what the workers declare."""
     found = run(database, lambda operations, _: operations.list_limits())
-    columns = (
-        "kind",
-        "per",
-        "concurrency",
-        "rate",
-        "declared_concurrency",
-        "declared_rate",
-        "set_at",
-        "set_by",
-    )
-    show_json(found) if as_json else show_table(columns, found, empty="no kind has a limit")
+    show_json(found) if as_json else show_table(_COLUMNS, found, empty="no kind has a limit")
 
 
 @app.command("set")
@@ -43,6 +43,7 @@ def set_limit(
     per: Annotated[
         str | None, typer.Option(help="What has a limit of its own: kind, workspace, channel or user.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Change the limit of a kind, until it is reset. What is not named stays as it is."""
     if concurrency is None and rate is None and per is None:
@@ -56,15 +57,18 @@ def set_limit(
         database,
         lambda operations, _: operations.set_limit(kind, concurrency=at_once, rate=in_period, per=per),
     )
-    typer.echo(f"the limit of {kind} is changed; surelane limits reset {kind} takes that back")
+    told = f"the limit of {kind} is changed; surelane limits reset {kind} takes that back"
+    say(told, {"kind": kind, "changed": True}, as_json=as_json)
 
 
 @app.command("reset")
-def reset_limit(kind: Kind, database: Database) -> None:
+def reset_limit(kind: Kind, database: Database, as_json: Json = False) -> None:
     """Let the limit that the workers declare hold again."""
     if not run(database, lambda operations, _: operations.reset_limit(kind)):
         raise failed(f"no operator has changed the limit of {kind}", EXIT_NOT_FOUND)
-    typer.echo(f"the limit of {kind} is as its workers declare it")
+    say(
+        f"the limit of {kind} is as its workers declare it", {"kind": kind, "changed": False}, as_json=as_json
+    )
 
 
 def _count(text: str | None) -> int | None:

@@ -1,21 +1,42 @@
-"""The output of a command: tables for people, JSON for scripts."""
+"""The output of a command: tables that fit the terminal for people, JSON for scripts.
+
+A table wraps nothing. Where the terminal is too narrow, keys lose their middle and errors their beginning, because the
+cause is at the end. Into a pipe or a file everything is written whole.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment, Segments
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
+
+from surelane_operator.cli.session import interruptible
+from surelane_operator.cli.times import ago, moment_of
 
 _COLOURS = {
     "completed": "green",
     "running": "cyan",
     "failed": "red",
+    "step failed": "red",
+    "died": "red",
     "expired": "yellow",
     "cancelled": "bright_black",
+    "alive": "green",
+    "lost": "yellow",
 }
+_WHOLE = 100_000
+"""The width of what is no terminal."""
+_INDENT = "  "
+Cut = Callable[[str, int], str]
 
 
 def show_json(value: object) -> None:
@@ -23,29 +44,147 @@ def show_json(value: object) -> None:
     print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))  # noqa: T201 - the command's output
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
-    """Print a table of some columns, or the text ``empty`` when there are no rows."""
-    console = Console()
+def json_line(value: object) -> str:
+    """Return a value as one line of JSON."""
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def say(text: str, value: object, *, as_json: bool) -> None:
+    """Print a sentence for people, or what it says as JSON."""
+    if as_json:
+        show_json(value)
+    else:
+        print(text)  # noqa: T201 - the command's output
+
+
+def watched(show: Callable[[], None], *, watch: bool) -> None:
+    """Print something once, or again every two seconds until Ctrl-C."""
+    show()
+    with interruptible():
+        while watch:
+            time.sleep(2)
+            console().clear()
+            show()
+
+
+def console() -> Console:
+    """Return the console: as wide as the terminal, and with its colours unless ``NO_COLOR`` is set."""
+    found = Console(highlight=False, soft_wrap=False, emoji=False, markup=False)
+    if not found.is_terminal and not os.environ.get("COLUMNS"):
+        found.width = _WHOLE
+    return found
+
+
+def middle(text: str, width: int) -> str:
+    """Cut a text to a width in its middle: keys and names differ at both ends."""
+    if len(text) <= width:
+        return text
+    kept = max(width - 1, 0)
+    return text[: (kept + 1) // 2] + "…"[:width] + text[len(text) - kept // 2 :]
+
+
+def end(text: str, width: int) -> str:
+    """Cut a text to its last characters: an error's cause is there."""
+    return text if len(text) <= width else "…"[:width] + text[len(text) - max(width - 1, 0) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        key: the key of its values in a row.
+        title: its heading; by default the key.
+        cut: how a value that is too wide is cut; ``None``: it never is.
+    """
+
+    key: str
+    title: str | None = None
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A value that is cut to the width of its column."""
+
+    text: str
+    cut: Cut
+    style: str
+
+    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(6, len(self.text), options.max_width), min(len(self.text), options.max_width))
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self.cut(self.text, options.max_width), self.style, no_wrap=True, end="")
+
+
+def show_table(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
+) -> None:
+    """Print a table, or the text ``empty`` when there are no rows.
+
+    Args:
+        columns: its columns.
+        rows: the values.
+        empty: what to say when there are none.
+        note: the key of a text that follows each row. On a terminal it has a line of its own.
+    """
+    screen = console()
     if not rows:
-        console.print(empty)
+        screen.print(empty)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    if note is not None and screen.width == _WHOLE:
+        columns, note = [*columns, Column(note)], None
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        title = column.key.replace("_", " ") if column.title is None else column.title
+        table.add_column(title, no_wrap=column.cut is None)
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    console.print(table)
+        table.add_row(*(_cell(row.get(column.key), column) for column in columns))
+    heading, *lines = _trimmed(screen.render_lines(table, pad=False))
+    screen.print(Segments(heading))
+    for row, line in zip(rows, lines, strict=True):
+        screen.print(Segments(line))
+        if note is not None and row.get(note):
+            screen.print(Text(_INDENT + end(_said(row[note]), screen.width - len(_INDENT)), "bright_black"))
 
 
-def _cell(value: object) -> Text:
+def colour_of(word: str) -> str:
+    """Return the style of a status, or of what happened; empty for others."""
+    return _COLOURS.get(word, "")
+
+
+def one_line(value: object) -> str:
+    """Return a value as text without line breaks."""
+    return " ".join(str(value).split())
+
+
+def _trimmed(lines: list[list[Segment]]) -> Iterator[list[Segment]]:
+    """Yield lines without the spaces at their ends, and with line breaks."""
+    for line in lines:
+        kept = list(line)
+        while kept and not kept[-1].text.strip():
+            kept.pop()
+        if kept:
+            kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style or Style())
+        yield [*kept, Segment.line()]
+
+
+def _cell(value: object, column: Column) -> Text | _Cell:
+    text = _said(value)
+    return Text(text, colour_of(text)) if column.cut is None else _Cell(text, column.cut, colour_of(text))
+
+
+def _said(value: object) -> str:
     if value is None:
-        return Text("")
-    if isinstance(value, datetime):
-        return Text("never" if value.year >= 9999 else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}")
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if (moment := moment_of(value)) is not None:
+        return ago(moment)
     if isinstance(value, (list, tuple)):
-        return Text(", ".join(str(part) for part in value))
-    text = str(value)
-    return Text(text if len(text) <= 120 else text[:117] + "...", style=_COLOURS.get(text, ""))
+        return ", ".join(str(part) for part in value)
+    return one_line(value)
 
 
 def _plain(value: object) -> str:

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -17,11 +19,13 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 EXIT_DATABASE = 4
+EXIT_INTERRUPTED = 130
 
 Result = TypeVar("Result")
 
 DEVELOPMENT_URL = "operator-url"
 """The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command."""
+_DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 
 
 def _development() -> str:
@@ -30,13 +34,19 @@ def _development() -> str:
     Raises:
         typer.Exit: none runs; say which variable names a database.
     """
+    if (told := _told()) is not None:
+        return told
+    advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
+    raise failed(f"no database is named: {advice}", EXIT_USAGE)
+
+
+def _told() -> str | None:
     at = Path(os.environ.get("SURELANE_DATA_DIR") or ".surelane/postgres")
     for directory in (Path.cwd(), *Path.cwd().parents):
         told = directory / at / DEVELOPMENT_URL
         if told.is_file():
             return told.read_text()
-    advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
-    raise failed(f"no database is named: {advice}", EXIT_USAGE)
+    return None
 
 
 Database = Annotated[
@@ -44,7 +54,7 @@ Database = Annotated[
     typer.Option(
         default_factory=_development,
         show_default=False,
-        envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"],
+        envvar=_DATABASES,
         help="The database's libpq URI, for a member of agent_operator. Default: the one of `surelane dev` here.",
         show_envvar=True,
     ),
@@ -98,6 +108,28 @@ async def _connected(
             return await work(Operations(connection), connection)
         finally:
             await connection.close(timeout=2)
+
+
+def known_kinds(incomplete: str) -> list[str]:
+    """Return the kinds that a shell may complete to: none where the database does not answer soon."""
+    dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None) or _told()
+    try:
+        found = asyncio.run(_connected(dsn, lambda operations, _: operations.kinds(), 2)) if dsn else []
+    except (SurelaneError, asyncpg.PostgresError, OSError, ValueError):
+        found = []
+    return [kind for kind in found if kind.startswith(incomplete)]
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the command quietly when somebody presses Ctrl-C, or closes the pipe that it writes to."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        sys.stderr.close()  # the interpreter would complain at its end
+        raise typer.Exit(0) from None
 
 
 def failed(message: str, code: int) -> typer.Exit:

@@ -2,7 +2,7 @@
 
 A click is an event of the kind ``surelane.answer``, which has slots of its own, so it does not wait behind the handler
 that asked. The id of the message's block names the event and the question. The users who may answer are stored with
-the event, not in the message.
+the event, not in the message. ``agent.kept_steps`` also knows the names of a question's steps.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Write results and errors as JSON that PostgreSQL can hold."""
 
 import json
+import sys
 import traceback
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +10,8 @@ from surelane.events import Event
 
 LONGEST_MESSAGE = 2000
 LONGEST_RESULT = 1_000_000
+_NOT_THEIRS = {"surelane", "surelane_service", "surelane_worker", "slack_bolt"} | sys.stdlib_module_names
+"""Top-level names of modules between a team's functions, and below them."""
 
 
 class OutcomeError(Exception):
@@ -78,9 +81,17 @@ def message_of(error: object) -> str:
 
 
 def where(error: BaseException) -> str | None:
-    """Return the file and line that raised an exception, where known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+    """Return the file and line of a team's own code that raised an exception, or called what did; where known.
+
+    Their code is the package of the first frame that is neither ours nor Python's.
+    """
+    frames = [
+        (str(frame.f_globals.get("__name__")).partition(".")[0], f"{frame.f_code.co_filename}:{line}")
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    theirs = next((name for name, _ in frames if name not in _NOT_THEIRS), None)
+    own = [place for name, place in frames if theirs in (None, name)]
+    return own[-1] if own else None
 
 
 def storable(text: str) -> str:

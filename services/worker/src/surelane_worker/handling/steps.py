@@ -2,7 +2,7 @@
 
 The first success of a step is stored in one statement, fenced by the claim, before the next line of the handler runs.
 One statement reads the steps of all earlier attempts, when the handler comes to its first step. An event's first claim
-has no earlier attempts, so it reads nothing.
+has no earlier attempts, so it reads nothing, unless the event is a replay.
 """
 
 import asyncio
@@ -204,7 +204,8 @@ class Steps:
         return found
 
     async def _read(self) -> dict[Key, StoredStep]:
-        if self.event.claim == 1:
+        # The first claim finds steps where the event is a replay, and notes say so.
+        if self.event.claim == 1 and self.event.notes is None:
             return {}
         return {
             Key(step.name, step.nth): step

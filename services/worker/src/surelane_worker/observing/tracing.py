@@ -69,7 +69,15 @@ class Tracing:
 
     def _process_links(self, events: Sequence[Event]) -> list[SpanContext]:
         links = _links(events) if self._linked or len(events) > 1 else []
+        links += [link for event in events[:MOST_LINKS] if (link := self._replayed(event)) is not None]
         return links + [link for event in events[:MOST_LINKS] if (link := _earlier(event)) is not None]
+
+    def _replayed(self, event: Event) -> SpanContext | None:
+        """Return the span that stored the event which this one runs again, at the first attempt."""
+        if event.claim > 1 or event.notes is None:
+            return None
+        replayed = loads(event.notes).get("replay_of") or {}
+        return span_context_of(replayed.get("traceparent")) or self._tracer.root(str(replayed.get("key")))
 
     def settled(
         self, settles: Sequence[tuple[Event, SpanContext | None]], began: int, outcome: str, answer: Settled

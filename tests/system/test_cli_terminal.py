@@ -1,0 +1,328 @@
+"""The command on a terminal of 80 columns, by a pseudo-terminal, and how it follows events."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import typer
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+from surelane.calls import Connection
+from surelane.queue import Queue
+from surelane_operator.cli.command import app
+from surelane_operator.cli.output import end, middle
+from surelane_operator.cli.times import ago
+from surelane_service.engine import Engine
+from tests.databases import as_role
+from tests.processes import clean_environment
+from tests.system.test_cli import Command, fail
+
+WIDTH = 80
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.fixture
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    await connected.execute("truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker")
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+def surelane(shared_database: str, connection: Connection) -> Command:  # noqa: ARG001 - an empty queue
+    """Return the command, as a member of ``agent_operator``."""
+    return Command(as_role(shared_database, "surelane_worker"))
+
+
+class Terminal:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, process: asyncio.subprocess.Process, screen: asyncio.StreamReader) -> None:
+        self._process = process
+        self._screen = screen
+        self.raw = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has written, without control sequences."""
+        return _CONTROL.sub("", self.raw).replace("\r", "").splitlines()
+
+    async def until(self, found: Callable[[str], bool]) -> None:
+        """Read until the text so far is as wanted."""
+        async with asyncio.timeout(60):
+            while not found(_CONTROL.sub("", self.raw)):
+                self.raw += (await self._screen.read(4096)).decode()
+
+    async def interrupt(self) -> int:
+        """Press Ctrl-C; return the exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(60):
+            while part := await self._read():
+                self.raw += part
+            return await self._process.wait()
+
+    async def _read(self) -> str:
+        try:
+            return (await self._screen.read(4096)).decode()
+        except OSError:  # how Linux says that the other end is closed
+            return ""
+
+
+@asynccontextmanager
+async def terminal(database: str, *arguments: str, **env: str) -> AsyncIterator[Terminal]:
+    """Run the command on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
+    settings = {**clean_environment(), "TERM": "xterm-256color", "TZ": "UTC", "DATABASE_URL": database, **env}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "surelane_operator.cli", *arguments),
+        stdout=theirs,
+        stderr=theirs,
+        env=settings,
+    )
+    os.close(theirs)
+    screen = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(screen), os.fdopen(ours, "rb", buffering=0)
+    )
+    try:
+        yield Terminal(process, screen)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        transport.close()
+
+
+async def test_table_fits_80_columns_in_colour_and_shows_the_end_of_errors(
+    surelane: Command, connection: Connection
+) -> None:
+    key = "Ev0123456789-and-a-very-long-natural-key:1234567890:end"
+    identity = await Queue(connection).enqueue("mail", item_key=key)
+    await fail(connection, identity, "x" * 300 + "\ncaused by: mailbox [full]")
+    await Queue(connection).enqueue("a.kind.with.a.long.name.that.somebody.gave.it", item_key=f"{key}:2")
+    async with terminal(surelane.database, "jobs", "list") as shown:
+        assert await shown.ended() == 0
+    heading, live, ended, why = shown.lines
+    assert heading.split() == ["id", "kind", "status", "tries", "runs", "took", "key"]
+    assert all(cell_len(line) <= WIDTH for line in shown.lines), shown.lines
+    assert ("…" in live, live.rstrip().endswith(":end:2")) == (True, True)
+    assert re.search(r"^\d+ +mail +failed +1 +(now|\d+ \w+ ago) +\d+\.\d\d s +Ev0.*…", ended)
+    assert why.endswith("xxx caused by: mailbox [full]")
+    assert "\x1b[31m" in shown.raw, "failed is red"
+
+
+async def test_every_table_fits_80_columns(surelane: Command, connection: Connection) -> None:
+    long = "a-name-that-is-much-longer-than-any-that-a-person-would-give-to-a-thing-of-theirs-on-purpose"
+    identity = await Queue(connection).enqueue(long, item_key=long, enqueued_by=long)
+    await Engine(connection).announce_worker(long, [long, "mail"], "0.2.0")
+    await surelane("limits", "set", long, "--concurrency", "2")
+    await surelane("cron", "set", long, long, "*/5 * * * *", "--time-zone", "America/Argentina/Buenos_Aires")
+    await connection.execute("select agent.claim_events(array[$1], _limit => 1, _claimed_by => $1)", long)
+    error = {
+        "type": "ValueError",
+        "message": f"{long}\n{long}: the end",
+        "at": datetime.now(UTC).isoformat(),
+        "worker": long,
+    }
+    await connection.execute(
+        "select agent.fail_events($1, '{1}', $2, '{0s}', '{t}')", [identity], [json.dumps(error)]
+    )
+    for call in ("jobs list", f"events history {long}", f"logs {long}", "stats", "limits list", "cron list"):
+        shown = await surelane(*call.split(), COLUMNS="80")
+        assert shown.code == 0, shown.err
+        assert max(map(cell_len, shown.out.splitlines())) <= WIDTH, shown.out
+        if call.split()[0] in ("jobs", "events", "logs"):
+            assert ": the end\n" in shown.out, call
+
+
+async def test_shell_completes_commands_and_kinds(surelane: Command, connection: Connection) -> None:
+    await Queue(connection).enqueue("mail")
+    for line, found in (("surelane jobs se", ["search"]), ("surelane kinds pause ma", ["mail"])):
+        env = {
+            "_SURELANE_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split()) - 1),
+            "DATABASE_URL": surelane.database,
+        }
+        done = await asyncio.to_thread(CliRunner().invoke, app, [], env=env, prog_name="surelane")
+        assert done.stdout.split() == found
+
+
+async def test_tail_follows_events_until_ctrl_c(surelane: Command, connection: Connection) -> None:
+    queue = Queue(connection)
+    await queue.enqueue("before", item_key="old")
+    async with terminal(surelane.database, "tail", NO_COLOR="1") as shown:
+        await shown.until(lambda text: "old" in text)
+        identity = await queue.enqueue("mail", item_key="new")
+        await shown.until(lambda text: "pending    mail" in text)
+        await fail(connection, identity, "mailbox [full]")
+        await shown.until(lambda text: "mailbox [full]" in text)
+        assert await shown.interrupt() == 130
+    assert [line.split()[1:4] for line in shown.lines if line[0].isdigit()] == [
+        ["pending", "before", "old"],
+        ["pending", "mail", "new"],
+        ["failed", "mail", "new"],
+    ]
+    assert not {"Traceback", "Aborted"} & set(" ".join(shown.lines).split())
+    assert "\x1b[3" not in shown.raw
+
+
+async def test_logs_follow_one_event_until_it_ends(surelane: Command, connection: Connection) -> None:
+    identity = await Queue(connection).enqueue("mail", item_key="m")
+    process = await surelane.start("logs", "m", "--json")
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        assert json.loads(await process.stdout.readline())["what"] == "enqueued"
+        await fail(connection, identity, "mailbox [full]")
+        lines = [json.loads(line) async for line in process.stdout]
+    assert (await process.wait(), [line["what"] for line in lines]) == (0, ["failed", "claimed", "failed"])
+    told = await surelane("logs", "m")
+    assert "ValueError: mailbox [full]" in told.out
+
+
+SEEN: dict[str, dict[str, Any]] = {
+    "command": {
+        "command": "/deploy",
+        "text": "api to production",
+        "user_name": "ada",
+        "channel_name": "ops",
+        "trigger_id": "13345224609.738474920.8088930838d88f008e0",
+    },
+    "click": {
+        "type": "block_actions",
+        "trigger_id": "13345224610.738474920.8088930838d88f008e1",
+        "user": {"id": "U1", "username": "grace"},
+        "channel": {"id": "C0OPS", "name": "ops"},
+        "message": {"ts": "1700000000.000100", "text": "Deploy api?"},
+        "actions": [{"action_id": "go", "text": {"type": "plain_text", "text": "Approve"}}],
+    },
+}
+
+
+async def test_commands_and_clicks_are_found_by_what_people_saw(
+    surelane: Command, connection: Connection
+) -> None:
+    ids = {name: await Queue(connection).insert_event(json.dumps(event)) for name, event in SEEN.items()}
+    for words, found in (
+        (("/deploy production",), ["command"]),
+        (("Approve", "grace"), ["click"]),
+        (("https://team.slack.com/archives/C0OPS/p1700000000000100",), ["click"]),
+        (("ops",), ["click", "command"]),
+        (("ops", "--kind", "/deploy"), ["command"]),
+        (("Reject",), []),
+    ):
+        listed = (await surelane("jobs", "search", *words, "--json")).json
+        assert [job["id"] for job in listed] == [ids[name] for name in found], words
+    by_trigger = await surelane("jobs", "show", str(SEEN["click"]["trigger_id"]))
+    assert by_trigger.json["id"] == ids["click"]
+    trace = (await surelane("trace", str(SEEN["click"]["trigger_id"]))).out.strip()
+    assert trace == (await surelane("events", "history", str(ids["click"]), "--json")).json["trace"]
+
+
+def _commands(group: Any, name: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= _commands(command, f"{name}{word} ")
+        elif command.callback.__module__.startswith("surelane_operator."):
+            found[f"{name}{word}"] = command
+    return found
+
+
+def test_every_command_has_json_and_its_keys_are_documented() -> None:
+    commands = _commands(typer.main.get_command(app))
+    assert len(commands) > 20
+    without = {
+        name
+        for name, command in commands.items()
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert not without
+    page = (Path(__file__).parents[2] / "docs/operating.md").read_text()
+    assert {name for name in commands if f"| `{name}`" not in page} == set()
+
+
+async def test_json_has_the_documented_keys(surelane: Command, connection: Connection) -> None:
+    page = (Path(__file__).parents[2] / "docs/operating.md").read_text()
+    await fail(connection, await Queue(connection).enqueue("mail", item_key="m"), "no")
+    calls = {
+        "jobs list": "jobs list",
+        "jobs search": "jobs search m",
+        "jobs why": "jobs why m",
+        "events history": "events history m",
+        "events replay": "events replay m",
+        "events requeue": "events requeue m",
+        "events signal": "events signal m go 1",
+        "events cancel": "events cancel m",
+        "kinds pause": "kinds pause mail",
+        "kinds resume": "kinds resume mail",
+        "limits set": "limits set mail --concurrency 2",
+        "limits list": "limits list",
+        "limits reset": "limits reset mail",
+        "cron set": "cron set nightly mail '0 3 * * *'",
+        "cron list": "cron list",
+        "cron delete": "cron delete nightly",
+        "stats": "stats",
+        "enqueue": "enqueue mail",
+        "orchestrate": "orchestrate goal",
+        "trace": "trace m",
+    }
+    for name, call in calls.items():
+        printed = (await surelane(*shlex.split(call), "--json")).json
+        keys = set(printed[0] if isinstance(printed, list) else printed)
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
+        said = row.split("|")[2].partition(": each")[0].partition("; with")[0]
+        documented = set(re.findall(r"`([a-z_]+)`", said.replace("as `jobs list`", "")))
+        documented |= {"workers"} if name == "stats" else set()
+        assert documented <= keys, name
+        assert keys <= documented or "and more" in row, (name, keys - documented)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4, "now"),
+        (59.9, "59 s ago"),
+        (61, "1 min ago"),
+        (7200, "2 h ago"),
+        (-90, "in 1 min"),
+        (90_000, "1 d ago"),
+    ],
+)
+def test_times_are_said_by_their_distance(seconds: float, said: str) -> None:
+    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert ago(now - timedelta(seconds=seconds), now) == said
+
+
+def test_old_time_is_a_date_with_its_zone() -> None:
+    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert re.fullmatch(r"2025-12-\d\d \S+", ago(now - timedelta(days=40), now))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 6, 10])
+def test_cut_text_is_as_wide_as_it_may_be(width: int) -> None:
+    for cut in (middle, end):
+        assert len(cut("0123456789abcdef", width)) == width
+        assert cut("short", 5) == "short"
+    assert (middle("0123456789", 5), end("0123456789", 5)) == ("01…89", "…6789")
