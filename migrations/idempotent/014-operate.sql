@@ -252,7 +252,8 @@ begin
         , (select q.question from (select left(a.name, -length(' asked')) as question from agent.step as a where a.event_id = _id and a.name like '%:% asked') as q
             where s.name in (q.question, q.question || ' asked', q.question || ' may', q.question || ' refused', q.question || ' closed')
             limit 1) as question
-        from agent.step as s where s.event_id = _id
+        -- Number 0 is the list of agent.gather.
+        from agent.step as s where s.event_id = _id and s.nth > 0
     ), cut as (
         select min(s.stored_at) as at from stored as s
         where s.label = _from or s.question = (select f.question from stored as f where f.label = _from limit 1)
@@ -337,7 +338,9 @@ begin
     where id = replay;
     insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, due_at, finished_at)
     select replay, s.name, s.nth, s.sort, _now, s.arguments, s.result, s.errors, s.attempt, s.started_at, s.due_at, s.finished_at
-    from agent.kept_steps(_id, _from) as k join agent.step as s on s.event_id = _id and s.name = k.name and s.nth = k.nth where k.kept;
+    from agent.step as s where s.event_id = _id
+    -- The list of agent.gather stays: the replay gets the same events.
+    and (s.nth = 0 or exists (select from agent.kept_steps(_id, _from) as k where k.kept and k.name = s.name and k.nth = s.nth));
     if _from is not null then
         insert into agent.signal (event_id, name, value, sent_at, sent_by)
         select replay, s.name, s.value, s.sent_at, s.sent_by from agent.signal as s

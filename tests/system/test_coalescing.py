@@ -122,6 +122,19 @@ async def test_event_without_a_group_is_handled_at_once(connection: Connection) 
 
 
 @served
+async def test_replay_gets_the_same_events(connection: Connection) -> None:
+    first, second = await say(connection, "replayed", "a", "b")
+    await ends(connection, first, second)
+    for step in (None, "read"):
+        replay = await Operations(connection).replay(first, from_step=step)
+        assert replay.id is not None
+        await put_back(connection, replay.id)
+        await grow_quiet(connection, replay.id)
+        assert await ends(connection, replay.id) == [["a", "b"]]
+    assert [row["reason"] for row in [await ended(connection, second)]] == [f"coalesced into {first}"]
+
+
+@served
 async def test_every_attempt_gets_the_same_events(connection: Connection) -> None:
     """Their steps, which were stored for them, fit."""
     first, second = await say(connection, "again", "a", "b", do="fail once")
