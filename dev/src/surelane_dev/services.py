@@ -67,7 +67,9 @@ def services(
     if simulated():
         given = {name: value for name, value in given.items() if name not in SLACK_SECRETS}
         limits = given.get("SURELANE_SIMULATOR_TIERS", "off")
-        stand_in = {"SURELANE_SLACK_LIMITS": limits, "SURELANE_API_TOKEN": DEMO_API_TOKEN}
+        stand_in = {"SURELANE_SLACK_LIMITS": limits}
+        if settings.is_local:  # the token is public
+            stand_in["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
     shared = {
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
@@ -146,7 +148,8 @@ def where_to_look(
     handlers = project.settings.get(
         "SURELANE_HANDLERS", "the built-in ones; write your own with: surelane new"
     )
-    token = f" (token {DEMO_API_TOKEN})" if simulated() and not os.environ.get("SURELANE_API_TOKEN") else ""
+    public = simulated() and settings.is_local and not os.environ.get("SURELANE_API_TOKEN")
+    token = f" (token {DEMO_API_TOKEN})" if public else ""
     return [
         "",
         "Surelane is up. Ctrl-C ends it.",
