@@ -27,6 +27,7 @@ fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI docume
 
 check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+	@$(BIN)/zizmor --offline --quiet --persona pedantic .github/workflows
 	@$(BIN)/python -m pytest -q tests/deploy -m "not container and not cluster and not packages"
 
 format: .venv/check.stamp ## format the code and apply the automatic fixes

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+import pytest
 
 from surelane_dev.new import write_project
 from surelane_dev.simulator.client import SimulatorClient
@@ -51,6 +52,7 @@ def workers(system: Up) -> set[int]:
     return {int(pid) for pid in re.findall(r"working .*worker=\S+?:(\d+):", system.shown)}
 
 
+@pytest.mark.packages  # as slow as those: it starts many processes
 async def test_in_a_team_s_project(tmp_path: Path) -> None:
     project = tmp_path / "mybot"
     handlers, data = project_in(project), project / ".surelane/postgres"

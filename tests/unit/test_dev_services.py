@@ -8,7 +8,7 @@ from surelane_dev.project import Project
 from surelane_dev.services import Databases, services, set_aside, where_to_look
 from surelane_dev.settings import DevSettings
 from surelane_ingest.settings import IngestSettings
-from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
+from surelane_service.settings import DEMO_API_TOKEN, DEMO_SIGNING_SECRET, load_settings
 from surelane_worker.settings import WorkerSettings
 
 PORTS = {"ingest": 1080, "ingest_private": 1081, "worker_private": 1082, "simulator": 1090}
@@ -106,6 +106,15 @@ def test_addresses_are_shown_as_they_are_reached(
     monkeypatch.setenv("SURELANE_HOST", host)
     assert load_settings(DevSettings).url == url
     assert environments()["worker"]["SLACK_API_URL"] == f"{url}:1090/api/"
+
+
+def test_the_public_token_opens_the_operators_api_on_this_machine_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert environments()["ingest"]["SURELANE_API_TOKEN"] == DEMO_API_TOKEN
+    assert "SURELANE_API_TOKEN" not in environments()["simulator"]
+    monkeypatch.setenv("SURELANE_HOST", "0.0.0.0")
+    assert "SURELANE_API_TOKEN" not in environments()["ingest"]
 
 
 def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,9 @@
-"""Define the services of `surelane dev`: their environments, their checks for readiness, their addresses."""
+"""Define the services of `surelane dev`: their environments and their addresses."""
 
-import asyncio
-import math
 import os
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
-
-import aiohttp
 
 from surelane_dev.accounts import uri_of
 from surelane_dev.data_directory import program
@@ -27,7 +21,6 @@ SIMULATOR_READS = (
 """Prefixes of the variables that the simulator gets. None of them is a secret."""
 DATABASE_URLS = ("DATABASE_URL", "SURELANE_OPERATOR_DATABASE_URL")
 DATABASE_READS = ("SURELANE_OPERATOR_DATABASE_URL", "PG")
-PATIENCE = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,9 @@ def services(
     if simulated():
         given = {name: value for name, value in given.items() if name not in SLACK_SECRETS}
         limits = given.get("SURELANE_SIMULATOR_TIERS", "off")
-        stand_in = {"SURELANE_SLACK_LIMITS": limits, "SURELANE_API_TOKEN": DEMO_API_TOKEN}
+        stand_in = {"SURELANE_SLACK_LIMITS": limits}
+        if settings.is_local:  # the token is public
+            stand_in["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
     shared = {
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
@@ -141,25 +136,6 @@ def set_aside() -> list[str]:
     return messages
 
 
-async def ready(name: str, start: Start, say: Callable[[str], None]) -> None:
-    """Wait until a service is ready. If that takes long, say once which service it is."""
-    impatient = time.monotonic() + PATIENCE
-    async with aiohttp.ClientSession() as session:
-        while not await _answers(session, start.ready):
-            if time.monotonic() > impatient:
-                say(f"waiting for the {name}; {start.ready} says what it waits for")
-                impatient = math.inf
-            await asyncio.sleep(0.05)
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url) as response:
-            return response.status == HTTPStatus.OK
-    except aiohttp.ClientError:
-        return False
-
-
 def where_to_look(
     settings: DevSettings, project: Project, ports: Mapping[str, int], databases: Databases
 ) -> list[str]:
@@ -172,7 +148,8 @@ def where_to_look(
     handlers = project.settings.get(
         "SURELANE_HANDLERS", "the built-in ones; write your own with: surelane new"
     )
-    token = f" (token {DEMO_API_TOKEN})" if simulated() and not os.environ.get("SURELANE_API_TOKEN") else ""
+    public = simulated() and settings.is_local and not os.environ.get("SURELANE_API_TOKEN")
+    token = f" (token {DEMO_API_TOKEN})" if public else ""
     return [
         "",
         "Surelane is up. Ctrl-C ends it.",

@@ -35,6 +35,11 @@ class DevSettings(BaseSettings):
     """The time in which ingest and the worker may finish their requests and handlers."""
 
     @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine reach the ports."""
+        return self.host in {LOCALHOST, "::1", "localhost"}
+
+    @property
     def url(self) -> str:
         """The URL that reaches the ports from this machine, without a port."""
         return reached_at(self.host)

@@ -6,12 +6,16 @@ drains. If the new one cannot start, the old one stays.
 
 import asyncio
 import json
+import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from http import HTTPStatus
+
+import aiohttp
 
 from surelane.errors import SurelaneError
 from surelane_dev.output import Output
@@ -25,6 +29,9 @@ STEADY = 60.0
 """Seconds after which a process counts as one that did not die soon."""
 
 
+PATIENCE = 10.0  # seconds
+
+
 class ServiceError(SurelaneError):
     """A process ended that cannot be started again."""
 
@@ -35,9 +42,6 @@ class Start:
 
     environment: Mapping[str, str]
     ready: str
-
-
-Ready = Callable[[Start], Coroutine[Any, Any, None]]
 
 
 class Supervisor:
@@ -60,6 +64,7 @@ class Supervisor:
         self._output = output
         self._spare: Child | None = None
         self._child: Child | None = None
+        self._how: Start | None = None
         self._running: set[Child] = set()
         self._changed = asyncio.Event()
         self._files: list[str] = []
@@ -78,12 +83,11 @@ class Supervisor:
         self._files = files
         self._changed.set()
 
-    async def run(self, start: Callable[[], Start], ready: Ready, *, watched: bool) -> None:
+    async def run(self, start: Callable[[], Start], *, watched: bool) -> None:
         """Keep it running until this is cancelled.
 
         Args:
             start: returns how to start the next process.
-            ready: waits until that process is ready.
             watched: whether changes of its code are reported, so that code that cannot be used is worth a wait.
 
         Raises:
@@ -100,8 +104,8 @@ class Supervisor:
                 await self._stay()
                 continue
             child = await self._begin(how)
-            if await self._came_up(child, ready(how)):
-                self._replace(child)
+            if await self._came_up(child, how):
+                await self._replace(child, how)
                 if files:
                     took, port = time.monotonic() - began, how.ready.rpartition("/")[0]
                     self._output.say(
@@ -144,9 +148,9 @@ class Supervisor:
         child.feed(json.dumps(dict(how.environment)))
         return child
 
-    async def _came_up(self, child: Child, ready: Coroutine[Any, Any, None]) -> bool:
+    async def _came_up(self, child: Child, how: Start) -> bool:
         """Wait until a process is ready, ends, or is out of date. Return whether it is ready."""
-        waiting = asyncio.create_task(ready)
+        waiting = asyncio.create_task(_ready(self.name, how, self._output.say))
         try:
             await self._end_or_change(child, waiting)
             return waiting.done() and child.exit_code is None
@@ -180,10 +184,14 @@ class Supervisor:
         except TimeoutError:
             return
 
-    def _replace(self, child: Child) -> None:
-        if self._child is not None:
-            self._retire(self._child)
-        self._child = child
+    async def _replace(self, child: Child, how: Start) -> None:
+        """Make this process the current one, and wait until the old one takes no more."""
+        old, before = self._child, self._how
+        self._child, self._how = child, how
+        if old is not None and before is not None and old.exit_code is None:
+            self._retire(old)
+            await asyncio.sleep(0)  # the signal is sent
+            await _unready(before)
 
     def _retire(self, child: Child) -> None:
         """Let a process drain in the background."""
@@ -191,3 +199,30 @@ class Supervisor:
         task = asyncio.create_task(child.stop(signal.SIGTERM, self._within))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
+
+
+async def _ready(name: str, start: Start, say: Callable[[str], None]) -> None:
+    """Wait until a service is ready. If that takes long, say once which service it is."""
+    impatient = time.monotonic() + PATIENCE
+    async with aiohttp.ClientSession() as session:
+        while not await _answers(session, start.ready):
+            if time.monotonic() > impatient:
+                say(f"waiting for the {name}; {start.ready} says what it waits for")
+                impatient = math.inf
+            await asyncio.sleep(0.05)
+
+
+async def _unready(start: Start) -> None:
+    """Wait until a service that got SIGTERM says that it takes no more, but not for one that hangs."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+            while await _answers(session, start.ready):  # noqa: ASYNC110 - another process has no event
+                await asyncio.sleep(0.02)
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as response:
+            return response.status == HTTPStatus.OK
+    except aiohttp.ClientError:
+        return False

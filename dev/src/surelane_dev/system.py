@@ -23,7 +23,7 @@ from surelane_dev.postgres import embedded
 from surelane_dev.processes import Child
 from surelane_dev.program import MODULES
 from surelane_dev.project import Project, find_project
-from surelane_dev.services import DATABASE, Databases, before, ready, services, set_aside, where_to_look
+from surelane_dev.services import DATABASE, Databases, before, services, set_aside, where_to_look
 from surelane_dev.settings import DevSettings
 from surelane_dev.supervisor import Start, Supervisor
 from surelane_operator.cli.session import DEVELOPMENT_URL
@@ -107,14 +107,14 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
 
         def start(name: str) -> Start:
             at = {**ports, "worker_private": _free(settings, ports["worker_private"])}
-            return services(settings, find_project(project.root), at, databases)[name]
+            current = find_project(project.root) if name == "worker" else project
+            return services(settings, current, at, databases)[name]
 
         async with _staying_up(
             *(_watch(child) for child in postgres),
             *(
                 each.run(
                     partial(start, name),
-                    partial(ready, name, say=output.say),
                     watched=name == "worker" and project.is_a_teams,
                 )
                 for name, each in kept.items()
