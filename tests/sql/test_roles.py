@@ -101,7 +101,9 @@ async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Conne
     client = Queue(producer)
     await client.enqueue_many([Job("job", {"n": 1}, priority=0), Job("job")])
     await client.fan_out([Job("job")], Continuation("then"))
-    assert await queue.fetchval("select count(*) from agent.event where enqueued_by = 'surelane_producer'") == 5
+    assert (
+        await queue.fetchval("select count(*) from agent.event where enqueued_by = 'surelane_producer'") == 5
+    )
 
 
 @pytest.mark.parametrize(

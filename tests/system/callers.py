@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -15,7 +15,7 @@ import sqlalchemy
 from django.conf import settings
 from django.db.transaction import atomic
 from django.db.utils import ConnectionHandler
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -43,8 +43,21 @@ class Caller:
     run: Callable[[str], Awaitable[None]]
 
 
+class StopError(Exception):
+    """A program fails."""
+
+
 Begin = Callable[[str], AbstractAsyncContextManager[Caller]]
 """Opens a program's transaction on the database of a URI. It commits at the end, or rolls back after an exception."""
+
+
+@asynccontextmanager
+async def rolled_back(begin: "Begin", uri: str) -> AsyncIterator[Caller]:
+    """Run a program that fails at its end."""
+    with suppress(StopError, asyncpg.InterfaceError):  # asyncpg cannot roll back on a closed connection
+        async with begin(uri) as caller:
+            yield caller
+            raise StopError
 
 
 def _asynchronous(connection: Any, execute: Callable[[str], Awaitable[object]]) -> Caller:
@@ -111,10 +124,10 @@ async def sqlalchemy_session(uri: str) -> AsyncIterator[Caller]:
         yield _synchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
 
 
-def _async_engine(driver: str) -> Callable[..., Any]:
-    connect = {"asyncpg": asyncpg.connect, "psycopg": psycopg.AsyncConnection.connect}[driver]
+def _async_engine(driver: str) -> Callable[..., AsyncEngine]:
+    connect: Any = {"asyncpg": asyncpg.connect, "psycopg": psycopg.AsyncConnection.connect}[driver]
 
-    def made(uri: str, **options: Any) -> Any:
+    def made(uri: str, **options: Any) -> AsyncEngine:
         return create_async_engine(
             f"postgresql+{driver}://",
             async_creator=lambda **_: connect(uri),

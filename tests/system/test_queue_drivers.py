@@ -1,7 +1,6 @@
 """The queue does the same over every driver: one contract, held to by a program with each of them."""
 
 import asyncio
-import contextlib
 import inspect
 import json
 from collections.abc import AsyncIterator
@@ -30,14 +29,10 @@ from surelane import (
 )
 from surelane.calls import Connection
 from tests.databases import Server
-from tests.system.callers import ALONE, TRANSACTIONS, Begin, djangos
+from tests.system.callers import ALONE, TRANSACTIONS, Begin, djangos, rolled_back
 
 DRIVERS = pytest.mark.parametrize("begin", TRANSACTIONS.values(), ids=TRANSACTIONS)
 _numbers = count()
-
-
-class StopError(Exception):
-    """A program fails."""
 
 
 @pytest.fixture
@@ -106,10 +101,8 @@ async def test_a_committed_transaction_brings_the_job_with_every_field(
 async def test_a_rolled_back_transaction_takes_the_job_along(
     begin: Begin, shared_database: str, observer: Connection, key: str
 ) -> None:
-    with pytest.raises(StopError):
-        async with begin(shared_database) as caller:
-            await caller.queue.enqueue("driven", item_key=key)
-            raise StopError
+    async with rolled_back(begin, shared_database) as caller:
+        await caller.queue.enqueue("driven", item_key=key)
     assert await stored(observer, key) is None
 
 
@@ -172,50 +165,42 @@ async def test_values_that_cannot_be_stored_are_refused_before_they_are_sent(
 async def test_a_refused_call_says_why_and_the_next_that_the_transaction_is_aborted(
     begin: Begin, shared_database: str, job: Job, sqlstate: str
 ) -> None:
-    with pytest.raises(StopError):
-        async with begin(shared_database) as caller:
-            with pytest.raises(InvalidInput) as refused:
-                await caller.queue.enqueue_many([job])
-            assert refused.value.sqlstate == sqlstate
-            assert "secret" not in str(refused.value)
-            assert isinstance(refused.value.__cause__, asyncpg.PostgresError | psycopg.Error)
-            with pytest.raises(TransactionAborted, match="abort"):
-                await caller.queue.enqueue("driven")
-            raise StopError
+    async with rolled_back(begin, shared_database) as caller:
+        with pytest.raises(InvalidInput) as refused:
+            await caller.queue.enqueue_many([job])
+        assert refused.value.sqlstate == sqlstate
+        assert "secret" not in str(refused.value)
+        assert isinstance(refused.value.__cause__, asyncpg.PostgresError | psycopg.Error)
+        with pytest.raises(TransactionAborted, match="abort"):
+            await caller.queue.enqueue("driven")
 
 
 @DRIVERS
 async def test_conflicts_and_missing_rights_are_told_apart(
     begin: Begin, shared_database: str, key: str
 ) -> None:
-    with pytest.raises(StopError):
-        async with begin(shared_database) as caller:
-            await caller.queue.enqueue("driven", item_key=key)
-            with pytest.raises(Conflict) as taken:
-                await caller.queue.fan_out([Job("driven", item_key=key)], Continuation("then"))
-            assert taken.value.sqlstate == "23505"
-            raise StopError
-    with pytest.raises(StopError):
-        async with begin(shared_database) as caller:
-            await caller.run("set local role agent_ingest")
-            with pytest.raises(Forbidden):
-                await caller.queue.enqueue("driven")
-            raise StopError
+    async with rolled_back(begin, shared_database) as caller:
+        await caller.queue.enqueue("driven", item_key=key)
+        with pytest.raises(Conflict) as taken:
+            await caller.queue.fan_out([Job("driven", item_key=key)], Continuation("then"))
+        assert taken.value.sqlstate == "23505"
+    async with rolled_back(begin, shared_database) as caller:
+        await caller.run("set local role agent_ingest")
+        with pytest.raises(Forbidden):
+            await caller.queue.enqueue("driven")
 
 
 @DRIVERS
 async def test_a_transaction_that_breaks_stores_nothing(
     begin: Begin, shared_database: str, server: Server, observer: Connection, key: str
 ) -> None:
-    with contextlib.suppress(StopError, asyncpg.InterfaceError):  # asyncpg cannot roll back what is closed
-        async with begin(shared_database) as caller:
-            await caller.queue.enqueue("driven", item_key=key)
-            await end_session(caller, server, key)
-            for _ in range(2):
-                with pytest.raises((DatabaseUnavailable, TransactionAborted)) as broken:
-                    await caller.queue.enqueue("driven")
-                assert not isinstance(broken.value, OutcomeUnknown)
-            raise StopError
+    async with rolled_back(begin, shared_database) as caller:
+        await caller.queue.enqueue("driven", item_key=key)
+        await end_session(caller, server, key)
+        for _ in range(2):
+            with pytest.raises((DatabaseUnavailable, TransactionAborted)) as broken:
+                await caller.queue.enqueue("driven")
+            assert not isinstance(broken.value, OutcomeUnknown)
     assert await stored(observer, key) is None
 
 
@@ -270,7 +255,7 @@ async def test_what_is_no_connection_is_refused_with_the_names_of_those_that_are
             with pytest.raises(UnsupportedConnection, match=r"Queue cannot use a .*Queue takes an asyncpg"):
                 Queue(given)  # type: ignore[arg-type]
         with pytest.raises(UnsupportedConnection, match=r"SyncQueue takes a psycopg\.Connection"):
-            SyncQueue(engine)  # type: ignore[arg-type]
+            SyncQueue(engine)
         with pytest.raises(UnsupportedConnection, match=r"sqlite\+pysqlite.*needs postgresql\+psycopg"):
             SyncQueue(engine.connect()).enqueue("driven")
         engine.dispose()

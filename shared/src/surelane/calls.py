@@ -13,9 +13,11 @@ from surelane.sqlstates import of_connection, of_server
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
     Pool = asyncpg.Pool[asyncpg.Record]
+    PooledConnection = PoolConnectionProxy[asyncpg.Record]
 else:  # generic in its stubs only
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
+    PooledConnection = PoolConnectionProxy
 Row = asyncpg.Record
 
 DRIVER_ERRORS = (

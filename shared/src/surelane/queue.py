@@ -164,7 +164,10 @@ class Queue:
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
         answer: str = await self._value(
-            "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)", identity, name, json_text(value)
+            "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",
+            identity,
+            name,
+            json_text(value),
         )
         return None if answer == "unknown" else answer
 
@@ -178,9 +181,7 @@ class Queue:
         """
         if run_at.tzinfo is None:  # some drivers would take the session's time zone
             raise InvalidInput(f"{run_at!r} has no time zone")
-        answer: str | None = await self._value(
-            "select agent.reschedule_event($1, $2)", item_key, run_at
-        )
+        answer: str | None = await self._value("select agent.reschedule_event($1, $2)", item_key, run_at)
         return answer
 
     async def fan_out(self, children: Sequence[Job], continuation: Continuation) -> int:
@@ -200,7 +201,9 @@ class Queue:
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
-        answer: str = await self._value("select agent.answer_event($1::int8, $2::text::jsonb)", identity, result)
+        answer: str = await self._value(
+            "select agent.answer_event($1::int8, $2::text::jsonb)", identity, result
+        )
         return answer
 
     async def _value(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type

@@ -26,7 +26,7 @@ def _blocking(
     """Return a method that runs one of :class:`Queue`'s to its end."""
 
     @wraps(method)
-    def call(self: "SyncQueue", *arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
+    def call(self: "SyncQueue", /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
         try:
             method(self._queue, *arguments, **named).send(None)
         except StopIteration as ended:
@@ -53,7 +53,7 @@ class SyncQueue:
         Raises:
             UnsupportedConnection: it is something else.
         """
-        self._queue: Queue = _Blocking(database)  # type: ignore[arg-type]  # its driver takes these
+        self._queue = _Blocking(database)  # type: ignore[arg-type]  # its driver takes these
 
     insert_event = _blocking(Queue.insert_event)
     enqueue = _blocking(Queue.enqueue)

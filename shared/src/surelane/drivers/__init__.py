@@ -6,9 +6,8 @@ A driver's module is imported for a connection of its library alone, so no libra
 import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from surelane.calls import Connection, Pool
 from surelane.errors import UnsupportedConnection
 
 if TYPE_CHECKING:
@@ -19,15 +18,18 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.utils.connection import ConnectionProxy
 
-    AsyncDatabase = (
+    from surelane.calls import Connection, Pool, PooledConnection
+
+    AsyncDatabase: TypeAlias = (
         Pool
         | Connection
+        | PooledConnection
         | psycopg.AsyncConnection[Any]
         | sqlalchemy.ext.asyncio.AsyncConnection
         | sqlalchemy.ext.asyncio.AsyncSession
         | sqlalchemy.ext.asyncio.async_scoped_session[Any]
     )
-    SyncDatabase = (
+    SyncDatabase: TypeAlias = (
         psycopg.Connection[Any]
         | sqlalchemy.Connection
         | sqlalchemy.orm.Session

@@ -37,7 +37,8 @@ class AsyncDriver:
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
         """Return all rows."""
-        return await self._database.run_sync(partial(_fetch, query=query, arguments=arguments))
+        database = self._database() if isinstance(self._database, async_scoped_session) else self._database
+        return await database.run_sync(partial(_fetch, query=query, arguments=arguments))
 
 
 class SyncDriver:
@@ -64,7 +65,7 @@ def _fetch(
                 " postgresql+asyncpg"
             )
         query = query if dialect.driver == _ASYNCPG else positional(query)
-        uncertain = bool(connection.connection.dbapi_connection.autocommit)
+        uncertain = bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
         return connection.exec_driver_sql(query, arguments).mappings().all()
     except (SQLAlchemyError, UnicodeError, *calls.DRIVER_ERRORS) as error:
         found = _driver_error(error)
