@@ -30,6 +30,7 @@ from surelane import (
 from surelane.calls import Connection
 from tests.databases import Server
 from tests.system.callers import ALONE, TRANSACTIONS, Begin, djangos, rolled_back
+from tests.system.pooler import pooled
 
 DRIVERS = pytest.mark.parametrize("begin", TRANSACTIONS.values(), ids=TRANSACTIONS)
 _numbers = count()
@@ -268,3 +269,19 @@ def test_both_queues_have_the_same_methods() -> None:
 
     assert methods(SyncQueue) == methods(Queue)
     assert not any(map(inspect.iscoroutinefunction, vars(SyncQueue).values()))
+
+
+async def test_behind_a_transaction_pooler_connections_without_prepared_statements_work(
+    shared_database: str, observer: Connection, key: str
+) -> None:
+    """Each call may reach another session of the server."""
+    async with pooled(shared_database) as uri:
+        connection = await asyncpg.connect(uri, statement_cache_size=0)
+        with psycopg.connect(uri, autocommit=True, prepare_threshold=None) as other:
+            queues = Queue(connection), SyncQueue(other)
+            for number in range(7):  # psycopg prepares what it has sent five times
+                await queues[0].enqueue("driven", item_key=f"{key}-a-{number}")
+                queues[1].enqueue("driven", item_key=f"{key}-p-{number}")
+        await connection.close()
+    count = "select count(*) from agent.event where starts_with(item_key, $1)"
+    assert await observer.fetchval(count, f"{key}-") == 14
