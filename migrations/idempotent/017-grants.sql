@@ -1,5 +1,5 @@
--- The roles that services, operators and programs connect through. Roles belong to the cluster, not to the database, and
--- another database's migration may create them at this very moment.
+-- The roles that services, operators and programs connect through. Roles belong to the cluster, not
+-- to the database, and another database's migration may create them at this very moment.
 do $$
 declare
     _role text;
