@@ -12,7 +12,7 @@ from dev.simulator.manifest import DOCUMENTED, manifest_of
 from dev.simulator.webapi.dispatch import METHODS
 
 from surelane_worker import Handlers
-from surelane_worker.handling.registry import load_handlers
+from surelane_worker.handling.loading import load_handlers
 from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT, Wants
 from surelane_worker.slack.replies import Replies
 
