@@ -12,6 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
+import wrapt
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from surelane import (
@@ -241,10 +242,18 @@ async def test_the_callers_own_reading_of_json_and_rows_does_not_matter(
     whole = await queue.fan_out([Job("part", {"n": 1})], Continuation("whole", item_key=key))
     assert [child.payload for child in await queue.children(whole)] == [{"n": 1}]
     await connection.close()
-    with psycopg.connect(
-        shared_database, cursor_factory=psycopg.RawCursor, row_factory=psycopg.rows.scalar_row
-    ) as other:
-        assert [child.payload for child in SyncQueue(other).children(whole)] == [{"n": 1}]
+    for factory in (psycopg.RawCursor, psycopg.ClientCursor):
+        with psycopg.connect(
+            shared_database, cursor_factory=factory, row_factory=psycopg.rows.scalar_row
+        ) as other:
+            assert [child.payload for child in SyncQueue(other).children(whole)] == [{"n": 1}]
+            assert [child.payload for child in SyncQueue(wrapt.ObjectProxy(other)).children(whole)] == [
+                {"n": 1}
+            ]
+    async with await psycopg.AsyncConnection.connect(
+        shared_database, cursor_factory=psycopg.AsyncRawCursor
+    ) as raw:
+        assert len(await Queue(raw).children(whole)) == 1
 
 
 async def test_what_is_no_connection_is_refused_with_the_names_of_those_that_are(

@@ -93,7 +93,7 @@ def sync_driver(database: object) -> Driver:
 
 def _driver(database: object, queue: str, sort: str) -> Driver:
     """Ask the module of the connection's library. Libraries subclass each other's connections."""
-    libraries = (base.__module__.partition(".")[0] for base in type(database).__mro__)
+    libraries = (base.__module__.partition(".")[0] for base in database.__class__.__mro__)  # as a proxy says
     for module in dict.fromkeys(_MODULES[library] for library in libraries if library in _MODULES):
         choose: Callable[[object], Driver | None] = getattr(import_module(module), sort, _none)
         if (driver := choose(database)) is not None:

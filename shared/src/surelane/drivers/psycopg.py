@@ -15,6 +15,8 @@ from surelane.sqlstates import of_connection, of_server
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 """All that psycopg raises when a call fails. Text that UTF-8 cannot hold raises the second."""
 
+_RAW = tuple(getattr(psycopg, name) for name in ("RawCursor", "AsyncRawCursor") if hasattr(psycopg, name))
+
 
 def async_driver(database: object) -> Driver | None:
     """Return the driver for an asynchronous connection; ``None`` on anything else."""
@@ -35,9 +37,8 @@ class AsyncDriver:
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
         """Return all rows."""
         with _translating(self._connection):
-            # A cursor of our own: the connection's may read other placeholders, and make other rows.
-            async with psycopg.AsyncCursor(self._connection, row_factory=dict_row) as cursor:
-                await cursor.execute(positional(query), arguments)
+            async with self._connection.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(_written(query, cursor), arguments)
                 return await cursor.fetchall()
 
 
@@ -49,9 +50,14 @@ class SyncDriver:
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
         """Return all rows."""
-        with _translating(self._connection), psycopg.Cursor(self._connection, row_factory=dict_row) as cursor:
-            cursor.execute(positional(query), arguments)
+        with _translating(self._connection), self._connection.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(_written(query, cursor), arguments)
             return cursor.fetchall()
+
+
+def _written(query: str, cursor: object) -> str:
+    """Write a query's arguments as the cursor reads them: the connection may make raw ones, which read ``$1``."""
+    return query if isinstance(cursor, _RAW) else positional(query)
 
 
 def translated(error: Exception, *, uncertain: bool) -> SurelaneError:
