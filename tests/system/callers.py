@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -37,10 +37,11 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Caller:
-    """A program in a transaction: its queue, and its own statements."""
+    """A program in a transaction: its queue, its own statements, and its connection or session."""
 
     queue: Any
     run: Callable[[str], Awaitable[None]]
+    connection: Any
 
 
 class StopError(Exception):
@@ -64,14 +65,14 @@ def _asynchronous(connection: Any, execute: Callable[[str], Awaitable[object]]) 
     async def run(statement: str) -> None:
         await execute(statement)
 
-    return Caller(Queue(connection), run)
+    return Caller(Queue(connection), run, connection)
 
 
 def _synchronous(connection: Any, execute: Callable[[str], object]) -> Caller:
     async def run(statement: str) -> None:
         execute(statement)
 
-    return Caller(Blocking(SyncQueue(connection)), run)
+    return Caller(Blocking(SyncQueue(connection)), run, connection)
 
 
 @asynccontextmanager
@@ -174,7 +175,7 @@ def sqlalchemy_sync_inside_async(driver: str) -> Begin:
 
                     return call
 
-            yield Caller(Inside(), _asynchronous(connection, connection.exec_driver_sql).run)
+            yield replace(_asynchronous(connection, connection.exec_driver_sql), queue=Inside())
 
     return begin
 

@@ -177,6 +177,20 @@ async def test_a_refused_call_says_why_and_the_next_that_the_transaction_is_abor
             await caller.queue.enqueue("driven")
 
 
+@pytest.mark.parametrize("library", ["sqlalchemy", "django"])
+async def test_a_transaction_that_the_library_knows_to_be_broken_is_aborted(
+    library: str, shared_database: str
+) -> None:
+    """It sends nothing then."""
+    async with rolled_back(TRANSACTIONS[library], shared_database) as caller:
+        if library == "sqlalchemy":
+            caller.connection.invalidate()
+        else:
+            caller.connection.set_rollback(True)
+        with pytest.raises(TransactionAborted, match="roll it back"):
+            await caller.queue.enqueue("driven")
+
+
 @DRIVERS
 async def test_conflicts_and_missing_rights_are_told_apart(
     begin: Begin, shared_database: str, key: str
