@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from dev.simulator.client import SimulatorClient
-
+from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.faults import Fault
 from tests.chaos.report import Row
 from tests.chaos.traffic import Story, Traffic

@@ -14,7 +14,7 @@ from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
 from surelane_service.engine import MOST_MEMBERS
-from surelane_service.logs import get_logger
+from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
 from surelane_worker.handling.handler import Handler
@@ -369,7 +369,11 @@ class Runner:
             case Fail(error):
                 # The message may quote a user's text. It is in the event's error record, not in the log.
                 context.log.error(
-                    "handler failed", error=type(error).__name__, where=where(error), retried=retried
+                    "handler failed",
+                    error=type(error).__name__,
+                    where=where(error),
+                    retried=retried,
+                    exc_info=shown(error),
                 )
             case Discard():
                 context.log.info("event discarded")
