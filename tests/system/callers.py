@@ -125,7 +125,7 @@ async def sqlalchemy_session(uri: str) -> AsyncIterator[Caller]:
         yield _synchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
 
 
-def _async_engine(driver: str) -> Callable[..., AsyncEngine]:
+def async_engine_of(driver: str) -> Callable[..., AsyncEngine]:
     connect: Any = {"asyncpg": asyncpg.connect, "psycopg": psycopg.AsyncConnection.connect}[driver]
 
     def made(uri: str, **options: Any) -> AsyncEngine:
@@ -143,7 +143,7 @@ def sqlalchemy_async_connection(driver: str) -> Begin:
     @asynccontextmanager
     async def begin(uri: str) -> AsyncIterator[Caller]:
         connection: AsyncConnection
-        async with _async_engine(driver)(uri).begin() as connection:
+        async with async_engine_of(driver)(uri).begin() as connection:
             yield _asynchronous(connection, connection.exec_driver_sql)
 
     return begin
@@ -152,7 +152,7 @@ def sqlalchemy_async_connection(driver: str) -> Begin:
 def sqlalchemy_async_session(driver: str) -> Begin:
     @asynccontextmanager
     async def begin(uri: str) -> AsyncIterator[Caller]:
-        async with AsyncSession(_async_engine(driver)(uri)) as session, session.begin():
+        async with AsyncSession(async_engine_of(driver)(uri)) as session, session.begin():
             yield _asynchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
 
     return begin
@@ -164,7 +164,7 @@ def sqlalchemy_sync_inside_async(driver: str) -> Begin:
     @asynccontextmanager
     async def begin(uri: str) -> AsyncIterator[Caller]:
         connection: AsyncConnection
-        async with _async_engine(driver)(uri).begin() as connection:
+        async with async_engine_of(driver)(uri).begin() as connection:
 
             class Inside:
                 def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
@@ -260,7 +260,7 @@ async def sqlalchemy_autocommit(uri: str) -> AsyncIterator[Caller]:
 
 @asynccontextmanager
 async def sqlalchemy_asyncpg_autocommit(uri: str) -> AsyncIterator[Caller]:
-    engine = _async_engine("asyncpg")(uri, isolation_level="AUTOCOMMIT")
+    engine = async_engine_of("asyncpg")(uri, isolation_level="AUTOCOMMIT")
     async with AsyncSession(engine) as session:
         yield _asynchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
 

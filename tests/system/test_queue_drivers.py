@@ -14,6 +14,8 @@ import pytest
 import sqlalchemy
 import wrapt
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 from surelane import (
     Conflict,
@@ -30,7 +32,7 @@ from surelane import (
 )
 from surelane.calls import Connection
 from tests.databases import Server
-from tests.system.callers import ALONE, TRANSACTIONS, Begin, djangos, rolled_back
+from tests.system.callers import ALONE, TRANSACTIONS, Begin, async_engine_of, djangos, engine_of, rolled_back
 from tests.system.pooler import pooled
 
 DRIVERS = pytest.mark.parametrize("begin", TRANSACTIONS.values(), ids=TRANSACTIONS)
@@ -268,6 +270,25 @@ async def test_the_callers_own_reading_of_json_and_rows_does_not_matter(
         shared_database, cursor_factory=psycopg.AsyncRawCursor
     ) as raw:
         assert len(await Queue(raw).children(whole)) == 1
+
+
+async def test_scoped_sessions_work_as_their_sessions_do(
+    shared_database: str, observer: Connection, key: str
+) -> None:
+    with engine_of(shared_database) as engine:
+        scoped = scoped_session(sessionmaker(engine))
+        SyncQueue(scoped).enqueue("driven", item_key=f"{key}-sync")
+        scoped.rollback()
+        identity = SyncQueue(scoped).enqueue("driven", item_key=f"{key}-sync")
+        scoped.commit()
+        scoped.remove()
+    assert (await stored(observer, f"{key}-sync"))["id"] == identity
+    made = async_sessionmaker(async_engine_of("asyncpg")(shared_database))
+    asynchronous = async_scoped_session(made, scopefunc=asyncio.current_task)
+    await Queue(asynchronous).enqueue("driven", item_key=f"{key}-async")
+    await asynchronous.commit()
+    await asynchronous.remove()
+    assert await stored(observer, f"{key}-async")
 
 
 async def test_what_is_no_connection_is_refused_with_the_names_of_those_that_are(
