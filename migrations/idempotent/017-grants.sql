@@ -1,10 +1,10 @@
--- The roles that services connect through. Roles belong to the cluster, not to the database, and
--- another database's migration may create them at this very moment.
+-- The roles that services, operators and programs connect through. Roles belong to the cluster, not
+-- to the database, and another database's migration may create them at this very moment.
 do $$
 declare
     _role text;
 begin
-    foreach _role in array array['agent_ingest', 'agent_worker', 'agent_operator'] loop
+    foreach _role in array array['agent_ingest', 'agent_worker', 'agent_operator', 'agent_producer'] loop
         if not exists (select from pg_roles where rolname = _role) then
             begin
                 execute format('create role %I nologin', _role);
@@ -46,10 +46,12 @@ declare
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
         ', agent.take_signal(int8, int4, text, int4, interval), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
         ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)';
-    _enqueuing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
+    -- A program that puts jobs into the queue sees and changes no other event.
+    _producing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
         ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
-        ', agent.fan_out(jsonb, jsonb, int8), agent.cancel_event(text), agent.cancel_live(text, text, text, boolean)'
-        ', agent.signal(text, text, jsonb), agent.send_signal(int8, text, json, boolean, text), agent.reschedule_event(text, timestamptz)'
+        ', agent.fan_out(jsonb, jsonb, int8), agent.signal(text, text, jsonb)';
+    _enqueuing text := _producing || ', agent.cancel_event(text), agent.cancel_live(text, text, text, boolean)'
+        ', agent.send_signal(int8, text, json, boolean, text), agent.reschedule_event(text, timestamptz)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.delete_cron(text), agent.read_cron()';
     _operating text := 'requeue_events(int8[]), agent.replay_event(int8, text, jsonb), agent.search_jobs(text[], text[], timestamptz, int4), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
@@ -64,7 +66,8 @@ begin
         select * from (values
             ('agent_ingest', array[_inserting, 'schema_version(), agent.measure_queue()']),
             ('agent_worker', array[_working, _enqueuing, _reading]),
-            ('agent_operator', array[_enqueuing, _operating, _reading])
+            ('agent_operator', array[_enqueuing, _operating, _reading]),
+            ('agent_producer', array[_producing])
         ) as wanted (role_name, functions)
         where exists (select from pg_roles where rolname = role_name)
     loop

@@ -16,6 +16,8 @@ from tests.deploy.commands import ROOT
 PACKAGES = ("shared", "services/ingest", "services/worker", "migrations", "dev")
 EXTRAS = {"surelane": (), "surelane_service": ("service",), "surelane_operator": ("service", "operator")}
 """The distribution's extras that each package of shared/ needs."""
+DRIVERS = ("django", "psycopg", "sqlalchemy")
+"""The extras of the client for the connections that a program brings."""
 OURS = {*EXTRAS, "surelane_ingest", "surelane_worker", "surelane_migrations", "surelane_dev"}
 
 
@@ -69,13 +71,20 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
     return {canonical(part[1]): part[2].strip() for part in parts if part}
 
 
+def optional_in(file: Path, package: str) -> dict[str, str]:
+    """Return the dependencies that a module may import because its users install them."""
+    if file.parent.name == "bolt":
+        return declared(package, ["bolt"])
+    return declared(package, DRIVERS) if file.parent.name == "drivers" else {}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_program_imports_nothing_that_its_image_or_its_package_does_not_install(package: str) -> None:
     installed = pinned({"migrations": "migrations", "dev": "up"}.get(package, "runtime"))
     for module in (ROOT / package / "src").iterdir():
         depends = declared(package, EXTRAS.get(module.name, ()))
         for file in module.rglob("*.py"):
-            optional = declared(package, ["bolt"]) if file.parent.name == "bolt" else {}  # a team installs it
+            optional = optional_in(file, package)
             for distribution in set(imported(file)) - optional.keys():
                 assert distribution in installed, f"{file.relative_to(ROOT)} imports {distribution}"
                 assert distribution in depends, f"{module.name} does not declare {distribution}"

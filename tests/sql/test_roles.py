@@ -3,6 +3,7 @@
 import asyncpg
 import pytest
 
+from surelane import Continuation, Job, Queue
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, pair
@@ -91,7 +92,53 @@ async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
             await worker.execute(statement)
 
 
-@pytest.mark.parametrize("role", ["agent_ingest", "agent_worker", "agent_operator"])
+async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Connect) -> None:
+    assert await callable_by(queue, "agent_producer") == {"enqueue", "enqueue_jobs", "fan_out", "signal"}
+    producer = await connect("surelane_producer")
+    identity = await enqueue(producer, item_key="i")
+    assert await producer.fetchval("select agent.signal('i', 'go')") == "sent"
+    assert await producer.fetchval("select agent.signal($1, 'go')", str(identity)) == "sent"
+    client = Queue(producer)
+    await client.enqueue_many([Job("job", {"n": 1}, priority=0), Job("job")])
+    await client.fan_out([Job("job")], Continuation("then"))
+    assert (
+        await queue.fetchval("select count(*) from agent.event where enqueued_by = 'surelane_producer'") == 5
+    )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from agent.event",
+        "select * from agent.job",
+        "select * from agent.signal",
+        "insert into agent.event (event_ts, event) values (now(), '{}')",
+        "update agent.event set vt = now()",
+        "delete from agent.event",
+        "select * from agent.children(1)",
+        "select agent.insert_event('{}')",
+        "select agent.fire_trigger('t', 'w', '{}')",
+        "select * from agent.claim_event()",
+        "select agent.cancel_live('i', null, null, false)",
+        "select agent.cancel_event('i')",
+        "select agent.reschedule_event('i', now())",
+        "select * from agent.send_signal(1, 'go', 'null', false, null)",
+        "select agent.answer_event(1, '{}')",
+        "select agent.requeue_events('{1}')",
+        "select agent.set_cron('n', 'job', '* * * * *', now())",
+        "select agent.measure_queue()",
+        "select agent.drop_history('1 day')",
+        "create table agent.mine ()",
+    ],
+)
+async def test_a_producer_may_do_nothing_more(queue: Connection, connect: Connect, statement: str) -> None:
+    await enqueue(queue, item_key="i")
+    producer = await connect("surelane_producer")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await producer.execute(statement)
+
+
+@pytest.mark.parametrize("role", ["agent_ingest", "agent_worker", "agent_operator", "agent_producer"])
 async def test_what_the_functions_are_made_of_belongs_to_the_owner(queue: Connection, role: str) -> None:
     inner = {"promote", "reelect", "hold_claims", "hold_group", "hold_groups", "end_events", "archive_events"}
     inner |= {"add_event", "store_event"}

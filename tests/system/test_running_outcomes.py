@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
 
+from surelane import Queue
 from surelane.calls import Connection
-from tests.processes import Service
+from tests.processes import Service, until
 from tests.system.worker import ended, enqueue, worker
+from tests.system.worker_handlers import Typed
 
 pytestmark = pytest.mark.usefixtures("running")
 
@@ -74,6 +77,23 @@ async def test_result_that_json_cannot_hold_is_not_tried_again(connection: Conne
 async def test_result_that_jsonb_cannot_hold_is_mended(connection: Connection) -> None:
     row = await ended(connection, await enqueue(connection, "outcome", {"outcome": "nul"}))
     assert (row["outcome"], json.loads(row["result"])) == ("completed", {"text": "a\ufffdb\ufffd"})
+
+
+async def test_payload_that_does_not_fit_fails_once_and_names_the_field(
+    connection: Connection, running: Service
+) -> None:
+    at = datetime(2030, 1, 2, tzinfo=UTC)
+    queue = Queue(connection)
+    fits = await queue.enqueue("typed", Typed(at=at, numbers={"one": 1}))
+    row = await ended(connection, fits)
+    assert (row["outcome"], json.loads(row["result"])) == ("completed", [at.isoformat(), {"one": 1}])
+    row = await ended(connection, await queue.enqueue("typed", {"at": "marked", "numbers": {"n": "marked"}}))
+    assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", "invalid_payload", 1)
+    (error,) = json.loads(row["errors"])
+    assert (error["type"], "numbers.n: Input should be" in error["message"]) == ("InvalidPayloadError", True)
+    assert "marked" not in row["errors"]
+    await until(lambda: any("InvalidPayloadError" in line for line in running.output), what="its log line")
+    assert not any("marked" in line for line in running.output)
 
 
 async def test_timeout_fails_the_attempt(connection: Connection) -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import NoReturn
 
 from opentelemetry import trace
+from pydantic import BaseModel
 
 from surelane_worker import (
     Await,
@@ -44,6 +45,19 @@ async def echo(event: Event, ctx: Context) -> object:
     """Return the payload."""
     ctx.log.debug("echoing")
     return event.payload
+
+
+class Typed(BaseModel):
+    """The payload of ``typed``."""
+
+    at: datetime
+    numbers: dict[str, int]
+
+
+@handlers.on("typed")
+async def typed(event: Event, ctx: Context, payload: Typed) -> object:
+    """Return what it was given."""
+    return [payload.at.isoformat(), payload.numbers]
 
 
 @handlers.on("nothing")

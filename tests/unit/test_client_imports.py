@@ -4,7 +4,17 @@ import json
 import subprocess
 import sys
 
-HEAVY = ("aiohttp", "opentelemetry.sdk", "prometheus_client", "pydantic", "structlog", "typer")
+HEAVY = (
+    "aiohttp",
+    "django",
+    "opentelemetry.sdk",
+    "prometheus_client",
+    "psycopg",
+    "pydantic",
+    "sqlalchemy",
+    "structlog",
+    "typer",
+)
 OURS = ("surelane_service", "surelane_operator")
 
 
@@ -24,7 +34,9 @@ def test_the_client_imports_nothing_of_the_services() -> None:
 
 def test_the_client_works_where_the_services_libraries_are_not_installed() -> None:
     missing = f"import sys; sys.modules.update(dict.fromkeys({HEAVY!r}))"
-    ran = run(f"{missing}; from surelane import Continuation, Event, Job, Queue; print(Queue.enqueue)")
+    ran = run(
+        f"{missing}; from surelane import Continuation, Event, Job, Queue, SyncQueue; print(Queue.enqueue)"
+    )
     assert ran.returncode == 0, ran.stderr
 
 

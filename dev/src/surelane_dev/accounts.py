@@ -10,8 +10,12 @@ import asyncpg
 from surelane.calls import Connection
 
 OWNER = "surelane"
-GROUPS = ("agent_ingest", "agent_worker", "agent_operator")
-LOGINS = {"surelane_ingest": ("agent_ingest",), "surelane_worker": ("agent_worker", "agent_operator")}
+GROUPS = ("agent_ingest", "agent_worker", "agent_operator", "agent_producer")
+LOGINS = {
+    "surelane_ingest": ("agent_ingest",),
+    "surelane_worker": ("agent_worker", "agent_operator"),
+    "surelane_producer": ("agent_producer",),
+}
 PASSWORD = "surelane"  # noqa: S105 - of development and test servers only; ignored where the server trusts
 
 

@@ -12,7 +12,8 @@ create role surelane login createrole password :'owner_password';
 create role agent_ingest nologin;
 create role agent_worker nologin;
 create role agent_operator nologin;
-grant agent_ingest, agent_worker, agent_operator to surelane with admin option;
+create role agent_producer nologin;
+grant agent_ingest, agent_worker, agent_operator, agent_producer to surelane with admin option;
 -- Functions of the owner can then name the session that holds back vacuum, with its state and
 -- start. They show nothing else of other sessions.
 grant pg_read_all_stats to surelane;
@@ -25,4 +26,4 @@ grant agent_worker, agent_operator to surelane_worker;
 -- No other role may connect.
 select format('alter database %I owner to surelane', current_database()) \gexec
 select format('revoke all on database %I from public', current_database()) \gexec
-select format('grant connect on database %I to agent_ingest, agent_worker, agent_operator', current_database()) \gexec
+select format('grant connect on database %I to agent_ingest, agent_worker, agent_operator, agent_producer', current_database()) \gexec

@@ -1,6 +1,6 @@
 """Surelane: a durable event queue for Slack agents on PostgreSQL. This package is its client.
 
-A program puts jobs into the queue with :class:`Queue`, on its own asyncpg connection or pool.
+A program puts jobs into the queue with :class:`Queue` or :class:`SyncQueue`, on its own connection.
 """
 
 from importlib.metadata import version
@@ -14,11 +14,14 @@ from surelane.errors import (
     OutcomeUnknown,
     SchemaMissing,
     SurelaneError,
+    TransactionAborted,
     TransientConflict,
+    UnsupportedConnection,
 )
 from surelane.events import Event, Inserted
 from surelane.jobs import Child, Continuation, Job
 from surelane.queue import Queue
+from surelane.sync_queue import SyncQueue
 
 __all__ = [
     "Child",
@@ -35,7 +38,10 @@ __all__ = [
     "Queue",
     "SchemaMissing",
     "SurelaneError",
+    "SyncQueue",
+    "TransactionAborted",
     "TransientConflict",
+    "UnsupportedConnection",
     "__version__",
 ]
 

@@ -5,15 +5,19 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
-from surelane import errors
+from surelane.errors import SurelaneError
+from surelane.sqlstates import of_connection, of_server
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
     Pool = asyncpg.Pool[asyncpg.Record]
+    PooledConnection = PoolConnectionProxy[asyncpg.Record]
 else:  # generic in its stubs only
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
+    PooledConnection = PoolConnectionProxy
 Row = asyncpg.Record
 
 DRIVER_ERRORS = (
@@ -25,32 +29,6 @@ DRIVER_ERRORS = (
     TimeoutError,
 )
 """All that asyncpg raises when a call fails."""
-
-_AWAY = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-)
-"""Errors of a server that is away, going away, coming back, or out of connections."""
-_BY_SQLSTATE: dict[str, type[errors.DatabaseRefused]] = {
-    "40P01": errors.TransientConflict,
-    "40001": errors.TransientConflict,
-    "23505": errors.Conflict,
-    "55P03": errors.Conflict,
-    "42501": errors.Forbidden,
-    "42883": errors.SchemaMissing,
-    "42P01": errors.SchemaMissing,
-    "3F000": errors.SchemaMissing,
-}
-_BY_CLASS: dict[str, type[errors.DatabaseRefused]] = {
-    "22": errors.InvalidInput,
-    "23": errors.InvalidInput,
-    "54": errors.InvalidInput,
-}
-_UNKNOWN_CLASSES = ("08", "57")
-_COMPLETION_UNKNOWN = "40003"
 
 
 class Calls:
@@ -99,6 +77,12 @@ class Calls:
             yield self._database
 
 
+def async_driver(database: object) -> Calls | None:
+    """Return the calls on a pool or a connection; ``None`` on anything else."""
+    known = isinstance(database, asyncpg.Pool | asyncpg.Connection | PoolConnectionProxy)
+    return Calls(database) if known else None  # type: ignore[arg-type]  # the proxy is no Connection in the stubs
+
+
 @contextmanager
 def translating() -> Iterator[None]:
     """Raise our errors for the driver's in a block whose failure changes nothing, such as connecting.
@@ -112,7 +96,7 @@ def translating() -> Iterator[None]:
         raise translated(error) from error
 
 
-def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneError:
+def translated(error: Exception, *, uncertain: bool = False) -> SurelaneError:
     """Return our error for one of the driver's.
 
     Args:
@@ -122,24 +106,10 @@ def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneE
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):
-        if uncertain and _may_follow_a_commit(error):
-            return errors.OutcomeUnknown(message)
-        if isinstance(error, _AWAY):
-            return errors.DatabaseUnavailable(message)
-        sqlstate = str(error.sqlstate or "")
-        by_class = _BY_CLASS.get(sqlstate[:2], errors.DatabaseRefused)
-        return _BY_SQLSTATE.get(sqlstate, by_class)(message, sqlstate)
-    return (errors.OutcomeUnknown if uncertain else errors.DatabaseUnavailable)(message)
+        return of_server(message, str(error.sqlstate or ""), _severity(error), uncertain=uncertain)
+    return of_connection(message, uncertain=uncertain)
 
 
-def _may_follow_a_commit(error: asyncpg.PostgresError) -> bool:
-    """Return whether an error may come after the commit.
-
-    An ``ERROR`` rolls back. The end of a session may follow a commit, and so may a cancel request that arrives late.
-    """
-    sqlstate = str(error.sqlstate or "")
-    return (
-        {error.severity, error.severity_en} & {"FATAL", "PANIC"} != set()
-        or sqlstate[:2] in _UNKNOWN_CLASSES
-        or sqlstate == _COMPLETION_UNKNOWN
-    )
+def _severity(error: asyncpg.PostgresError) -> str | None:
+    """Return the severity. ``severity`` alone is in the language of the server's messages."""
+    return error.severity_en or error.severity

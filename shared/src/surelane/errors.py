@@ -46,12 +46,20 @@ class TransientConflict(Conflict):
     """PostgreSQL ended the call to resolve a deadlock or a race: send it again; it changed nothing."""
 
 
+class TransactionAborted(DatabaseRefused):
+    """An earlier statement of this transaction failed: roll it back first. The call changed nothing."""
+
+
 class Forbidden(DatabaseRefused):
     """The connection's role may not do this."""
 
 
 class SchemaMissing(DatabaseRefused):
     """The database has no schema of this release."""
+
+
+class UnsupportedConnection(SurelaneError, TypeError):
+    """The object is no connection that the queue can use."""
 
 
 class SettingsError(SurelaneError):

@@ -1,7 +1,7 @@
 """Jobs and workflows as values, and as the JSON texts that SQL functions take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ class Job:
 
     Attributes:
         kind: the kind; a worker that handles this kind runs the job.
-        payload: any JSON value; the handler's ``event.payload`` when it is an object.
+        payload: any JSON value, pydantic model or dataclass; the handler's ``event.payload`` when it is an object.
         dedupe_key: while a job under this key was never claimed, another one is not added.
         run_at: the earliest time to run; now where ``None``.
         max_attempts: attempts in total; the worker's setting where ``None``.
@@ -92,4 +92,5 @@ def jobs_text(jobs: Sequence[Job]) -> str:
 
 
 def _fields(job: Job) -> Mapping[str, Any]:
-    return {**asdict(job), "traceparent": traceparent_of(trace.get_current_span())}
+    given = {field.name: getattr(job, field.name) for field in fields(job)}
+    return {**given, "traceparent": traceparent_of(trace.get_current_span())}

@@ -1,26 +1,33 @@
 """Write values as the JSON text that SQL functions take."""
 
 import json
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 
 from surelane.errors import InvalidInput
 
 
 def json_text(value: object) -> str:
-    """Write a value as JSON; times as ISO 8601.
+    """Write a value as JSON; times as ISO 8601, pydantic models and dataclasses as objects.
 
     Raises:
         InvalidInput: it is not JSON, or has a time without a time zone.
     """
     try:
-        return json.dumps(value, default=_moment, allow_nan=False)
+        return json.dumps(value, default=_plain, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(str(error)) from error
 
 
-def _moment(value: object) -> str:
+def _plain(value: object) -> object:
+    """Return a value as what JSON has: a model as its own type reads it again, so under its aliases."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
         return value.isoformat()
+    if not isinstance(value, type):
+        if hasattr(value, "model_dump"):  # pydantic may not be installed
+            return value.model_dump(mode="json", by_alias=True, round_trip=True)
+        if is_dataclass(value):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
     raise TypeError(f"{type(value).__name__} is not JSON")

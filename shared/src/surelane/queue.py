@@ -4,12 +4,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from surelane.calls import Calls, Connection, Pool, Row
+from surelane.drivers import Row, async_driver
+from surelane.errors import InvalidInput
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
 from surelane.json_text import json_text
+
+if TYPE_CHECKING:
+    from surelane.drivers import AsyncDatabase
 
 OnStored = Callable[[Sequence[str]], None]
 """Takes the kinds of the jobs that a call stored, one for each job. Duplicates are not among them."""
@@ -17,29 +21,43 @@ LimitKeyOf = Callable[[Job], str | None]
 """Returns the key with which the limit of its kind counts a job; ``None`` where the database derives it."""
 
 
+# The JSON of arguments and answers is text: the caller may have taught the connection another way to read jsonb.
+_CHILDREN = (
+    "select id, kind, item_key, payload::text as payload, status, result::text as result, reason, error"
+    " from agent.children($1::int8)"
+)
+
+
 class Queue:
     """Put jobs into the queue, change them, and read the children of a workflow.
 
-    On the caller's connection, calls join the caller's transaction. On a pool, each call is its own transaction.
+    On the caller's connection or session, calls join the caller's transaction. On a pool, each call is its own
+    transaction. :class:`surelane.SyncQueue` has the same methods for synchronous connections.
 
     Every method raises errors of :mod:`surelane.errors` alone. :class:`OutcomeUnknown` means that the call may have
     taken effect. After :class:`DatabaseUnavailable` and :class:`DatabaseRefused` it changed nothing.
     """
 
+    _driver_of = staticmethod(async_driver)
+
     def __init__(
         self,
-        database: Pool | Connection,
+        database: "AsyncDatabase",
         on_stored: OnStored | None = None,
         limit_key_of: LimitKeyOf | None = None,
     ) -> None:
         """Use a connection or a pool.
 
         Args:
-            database: the connection or the pool.
+            database: an asyncpg connection or pool, a psycopg ``AsyncConnection``, or an ``AsyncConnection`` or
+                ``AsyncSession`` of SQLAlchemy over either.
             on_stored: is called after each call that stored jobs, to count them.
             limit_key_of: is called for each job that has no ``limit_key``, before it is stored.
+
+        Raises:
+            UnsupportedConnection: it is something else.
         """
-        self._database = Calls(database)
+        self._database = self._driver_of(database)
         self._on_stored = on_stored
         self._limit_key_of = limit_key_of
 
@@ -51,7 +69,7 @@ class Queue:
         Raises:
             InvalidInput: the text is not a JSON object that PostgreSQL can hold.
         """
-        identity: int = await self._database.fetchval("select agent.insert_event($1)", event)
+        identity: int = await self._value("select agent.insert_event($1::text::jsonb)", event)
         return identity
 
     async def enqueue(
@@ -96,7 +114,7 @@ class Queue:
     ) -> list[Inserted]:
         """Enqueue a batch in one transaction and return the answers in the order given."""
         rows = await self._database.fetch(
-            "select id, duplicate from agent.enqueue_jobs($1, $2) order by ordinal",
+            "select id, duplicate from agent.enqueue_jobs($1::text::jsonb, $2) order by ordinal",
             jobs_text(self._keyed(jobs)),
             on_duplicate,
         )
@@ -119,7 +137,7 @@ class Queue:
             ``cancelled``; ``running``: its handler is stopped; ``busy``: locked, try again; ``None``: not in the
             queue.
         """
-        answer: str | None = await self._database.fetchval(
+        answer: str | None = await self._value(
             "select agent.cancel_live($1, $2, $3, $4)", item_key, by, reason, children
         )
         return answer
@@ -138,15 +156,18 @@ class Queue:
         Raises:
             Conflict: another transaction has the event locked; nothing was sent.
         """
-        answer: str | None = await self._database.fetchval(
-            "select agent.signal($1, $2, $3)", key, name, json_text(value)
+        answer: str | None = await self._value(
+            "select agent.signal($1, $2, $3::text::jsonb)", key, name, json_text(value)
         )
         return answer
 
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
-        answer: str = await self._database.fetchval(
-            "select answer from agent.send_signal($1, $2, $3, false, null)", identity, name, json_text(value)
+        answer: str = await self._value(
+            "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",
+            identity,
+            name,
+            json_text(value),
         )
         return None if answer == "unknown" else answer
 
@@ -154,16 +175,19 @@ class Queue:
         """Move to another time by natural key: ``rescheduled``; ``None``: not in the queue.
 
         A job that is ``running``, or ``waiting`` for its children or an answer, is not changed.
+
+        Raises:
+            InvalidInput: the time has no time zone.
         """
-        answer: str | None = await self._database.fetchval(
-            "select agent.reschedule_event($1, $2)", item_key, run_at
-        )
+        if run_at.tzinfo is None:  # some drivers would take the session's time zone
+            raise InvalidInput(f"{run_at!r} has no time zone")
+        answer: str | None = await self._value("select agent.reschedule_event($1, $2)", item_key, run_at)
         return answer
 
     async def fan_out(self, children: Sequence[Job], continuation: Continuation) -> int:
         """Start children and the continuation that waits for them, atomically; return the continuation's id."""
-        identity: int = await self._database.fetchval(
-            "select agent.fan_out($1, $2)",
+        identity: int = await self._value(
+            "select agent.fan_out($1::text::jsonb, $2::text::jsonb)",
             jobs_text(self._keyed(children)),
             job_text(*self._keyed([continuation])),
         )
@@ -172,13 +196,21 @@ class Queue:
 
     async def children(self, continuation: int) -> list[Child]:
         """Return the children of a continuation, in the order in which they were started."""
-        rows = await self._database.fetch("select * from agent.children($1)", continuation)
+        rows = await self._database.fetch(_CHILDREN, continuation)
         return [_child(row) for row in rows]
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
-        answer: str = await self._database.fetchval("select agent.answer_event($1, $2)", identity, result)
+        answer: str = await self._value(
+            "select agent.answer_event($1::int8, $2::text::jsonb)", identity, result
+        )
         return answer
+
+    async def _value(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
+        """Return the one value of a query's one row."""
+        (row,) = await self._database.fetch(query, *arguments)
+        (value,) = row.values()
+        return value
 
     def _keyed(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """Return the jobs with their limit keys."""

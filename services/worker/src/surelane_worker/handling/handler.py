@@ -13,6 +13,7 @@ from surelane_worker.handling.context import Context
 from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.limit import Limit, refused
 from surelane_worker.handling.outcomes import Complete, Pause
+from surelane_worker.handling.payload import with_payload
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
 from surelane_worker.handling.threads import in_thread
 
@@ -132,7 +133,7 @@ def handler_of(
         HandlersError: the function, its kinds or a bound cannot be used.
     """
     name = name_of(function)
-    _check(name, function, kinds, grouped)
+    called = _checked(name, function, kinds, grouped or debounce is not None)
     if concurrency is not None and concurrency < 1:
         raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
     if (answers or ordered) and not any(map(is_interactive, kinds)):
@@ -141,11 +142,7 @@ def handler_of(
         )
     if reason := refused(limit, kinds):
         raise HandlersError(f"handler {name}: limit: {reason}")
-    call = (
-        cast("Call", function)
-        if is_async(function)
-        else threaded(cast("Callable[[Given, Context], object]", function))
-    )
+    call = cast("Call", called) if is_async(called) else threaded(called)
     try:
         waits = Debounce.of(debounce, max_wait, kinds)
     except ValueError as error:
@@ -156,12 +153,24 @@ def handler_of(
     )
 
 
-def _check(name: str, function: Callable[..., Any], kinds: tuple[str, ...], grouped: bool) -> None:
-    first = "events" if grouped else "event"
+def _checked(
+    name: str, function: Callable[..., Any], kinds: tuple[str, ...], several: bool
+) -> Callable[[Any, Context], Any]:
+    """Return the function as one of two arguments. One that takes the payload too is given it."""
     if not kinds or not all(kind and kind.isprintable() for kind in kinds):
         raise HandlersError(f"handler {name}: name the kinds it takes, such as 'slack.app_mention'")
-    if not takes_arguments(function, 2):
-        raise HandlersError(f"handler {name} must take two arguments: ({first}, ctx)")
+    if takes_arguments(function, 2):
+        return function
+    if several:
+        raise HandlersError(f"handler {name} must take two arguments: (events, ctx)")
+    if not takes_arguments(function, 3):
+        raise HandlersError(
+            f"handler {name} must take two arguments: (event, ctx), or three: (event, ctx, payload)"
+        )
+    try:
+        return with_payload(function, is_async=is_async(function))
+    except ValueError as error:
+        raise HandlersError(f"handler {name}: {error}") from error
 
 
 def name_of(function: object) -> str:

@@ -27,7 +27,7 @@ from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Pause
 from surelane_worker.handling.routes import Sort, Takes, Wanted, every
 
-OnEvent = TypeVar("OnEvent", bound=Callable[[Event, Context], Any])
+OnEvent = TypeVar("OnEvent", bound=Callable[[Event, Context], Any] | Callable[[Event, Context, Any], Any])
 OnGroup = TypeVar("OnGroup", bound=Callable[[list[Event], Context], Any])
 OnFunction = TypeVar("OnFunction", bound=Callable[..., Any])
 OnMiddleware = TypeVar("OnMiddleware", bound=Middleware)
@@ -105,6 +105,9 @@ class Handlers:
         limit: Limit | None = None,
     ) -> Callable[[Any], Any]:
         """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
+
+        It may take the payload as a third argument, annotated with its type: a pydantic model, a ``TypedDict``, a
+        dataclass. A payload that does not fit fails the event at once.
 
         Events of one group are handled one after another, in order. With ``debounce`` the function is
         ``(events, ctx)``: it gets a list of those that came in quick succession.

@@ -36,6 +36,7 @@ from surelane_worker.handling.outcomes import (
     moment,
     outcome_of,
 )
+from surelane_worker.handling.payload import InvalidPayloadError
 from surelane_worker.handling.records import (
     OutcomeError,
     ResultError,
@@ -403,8 +404,7 @@ class Runner:
             case Discard(given):
                 return True, message_of(given)
             case Fail(error):
-                # A refused result is final: the handler did its work, and would return the same again.
-                final = "result_refused" if isinstance(error, ResultError) else final_reason(error)
+                final = _final_reason(error)
                 return final is not None, final
 
     @staticmethod
@@ -423,6 +423,16 @@ class Runner:
                 context.log.info("event discarded")
             case Retry():
                 context.log.info("handler asked for another attempt", retried=retried)
+
+
+def _final_reason(error: BaseException) -> str | None:
+    """Return the reason, for history, why no further attempt can succeed, or ``None`` if one may."""
+    match error:
+        case ResultError():  # the handler did its work, and would return the same again
+            return "result_refused"
+        case InvalidPayloadError():
+            return "invalid_payload"
+    return final_reason(error)
 
 
 def _uncancel() -> None:

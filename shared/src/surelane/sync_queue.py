@@ -1,0 +1,67 @@
+"""The queue's client for synchronous programs: :class:`Queue`'s methods, which block."""
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from surelane.drivers import sync_driver
+from surelane.queue import Queue
+
+if TYPE_CHECKING:
+    from surelane.drivers import SyncDatabase
+
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+
+
+class _Blocking(Queue):
+    """A queue whose coroutines never suspend, because its driver blocks."""
+
+    _driver_of = staticmethod(sync_driver)
+
+
+def _blocking(
+    method: Callable[Concatenate[Queue, Parameters], Coroutine[Any, Any, Answer]],
+) -> "Callable[Concatenate[SyncQueue, Parameters], Answer]":
+    """Return a method that runs one of :class:`Queue`'s to its end."""
+
+    @wraps(method)
+    def call(self: "SyncQueue", /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
+        try:
+            method(self._queue, *arguments, **named).send(None)
+        except StopIteration as ended:
+            answer: Answer = ended.value
+            return answer
+        raise RuntimeError("a synchronous driver has suspended its caller")
+
+    return call
+
+
+class SyncQueue:
+    """Put jobs into the queue from a synchronous program. The methods are those of :class:`Queue`; they block.
+
+    Calls join the transaction of the caller's connection or session.
+    """
+
+    def __init__(self, database: "SyncDatabase") -> None:
+        """Use a connection.
+
+        Args:
+            database: a psycopg ``Connection``, a ``Connection`` or ``Session`` of SQLAlchemy over psycopg, or Django's
+                ``connection``.
+
+        Raises:
+            UnsupportedConnection: it is something else.
+        """
+        self._queue = _Blocking(database)  # type: ignore[arg-type]  # its driver takes these
+
+    insert_event = _blocking(Queue.insert_event)
+    enqueue = _blocking(Queue.enqueue)
+    enqueue_many = _blocking(Queue.enqueue_many)
+    cancel = _blocking(Queue.cancel)
+    signal = _blocking(Queue.signal)
+    signal_id = _blocking(Queue.signal_id)
+    reschedule = _blocking(Queue.reschedule)
+    fan_out = _blocking(Queue.fan_out)
+    children = _blocking(Queue.children)
+    answer_event = _blocking(Queue.answer_event)

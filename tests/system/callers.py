@@ -1,0 +1,283 @@
+"""Programs that enqueue: one for each connection that the queue works over, each with its own way to a transaction."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import asyncpg
+import django
+import django.db
+import psycopg
+import sqlalchemy
+from django.conf import settings
+from django.db.transaction import atomic
+from django.db.utils import ConnectionHandler
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from surelane import Queue, SyncQueue
+
+
+class Blocking:
+    """A :class:`SyncQueue` whose calls a test can await."""
+
+    def __init__(self, queue: SyncQueue) -> None:
+        self._queue = queue
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            return getattr(self._queue, name)(*arguments, **named)
+
+        return call
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A program in a transaction: its queue, its own statements, and its connection or session."""
+
+    queue: Any
+    run: Callable[[str], Awaitable[None]]
+    connection: Any
+
+
+class StopError(Exception):
+    """A program fails."""
+
+
+Begin = Callable[[str], AbstractAsyncContextManager[Caller]]
+"""Opens a program's transaction on the database of a URI. It commits at the end, or rolls back after an exception."""
+
+
+@asynccontextmanager
+async def rolled_back(begin: "Begin", uri: str) -> AsyncIterator[Caller]:
+    """Run a program that fails at its end."""
+    with suppress(StopError, asyncpg.InterfaceError):  # asyncpg cannot roll back on a closed connection
+        async with begin(uri) as caller:
+            yield caller
+            raise StopError
+
+
+def _asynchronous(connection: Any, execute: Callable[[str], Awaitable[object]]) -> Caller:
+    async def run(statement: str) -> None:
+        await execute(statement)
+
+    return Caller(Queue(connection), run, connection)
+
+
+def _synchronous(connection: Any, execute: Callable[[str], object]) -> Caller:
+    async def run(statement: str) -> None:
+        execute(statement)
+
+    return Caller(Blocking(SyncQueue(connection)), run, connection)
+
+
+@asynccontextmanager
+async def asyncpg_connection(uri: str) -> AsyncIterator[Caller]:
+    connection = await asyncpg.connect(uri)
+    try:
+        async with connection.transaction():
+            yield _asynchronous(connection, connection.execute)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def asyncpg_pools_connection(uri: str) -> AsyncIterator[Caller]:
+    pool = await asyncpg.create_pool(uri, min_size=0, max_size=1)
+    async with pool, pool.acquire() as connection, connection.transaction():
+        yield _asynchronous(connection, connection.execute)
+
+
+@asynccontextmanager
+async def psycopg_connection(uri: str) -> AsyncIterator[Caller]:
+    with psycopg.connect(uri) as connection:
+        yield _synchronous(connection, connection.execute)
+
+
+@asynccontextmanager
+async def psycopg_async_connection(uri: str) -> AsyncIterator[Caller]:
+    async with await psycopg.AsyncConnection.connect(uri) as connection:
+        yield _asynchronous(connection, connection.execute)
+
+
+@contextmanager
+def engine_of(uri: str, **options: Any) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(uri), poolclass=NullPool, **options
+    )
+    yield engine
+    engine.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_connection(uri: str) -> AsyncIterator[Caller]:
+    with engine_of(uri) as engine, engine.begin() as connection:
+        yield _synchronous(connection, connection.exec_driver_sql)
+
+
+@asynccontextmanager
+async def sqlalchemy_session(uri: str) -> AsyncIterator[Caller]:
+    with engine_of(uri) as engine, Session(engine) as session, session.begin():
+        yield _synchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
+
+
+def async_engine_of(driver: str) -> Callable[..., AsyncEngine]:
+    connect: Any = {"asyncpg": asyncpg.connect, "psycopg": psycopg.AsyncConnection.connect}[driver]
+
+    def made(uri: str, **options: Any) -> AsyncEngine:
+        return create_async_engine(
+            f"postgresql+{driver}://",
+            async_creator=lambda **_: connect(uri),
+            poolclass=NullPool,
+            **options,
+        )
+
+    return made
+
+
+def sqlalchemy_async_connection(driver: str) -> Begin:
+    @asynccontextmanager
+    async def begin(uri: str) -> AsyncIterator[Caller]:
+        connection: AsyncConnection
+        async with async_engine_of(driver)(uri).begin() as connection:
+            yield _asynchronous(connection, connection.exec_driver_sql)
+
+    return begin
+
+
+def sqlalchemy_async_session(driver: str) -> Begin:
+    @asynccontextmanager
+    async def begin(uri: str) -> AsyncIterator[Caller]:
+        async with AsyncSession(async_engine_of(driver)(uri)) as session, session.begin():
+            yield _asynchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
+
+    return begin
+
+
+def sqlalchemy_sync_inside_async(driver: str) -> Begin:
+    """Return a program that calls the blocking queue where SQLAlchemy runs synchronous code on an async connection."""
+
+    @asynccontextmanager
+    async def begin(uri: str) -> AsyncIterator[Caller]:
+        connection: AsyncConnection
+        async with async_engine_of(driver)(uri).begin() as connection:
+
+            class Inside:
+                def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+                    async def call(*arguments: Any, **named: Any) -> Any:
+                        return await connection.run_sync(
+                            lambda inner: getattr(SyncQueue(inner), name)(*arguments, **named)
+                        )
+
+                    return call
+
+            yield replace(_asynchronous(connection, connection.exec_driver_sql), queue=Inside())
+
+    return begin
+
+
+def djangos(uri: str) -> Any:
+    """Make ``django.db.connection`` lead to a database, as a project's settings do."""
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our tests run in an event loop; a project uses a thread
+    if not settings.configured:
+        settings.configure(USE_TZ=True)
+        django.setup()
+    parts = urlsplit(uri)
+    django.db.connections["default"] = ConnectionHandler(
+        {
+            "default": {
+                "ENGINE": "django.db.backends.postgresql",
+                "NAME": unquote(parts.path.lstrip("/")),
+                "USER": parts.username,
+                "PASSWORD": parts.password or "",
+                "HOST": parts.hostname or parse_qs(parts.query)["host"][0],
+                "PORT": parts.port or "",
+            }
+        }
+    )["default"]
+    return django.db.connection
+
+
+def django_execute(statement: str) -> None:
+    with django.db.connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@asynccontextmanager
+async def django_atomic(uri: str) -> AsyncIterator[Caller]:
+    connection = djangos(uri)
+    try:
+        with atomic():
+            yield _synchronous(connection, django_execute)
+    finally:
+        connection.close()
+
+
+TRANSACTIONS: dict[str, Begin] = {
+    "asyncpg": asyncpg_connection,
+    "asyncpg-pool": asyncpg_pools_connection,
+    "psycopg": psycopg_connection,
+    "psycopg-async": psycopg_async_connection,
+    "sqlalchemy": sqlalchemy_connection,
+    "sqlalchemy-session": sqlalchemy_session,
+    "sqlalchemy-psycopg-async": sqlalchemy_async_connection("psycopg"),
+    "sqlalchemy-psycopg-async-session": sqlalchemy_async_session("psycopg"),
+    "sqlalchemy-asyncpg": sqlalchemy_async_connection("asyncpg"),
+    "sqlalchemy-asyncpg-session": sqlalchemy_async_session("asyncpg"),
+    "sqlalchemy-asyncpg-run-sync": sqlalchemy_sync_inside_async("asyncpg"),
+    "django": django_atomic,
+}
+
+
+@asynccontextmanager
+async def asyncpg_alone(uri: str) -> AsyncIterator[Caller]:
+    connection = await asyncpg.connect(uri)
+    yield _asynchronous(connection, connection.execute)
+    await connection.close()
+
+
+@asynccontextmanager
+async def psycopg_autocommit(uri: str) -> AsyncIterator[Caller]:
+    with psycopg.connect(uri, autocommit=True) as connection:
+        yield _synchronous(connection, connection.execute)
+
+
+@asynccontextmanager
+async def psycopg_async_autocommit(uri: str) -> AsyncIterator[Caller]:
+    async with await psycopg.AsyncConnection.connect(uri, autocommit=True) as connection:
+        yield _asynchronous(connection, connection.execute)
+
+
+@asynccontextmanager
+async def sqlalchemy_autocommit(uri: str) -> AsyncIterator[Caller]:
+    with engine_of(uri, isolation_level="AUTOCOMMIT") as engine, engine.connect() as connection:
+        yield _synchronous(connection, connection.exec_driver_sql)
+
+
+@asynccontextmanager
+async def sqlalchemy_asyncpg_autocommit(uri: str) -> AsyncIterator[Caller]:
+    engine = async_engine_of("asyncpg")(uri, isolation_level="AUTOCOMMIT")
+    async with AsyncSession(engine) as session:
+        yield _asynchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
+
+
+@asynccontextmanager
+async def django_alone(uri: str) -> AsyncIterator[Caller]:
+    connection = djangos(uri)
+    yield _synchronous(connection, django_execute)
+    connection.close()
+
+
+ALONE: dict[str, Begin] = {
+    "asyncpg": asyncpg_alone,
+    "psycopg": psycopg_autocommit,
+    "psycopg-async": psycopg_async_autocommit,
+    "sqlalchemy": sqlalchemy_autocommit,
+    "sqlalchemy-asyncpg": sqlalchemy_asyncpg_autocommit,
+    "django": django_alone,
+}
+"""Programs without a transaction: each call is one of its own."""
