@@ -282,7 +282,8 @@ def assemble(
     quick_slots = (
         Slots(settings, quick, runner, leases, Capacity(quick_wakeup.wake), answers) if quick else None
     )
-    session = Session(settings.name)
+    kinds, ordered = sorted(handlers), _ordered(handlers)
+    session = Session(settings.name, kinds, ordered, locks=settings.notifications)
     position = Position(
         partial(_notified, wakeup, slots),
         slots.full,
@@ -311,7 +312,6 @@ def assemble(
             settings, listener, cursors, quick_wakeup, position, sharer, quick_slots, observer, outage
         )
     )
-    kinds = sorted(handlers)
     heartbeats = Heartbeats(settings.name)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
     sweeper = Sweeper(sweeps, settings, kinds, metrics, claimer.claiming_for, position.leads)
@@ -340,7 +340,7 @@ def assemble(
         Engine(pools.leases),
         settings,
         kinds,
-        _ordered(handlers),
+        ordered,
         watch.clock_offset,
         heartbeats,
         limits,
