@@ -28,7 +28,7 @@ IMPORTED = (
 )
 
 _forking = multiprocessing.get_context("forkserver")
-_forking.set_forkserver_preload([*IMPORTED, __name__])
+_forking.set_forkserver_preload([*IMPORTED, __name__, "tests.frozen"])
 
 
 class Forked(asyncio.subprocess.Process):
