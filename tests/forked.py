@@ -20,6 +20,8 @@ from dev.processes import LONGEST_LINE
 
 IMPORTED = (
     "dev.simulator.command",
+    "opentelemetry.instrumentation.aiohttp_client",
+    "opentelemetry.instrumentation.asyncpg",
     "surelane_ingest.wiring",
     "surelane_migrations.command",
     "surelane_operator.cli.command",
