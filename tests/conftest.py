@@ -1,5 +1,6 @@
 """Give each session a server, and each test a fresh database."""
 
+import gc
 import os
 import shutil
 import signal
@@ -43,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.load_profile("ci")
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on alone: collecting the tests makes a million objects that all live to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

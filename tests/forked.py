@@ -20,6 +20,8 @@ from surelane_dev.processes import LONGEST_LINE
 
 IMPORTED = (
     "surelane_dev.simulator.command",
+    "opentelemetry.instrumentation.aiohttp_client",
+    "opentelemetry.instrumentation.asyncpg",
     "surelane_ingest.wiring",
     "surelane_migrations.command",
     "surelane_operator.cli.command",
@@ -28,7 +30,7 @@ IMPORTED = (
 )
 
 _forking = multiprocessing.get_context("forkserver")
-_forking.set_forkserver_preload([*IMPORTED, __name__])
+_forking.set_forkserver_preload([*IMPORTED, __name__, "tests.frozen"])
 
 
 class Forked(asyncio.subprocess.Process):

@@ -1,6 +1,7 @@
 """Run our programs as real processes, as an operator does."""
 
 import asyncio
+import atexit
 import os
 import random
 import signal
@@ -39,6 +40,7 @@ def _take_share() -> tuple[socket.socket, Iterator[int]]:
 
 
 _share, _own_ports = _take_share()
+atexit.register(_share.close)
 
 OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_")
 

@@ -4,9 +4,11 @@
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
 -- an answer; null: it does not wait. _channel: the channel on which this ingest process listens.
--- Returns in waits whether an answer is possible: an event that has ended takes none. A request
--- that repeats a live event waits beside the first one. A menu's question has one attempt, and a
--- deadline when its request stops waiting: its answer is of no use later.
+-- Returns in waits whether an answer is possible: an event that has ended takes none, and none comes
+-- without a worker that knows of answers and handles the kind. That worker is alive, or has just
+-- retired and may have a successor. A request that repeats a live event waits beside the first one.
+-- A menu's question has one attempt, and a deadline when its request stops waiting: its answer is of
+-- no use later.
 create or replace function agent.insert_requests
 ( _events jsonb[], _traceparents text[], _item_keys text[], _waits interval[], _channel text
 ) returns table (ordinal int4, id int8, duplicate boolean, waits boolean)
@@ -28,7 +30,11 @@ begin
     -- In a new statement, which sees the events.
     insert into agent.request (event_id, channel, waits_until)
     select i.id, _channel, max(agent.clock() + _waits[i.ordinal]) from unnest(_ordinals, _ids) as i (ordinal, id)
-    where _waits[i.ordinal] is not null and exists (select from agent.event as e where e.id = i.id)
+    where _waits[i.ordinal] is not null and exists (
+        select from agent.event as e where e.id = i.id and (
+            exists (select from agent.worker as w where e.kind = any(w.kinds) and w.ordered is not null and w.died_at is null
+                and agent.worker_alive(w.seen_at))
+            or exists (select from agent.kind as k where k.kind = e.kind and agent.worker_alive(k.handled_at))))
     group by i.id order by i.id on conflict do nothing;
     _waiting := array(select r.event_id from agent.request as r where r.event_id = any(_ids) and r.channel = _channel and r.answer is null);
     update agent.event as e set max_attempts = 1, deadline = agent.clock() + _waits[i.ordinal]

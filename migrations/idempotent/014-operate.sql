@@ -692,6 +692,25 @@ begin
 end
 $$;
 
+-- Puts a worker on the list, with the kinds that it handles and with those that keep their thread's
+-- order (order_kinds); announce_worker says the rest. A worker calls it on each new connection
+-- before it claims there, because ingest waits for the answers of listed workers alone. Returns
+-- false where another transaction has the worker's row locked. Then call it again.
+create or replace function agent.introduce_worker(_name text, _version text, _kinds text[], _ordered text[]) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+begin
+    insert into agent.worker (name, kinds, version, ordered, started_at, seen_at)
+    values (_name, _kinds, _version, _ordered, agent.clock(), agent.clock())
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered, seen_at = agent.clock();
+    return true;
+exception when lock_not_available then
+    return false;
+end
+$$;
+
 -- The workers, and in which state each is: alive; lost, as its session is gone and it may come
 -- back; died, as it did not; silent, as it has announced nothing for too long. A worker behind a
 -- transaction pooler has no session: alive or silent.

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tests.databases import engine_answers
@@ -38,12 +39,22 @@ def engine() -> str:
 
 def config(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the configuration that Compose reads from the files. This needs no engine."""
+    read: dict[str, Any] = json.loads(_printed(files, tuple(sorted((env or {}).items()))))
+    return read
+
+
+@cache
+def _printed(files: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
+    command = (_compose(), "compose", *files, "--env-file", "/dev/null", "config", "--format=json")
+    return run(*command, env=dict(env)).stdout
+
+
+@cache
+def _compose() -> str:
     docker = program("docker")
     if run(docker, "compose", "version", check=False).returncode != 0:
         lacking("Docker's compose plugin is not installed")
-    done = run(docker, "compose", *files, "--env-file", "/dev/null", "config", "--format=json", env=env)
-    read: dict[str, Any] = json.loads(done.stdout)
-    return read
+    return docker
 
 
 @dataclass(frozen=True)

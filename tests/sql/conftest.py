@@ -1,12 +1,13 @@
 """Give the queue's tests one migrated database, emptied before each, and a clock that they set."""
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing, suppress
 
 import asyncpg
 import pytest
 
-from surelane.calls import Connection
+from surelane.calls import DRIVER_ERRORS, Connection
 from tests.databases import Server, as_role
 
 TABLES = (
@@ -35,6 +36,9 @@ return clock_timestamp() + (select shift from agent.test_clock);
 
 Connect = Callable[..., Awaitable[Connection]]
 
+MOST_KEPT = 4
+"""Connections of a role that are kept for the next test."""
+
 
 @pytest.fixture(scope="session")
 async def queue_database(server: Server, template: str) -> AsyncIterator[str]:
@@ -46,15 +50,55 @@ async def queue_database(server: Server, template: str) -> AsyncIterator[str]:
         yield server.uri(name)
 
 
+class Kept:
+    """Connections that tests use in turn: a new one must read the catalogue and every function that it calls."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._idle: dict[str | None, list[Connection]] = defaultdict(list)
+
+    async def lend(self, role: str | None) -> Connection:
+        """Return a connection in the state of a new one."""
+        idle = self._idle[role]
+        while idle:
+            connection = idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await asyncpg.connect(self._uri if role is None else as_role(self._uri, role))
+
+    async def take_back(self, role: str | None, connection: Connection) -> None:
+        """Keep a connection, in the state of a new one. Close it if it broke, or is busy, or there are enough."""
+        idle = self._idle[role]
+        if len(idle) < MOST_KEPT and not connection.is_closed() and not connection.is_in_transaction():
+            with suppress(*DRIVER_ERRORS, TimeoutError):
+                await connection.execute("reset role; discard temp; discard sequences", timeout=5)
+                await connection.reset(timeout=5)
+                idle.append(connection)
+                return
+        await connection.close(timeout=5)
+
+    async def aclose(self) -> None:
+        """Close all."""
+        for idle in self._idle.values():
+            for connection in idle:
+                await connection.close(timeout=5)
+
+
+@pytest.fixture(scope="session")
+async def kept_connections(queue_database: str) -> AsyncIterator[Kept]:
+    """Keep the connections of the queue's tests."""
+    async with aclosing(Kept(queue_database)) as connections:
+        yield connections
+
+
 @pytest.fixture
-async def connect(queue_database: str) -> AsyncIterator[Connect]:
+async def connect(kept_connections: Kept) -> AsyncIterator[Connect]:
     """Open further connections to the queue, as its owner or another role. Close them after the test."""
     async with AsyncExitStack() as stack:
 
         async def opened(role: str | None = None) -> Connection:
-            uri = queue_database if role is None else as_role(queue_database, role)
-            connection = await asyncpg.connect(uri)
-            stack.push_async_callback(connection.close, timeout=5)
+            connection = await kept_connections.lend(role)
+            stack.push_async_callback(kept_connections.take_back, role, connection)
             return connection
 
         yield opened

@@ -11,9 +11,17 @@ from surelane_service.engine import Engine
 from surelane_service.intake import Intake
 from surelane_worker.handling.routes import INTERACTIONS, is_interactive
 from tests.sql.conftest import Connect
+from tests.sql.queue_steps import advance
 
 CHANNEL = "agent_request_test"
 WAIT = timedelta(minutes=1)
+ANSWERED = ["slack.block_actions", "slack.block_suggestion"]
+
+
+@pytest.fixture(autouse=True)
+async def listed(queue: Connection) -> None:
+    """Put a worker on the list that handles clicks and menus."""
+    assert await Engine(queue).introduce_worker("w", "0.2.0", ANSWERED, [])
 
 
 def click(number: int = 1, **fields: Any) -> str:
@@ -56,6 +64,30 @@ async def test_database_and_worker_know_the_same_interactive_kinds(queue: Connec
     assert {row["kind"]: row["is_interactive"] for row in known} == {
         kind: is_interactive(kind) for kind in kinds
     }
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "ordered = null",
+        "died_at = agent.clock()",
+        "seen_at = agent.clock() - interval '2 minutes'",
+        "kinds = '{slack.view_submission}'",
+    ],
+)
+async def test_nothing_waits_where_no_live_worker_could_answer(queue: Connection, gone: str) -> None:
+    """A worker of the previous release does not say which kinds it keeps in order."""
+    await queue.execute(f"update agent.worker set {gone}")
+    _, waits = await ask(queue, click())
+    assert not waits
+    assert await queue.fetchval("select count(*) from agent.request") == 0
+
+
+async def test_requests_wait_for_the_successor_of_a_worker_that_has_just_retired(queue: Connection) -> None:
+    await queue.execute("select agent.register_kinds($1), agent.retire_worker('w')", ANSWERED)
+    assert (await ask(queue, click(1)))[1]
+    await advance(queue, timedelta(minutes=2))
+    assert not (await ask(queue, click(2)))[1]
 
 
 async def test_only_the_claim_that_stands_answers_and_once(queue: Connection) -> None:

@@ -175,6 +175,20 @@ async def test_a_session_opens_while_the_workers_row_is_locked_and_is_recorded_l
     assert await queue.fetchval("select session from agent.worker") == open_sessions[-1]
 
 
+async def test_a_worker_is_listed_without_waiting_for_who_has_its_row_locked(
+    queue: Connection, connect: Connect
+) -> None:
+    engine, other = Engine(queue), await connect()
+    assert await engine.introduce_worker("w1", "0.2.0", ["mail"], None)
+    async with other.transaction():
+        await other.execute("select from agent.worker for update")
+        assert not await engine.introduce_worker("w1", "0.2.0", ["mail", "note"], None)
+        assert await engine.introduce_worker("w2", "0.2.0", ["mail"], None)
+    assert await engine.introduce_worker("w1", "0.2.0", ["mail", "note"], None)
+    kinds = "select kinds from agent.worker where name = 'w1'"
+    assert await queue.fetchval(kinds) == ["mail", "note"]
+
+
 async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
     await Engine(queue).announce_worker("pooled", ["mail"], "0.2.0")
     seen = await Engine(queue).watch_sessions("pooled")

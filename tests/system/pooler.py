@@ -26,13 +26,13 @@ listen_port = {port}
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 1
+default_pool_size = {size}
 """
 
 
 @asynccontextmanager
-async def pooled(uri: str) -> AsyncIterator[str]:
-    """Run PgBouncer before the database of ``uri``; yield the URI that goes through it."""
+async def pooled(uri: str, size: int = 1) -> AsyncIterator[str]:
+    """Run PgBouncer before the database of ``uri``, with so many connections; yield the URI that goes through it."""
     bouncer, port = program("pgbouncer"), free_port()
     parts = urlsplit(uri)
     database, host = parts.path.lstrip("/"), parts.hostname or parse_qs(parts.query)["host"][0]
@@ -42,7 +42,7 @@ async def pooled(uri: str) -> AsyncIterator[str]:
     text = " ".join(f"{name}='{value}'" for name, value in target.items())
     with tempfile.TemporaryDirectory(prefix="surelane-pooler-") as directory:
         config = Path(directory) / "pgbouncer.ini"
-        config.write_text(CONFIG.format(database=database, target=text, port=port))
+        config.write_text(CONFIG.format(database=database, target=text, port=port, size=size))
         user = _user(Path(host), Path(directory), config)
         child = await Child.start("pgbouncer", bouncer, config, on_line=print, env={**os.environ}, user=user)
         try:

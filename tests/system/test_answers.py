@@ -34,8 +34,9 @@ def interaction(kind: str, trigger: str, **fields: Any) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let requests wait for longer than a slow machine needs."""
+    """Let requests wait, and the database end them, for longer than a slow machine needs."""
     monkeypatch.setattr(surelane_ingest.answers, "WAIT", 30.0)
+    monkeypatch.setattr(surelane_ingest.answers, "GRACE", 30.0)
 
 
 def ingest(database: str) -> AbstractAsyncContextManager[Served]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -16,11 +17,18 @@ from tests.system.worker import ended, environment
 TEAM = Path(__file__).parents[2] / "examples/team"
 
 
-@pytest.fixture
-async def slack(database: str, connection: Connection) -> AsyncIterator[Stand]:
+@pytest.fixture(scope="module")
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture(scope="module")
+async def slack(shared_database: str, connection: Connection) -> AsyncIterator[Stand]:
     async with slack_stand(connection) as stand:
         settings = {"SURELANE_HANDLERS": "team_bot:handlers", "SLACK_API_URL": stand.api}
-        env = environment(database, **settings, PYTHONPATH=str(TEAM))
+        env = environment(shared_database, **settings, PYTHONPATH=str(TEAM))
         async with service("surelane_worker", env, imported=False):  # only a new interpreter reads PYTHONPATH
             yield stand
 
@@ -30,9 +38,10 @@ async def test_answer_is_streamed_and_a_reminder_scheduled(slack: Stand, connect
     row = await ended(connection, identity)
     assert (row["outcome"], json.loads(row["result"])) == ("completed", {"words": 5})
     assert slack.answers(message) == ["why is the sky blue — that is what I understood."]
-    reminder = await connection.fetchrow("select * from agent.event where kind = 'reminder'")
+    reminder = await connection.fetchrow(
+        "select * from agent.event where kind = 'reminder' and item_key = $1", f"reminder:{row['item_key']}"
+    )
     assert reminder is not None
-    assert reminder["item_key"] == f"reminder:{row['item_key']}"
     assert (reminder["vt"] - row["enqueued_at"]).total_seconds() > 3500
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -14,15 +15,29 @@ from tests.system.worker import ended, worker
 pytestmark = pytest.mark.usefixtures("running")
 
 
-@pytest.fixture
-async def slack(connection: Connection) -> AsyncIterator[Stand]:
+@pytest.fixture(scope="module")
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture(scope="module")
+async def shared_slack(connection: Connection) -> AsyncIterator[Stand]:
     async with slack_stand(connection) as stand:
         yield stand
 
 
 @pytest.fixture
-async def running(database: str, slack: Stand) -> AsyncIterator[Service]:
-    async with worker(database, SLACK_API_URL=slack.api) as started:
+def slack(shared_slack: Stand) -> Stand:
+    """Return the simulated Slack, without the calls of earlier tests."""
+    shared_slack.simulator.api.calls.clear()
+    return shared_slack
+
+
+@pytest.fixture(scope="module")
+async def running(shared_database: str, shared_slack: Stand) -> AsyncIterator[Service]:
+    async with worker(shared_database, SLACK_API_URL=shared_slack.api) as started:
         yield started
 
 

@@ -41,7 +41,9 @@ async def status(url: str) -> int:
         return response.status
 
 
-async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -> None:
+async def test_a_message_is_answered_and_a_second_run_keeps_it_and_ends_with_its_worker(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / ("a" * 60) / ("b" * 60)
     async with up(data) as first:
         await first.ready()
@@ -66,9 +68,11 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -
     async with up(data) as second:
         await second.ready()
         assert await second.system.query("select count(*) from agent.event_hist") == "1"
-        assert await second.end(signal.SIGINT) == 0
+        second.member("/bin/postgres").kill()
+        assert await second.child.wait() == 1
         await gone(second)
-        assert leftovers(tmp_path) == []
+    assert "postgres ended with code -9" in second.shown
+    assert leftovers(tmp_path) == []
 
 
 async def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path: Path) -> None:
@@ -89,7 +93,8 @@ async def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: str) -> None:
     async with up(tmp_path / "pg", {"SURELANE_DEV_DATABASE_URL": empty_database}) as system:
         await system.ready()
-        assert await system.end() == 0
+        assert await system.end(signal.SIGINT) == 0
+        await gone(system)
     assert not exists(tmp_path / "pg")
     connection = await asyncpg.connect(empty_database)
     assert await connection.fetchval("select version from agent.schema_version()") == metadata.version(
@@ -114,14 +119,8 @@ async def assert_works_in_a_long_directory_with_a_role_for_each_service_and_keep
     assert str(data) not in system.database
 
 
-async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Path) -> None:
+async def test_however_it_is_killed_nothing_survives_and_it_starts_again(tmp_path: Path) -> None:
     data = tmp_path / "pg"
-    async with up(data) as bereft:
-        await bereft.ready()
-        bereft.member("/bin/postgres").kill()
-        assert await bereft.child.wait() == 1
-        await gone(bereft)
-    assert "postgres ended with code -9" in bereft.shown
     async with up(data) as killed:
         await killed.ready()
         killed.child.process.kill()

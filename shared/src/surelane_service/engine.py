@@ -470,6 +470,22 @@ class Engine(Schedules, Measured, SlackLimits):
         )
         return recorded
 
+    async def introduce_worker(
+        self, name: str, version: str, kinds: Sequence[str], ordered: Sequence[str] | None
+    ) -> bool:
+        """Put a worker on the list before it claims, because ingest waits for the answers of listed workers alone.
+
+        Args:
+            ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
+
+        Returns:
+            Whether it is listed. Call it again where another transaction has the worker's row locked.
+        """
+        listed: bool = await self._database.fetchval(
+            "select agent.introduce_worker($1, $2, $3, $4)", name, version, kinds, ordered
+        )
+        return listed
+
     async def watch_sessions(self, name: str) -> Sessions:
         """Look which workers have lost their sessions, as worker ``name``."""
         (row,) = await self._database.fetch("select * from agent.watch_sessions($1)", name)

@@ -43,7 +43,7 @@ class Listener:
             on_lost: called when the connection breaks, in the event loop: the worker's session is gone until it is
                 opened again, and notifications are missed.
             on_open: called when the connection was opened: state learned over an earlier one may be out of date.
-            introduce: opens the worker's session on a new connection. It is not called behind a pooler.
+            introduce: called with each new connection, before it has any other use.
             notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
             within: the longest time that connecting, and each statement, may take.
         """
@@ -140,12 +140,11 @@ class Listener:
         )
         opened.add_termination_listener(self._lost)
         self._channels = set()
-        if self._notifications:
-            try:
-                await self._introduce(opened)
-            except BaseException:
-                opened.terminate()
-                raise
+        try:
+            await self._introduce(opened)
+        except BaseException:
+            opened.terminate()
+            raise
         return opened
 
     def _notice(self, *notice: Any) -> None:  # noqa: ANN401 - the connection, the sender, the channel, the payload

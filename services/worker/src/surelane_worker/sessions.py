@@ -6,7 +6,7 @@ workers in the first two positions of their kinds look for lost ones, on behalf 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from surelane import __version__
@@ -35,15 +35,31 @@ log = get_logger("surelane_worker.sessions")
 class Session:
     """This worker's own session: opened on each new listening connection, and gone when that breaks."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, kinds: Sequence[str], ordered: Sequence[str] | None, *, locks: bool = True
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            name: the worker's.
+            kinds: what it handles.
+            ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
+            locks: false behind a transaction pooler: there a connection holds no session, and the worker is listed.
+        """
         self._name = name
+        self._kinds = kinds
+        self._ordered = ordered
+        self._locks = locks
         self._starts = True
         self._unsettled = asyncio.Event()
 
     async def open(self, connection: Connection) -> None:
-        """Open it on a connection: no claim goes out before others can see that this worker lives."""
-        if await Engine(connection).open_session(self._name, __version__, starts=self._starts):
+        """Open it on a connection: no claim goes out before others see that this worker lives, and its kinds."""
+        engine = Engine(connection)
+        opened = not self._locks or await engine.open_session(self._name, __version__, starts=self._starts)
+        if opened:
             self._starts = False
+        if opened and await engine.introduce_worker(self._name, __version__, self._kinds, self._ordered):
             self._unsettled.clear()
         else:
             self._unsettled.set()

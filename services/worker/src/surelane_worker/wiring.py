@@ -281,7 +281,8 @@ def assemble(
     quick_slots = (
         Slots(settings, quick, runner, leases, Capacity(quick_wakeup.wake), answers) if quick else None
     )
-    session = Session(settings.name)
+    kinds, ordered = sorted(handlers), _ordered(handlers)
+    session = Session(settings.name, kinds, ordered, locks=settings.notifications)
     position = Position(
         partial(_notified, wakeup, slots),
         slots.full,
@@ -313,7 +314,6 @@ def assemble(
     )
     claimer = claimer_for(wakeup, slots)
     quick_claimer = None if quick_slots is None else claimer_for(quick_wakeup, quick_slots)
-    kinds = sorted(handlers)
     heartbeats = Heartbeats(settings.name)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
     sweeper = Sweeper(sweeps, settings, kinds, metrics, claimer.claiming_for, position.leads)
@@ -342,7 +342,7 @@ def assemble(
         Engine(pools.leases),
         settings,
         kinds,
-        _ordered(handlers),
+        ordered,
         watch.clock_offset,
         heartbeats,
         limits,

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import DropAggregation, View
@@ -88,6 +87,8 @@ def configure_telemetry(service: str, version: str) -> Telemetry:
 
 def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
     """Trace statements below a span only. A statement of a poll or a batch would otherwise start a trace of its own."""
+    from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor  # noqa: PLC0415 - slow to import, for traces alone
+
     provider = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
     provider.add_span_processor(processor)
     AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]

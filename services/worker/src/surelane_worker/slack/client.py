@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from opentelemetry.instrumentation.aiohttp_client import create_trace_config
 from slack_sdk.errors import SlackApiError
 from slack_sdk.http_retry.builtin_async_handlers import (
     AsyncConnectionErrorRetryHandler,
@@ -230,7 +229,7 @@ async def slack_clients(
 ) -> AsyncIterator[SlackClients]:
     """Open the clients for the length of the block. Their calls wait for the limiter."""
     api = settings.slack_api_url.rstrip("/") + "/"
-    traces = [create_trace_config(url_filter=without_secrets(api))] if traced else []
+    traces = [_trace_config(api)] if traced else []
     middlewares = [] if limiter is None else [admitting(limiter, URL(api))]
     async with aiohttp.ClientSession(
         trace_configs=traces, timeout=TIMEOUT, middlewares=middlewares
@@ -247,6 +246,12 @@ async def slack_clients(
             yield SlackClients(client, once, responses)
         finally:
             await responses.close()
+
+
+def _trace_config(api: str) -> aiohttp.TraceConfig:
+    from opentelemetry.instrumentation.aiohttp_client import create_trace_config  # noqa: PLC0415 - slow to import, for traces alone
+
+    return create_trace_config(url_filter=without_secrets(api))
 
 
 def without_secrets(api: str) -> Callable[[URL], str]:
