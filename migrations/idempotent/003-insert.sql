@@ -38,6 +38,7 @@ $$;
 create or replace function agent.attempts_of(_kinds text[], _given int4) returns int4[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     return array(
