@@ -15,6 +15,7 @@ from agent.kind_limit as l;
 create or replace function agent.without_parked(_kinds text[]) returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
@@ -56,6 +57,7 @@ $$;
 create or replace function agent.limit_key(_kind text, _event jsonb, _given text) returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
@@ -245,6 +247,7 @@ declare
     _next timestamptz;
     _start timestamptz;
     _blocked_at timestamptz;
+    _own xid;
 begin
     select * into _state from agent.limit_state as s where s.kind = _kind and s.limit_key = _key order by s.at desc limit 1;
     _known := found;
@@ -288,14 +291,16 @@ begin
         lapsed := lapsed[:_taken];
         _ids := _ids[:_taken];
     end if;
-    -- The next one that waits, or whose lease ends.
+    -- The next one that waits, or whose lease ends. What is taken has just been locked, and so has
+    -- the number of this transaction: that spares the search among the places.
+    _own := case when _taken = _all then pg_current_xact_id_if_assigned()::xid end;
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
             select w.vt from agent.event as w
             where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked and w.lane::int4 = place.lane and w.vt >= _state.seen
             and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
-            and (_taken = 0 or w.ctid <> all(places))
+            and (_taken = 0 or (w.xmax = _own) is not true and w.ctid <> all(places))
             order by w.vt limit 1
         ) as other);
     _state.seen := least(_next, _now);

@@ -146,6 +146,8 @@ create table agent.limit_state
 , long int4 not null default 200  -- with so many runs in the list, those that ended are taken out
 )
 with (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+-- To compress a list of ids takes longer than to write it.
+alter table agent.limit_state alter running set storage external;
 create index limit_state_of on agent.limit_state (kind, limit_key, at desc);
 create index limit_state_idle on agent.limit_state ((at - timestamptz '1970-01-01 00:00:00+00'));  -- on the column, lookups by key might take it
 -- The keys that claims are to look at, and from when on. Each cause adds a row, and waits for no
