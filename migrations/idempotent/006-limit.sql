@@ -57,19 +57,21 @@ $$;
 create or replace function agent.limit_key(_kind text, _event jsonb, _given text) returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 declare
-    _per text := coalesce((select l.per from agent.limits as l where l.kind = _kind), 'kind');
+    _per text := coalesce((select coalesce(l.set_per, l.per) from agent.kind_limit as l where l.kind = _kind), 'kind');
+    _key text;
 begin
-    return agent.bounded_key(case _per
+    if _per = 'kind' then
+        return 'kind:';
+    end if;
+    _key := case _per
         when 'workspace' then 'workspace:' || agent.event_workspace(_event)
         when 'channel' then 'channel:' || agent.event_workspace(_event) || ':' || agent.event_channel(_event)
         when 'user' then 'user:' || agent.event_workspace(_event) || ':' || agent.event_user(_event)
-        when 'given' then case when _given like 'given:%' then _given else 'given:' end
-        else 'kind:' end);
+        when 'given' then case when _given like 'given:%' then _given else 'given:' end end;
+    -- Of a variable, or it would not be inlined.
+    return agent.bounded_key(_key);
 end
 $$;
 
@@ -247,7 +249,6 @@ declare
     _next timestamptz;
     _start timestamptz;
     _blocked_at timestamptz;
-    _own xid;
 begin
     select * into _state from agent.limit_state as s where s.kind = _kind and s.limit_key = _key order by s.at desc limit 1;
     _known := found;
@@ -291,16 +292,15 @@ begin
         lapsed := lapsed[:_taken];
         _ids := _ids[:_taken];
     end if;
-    -- The next one that waits, or whose lease ends. What is taken has just been locked, and so has
-    -- the number of this transaction: that spares the search among the places.
-    _own := case when _taken = _all then pg_current_xact_id_if_assigned()::xid end;
+    -- The next one that waits, or whose lease ends. A subquery is hashed; an array would be searched
+    -- for each event that was taken.
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
             select w.vt from agent.event as w
             where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked and w.lane::int4 = place.lane and w.vt >= _state.seen
             and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
-            and (_taken = 0 or (w.xmax = _own) is not true and w.ctid <> all(places))
+            and w.ctid not in (select taken from unnest(places) as taken)
             order by w.vt limit 1
         ) as other);
     _state.seen := least(_next, _now);
