@@ -87,8 +87,8 @@ language sql immutable parallel safe
 return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
 
 -- Notes a key for claims to look at, from a moment on. One note of a key that is visible by now is
--- enough for a transaction: a claim that looks at the key finds all that the transaction has stored.
--- A setting that ends with the transaction, or its savepoint, remembers hashes of such keys.
+-- enough for a transaction: a claim that looks at the key finds all that the transaction stored. A
+-- setting that ends with the transaction, or its savepoint, remembers hashes of such keys.
 create or replace function agent.note_key(_kind text, _key text, _due_at timestamptz) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -161,8 +161,8 @@ begin
 end
 $$;
 
--- Notes keys under which runs have ended, for claims to look at, and wakes a worker: those for whose
--- slots events wait, as the last claim that looked at the key left behind. Where such a claim is
+-- Notes keys under which runs have ended, for claims to look at, and wakes a worker: those for
+-- whose slots events wait, as the last claim that looked at the key recorded. Where such a claim is
 -- just under way, and still counts these runs, it looks again by itself (agent.hold_key).
 create or replace function agent.note_freed(_kinds text[], _keys text[]) returns void
 language plpgsql volatile security definer
@@ -184,10 +184,9 @@ $$;
 
 -- How many more events of a key may begin now (null: any number), of those what runs, and until
 -- when the rate alone forbids more (null: it does not). _state as the caller read it. A caller that
--- wants no more than _most is spared the look at what runs while the list is short enough for so
--- many in any case; what has ended then stays in it for a while. Callers set
--- the planner's settings, here and in agent.hold_key: setting them anew for each key would take
--- longer than the rest.
+-- wants no more than _most is spared the look at what runs while the list leaves room for so many
+-- in any case. What has ended then stays in it for a while. Callers set the planner's settings,
+-- here and in agent.hold_key: setting them anew for each key would take longer than the rest.
 create or replace function agent.limit_room
 ( _limit agent.limits, _state agent.limit_state, _now timestamptz, _most int4
 , out room int4, out free_at timestamptz, out lapses_at timestamptz, out running int8[], out long int4)
@@ -292,8 +291,8 @@ begin
         lapsed := lapsed[:_taken];
         _ids := _ids[:_taken];
     end if;
-    -- The next one that waits, or whose lease ends. A subquery is hashed; an array would be searched
-    -- for each event that was taken.
+    -- The next one that waits, or whose lease ends. A subquery is hashed; an array would be
+    -- searched for each event that was taken.
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
