@@ -169,6 +169,7 @@ return agent.lane_in(0, _group_key);
 create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb) returns int2
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
@@ -197,6 +198,7 @@ $$;
 create or replace function agent.use_band(_kind text, _band int4) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$

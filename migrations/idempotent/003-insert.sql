@@ -42,6 +42,7 @@ $$;
 create or replace function agent.attempts_of(_kinds text[], _given int4) returns int4[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     return array(
@@ -498,9 +499,10 @@ end
 $$;
 
 -- Enqueues a batch of jobs, a JSON array of what enqueue takes, in one transaction; answers each by
--- its place. Locks are taken in one order: new kinds, then jobs by the keys that are stored, so
+-- its place. Locks are taken in one order, that of the jobs' groups and keys as they are stored, so
 -- batches that overlap wait for each other and do not deadlock. Two batches that pair the same keys
--- differently (item key 1 with dedupe key 2, and 2 with 1) still can.
+-- differently (item key 1 with dedupe key 2, and 2 with 1) still can. For a kind that another
+-- transaction is just adding, a batch does not wait.
 create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text default 'skip')
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
@@ -529,9 +531,7 @@ begin
         select agent.job_from_json(g.job) as job, nextval('agent.event_id_seq') as new_id, g.nth::int4 as nth
         from jsonb_array_elements(_jobs) with ordinality as g (job, nth)
     ) as read;
-    insert into agent.kind (kind)
-    select kind from (select distinct j.kind from unnest(_new) as j) as given
-    where not exists (select from agent.kind where kind = given.kind) order by kind on conflict do nothing;
+    perform agent.register_kinds(array(select j.kind from unnest(_new) as j));
 
     -- Batches that move duplicates take turns in a group: one that lost the race to be its first
     -- holds the head for key share, and two that raise that lock deadlock. 1,024 turns, as each is
@@ -543,7 +543,23 @@ begin
     -- A duplicate that is to be moved is locked in its place in the order: jobs that may meet one
     -- go one by one.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then
-        _added := agent.add_new_jobs(_ids, _new);
+        -- One that is left out though it has no duplicate lost the race to be the first of its
+        -- group. Going back to it would take a lock out of order: the batch is rolled back and
+        -- stored again.
+        for _turn in 1..10 loop
+            begin
+                _added := agent.add_new_jobs(_ids, _new);
+                exit when cardinality(_added) = cardinality(_ids) or _turn = 10;
+                exit when not exists (
+                    select from unnest(_ids) with ordinality as g (id, place) cross join lateral (select (_new[g.place]).*) as job
+                    where g.id <> all(_added)
+                    and not exists (select from agent.event as e where e.item_key = job.item_key)
+                    and not exists (select from agent.event as e where e.dedupe_key = job.dedupe_key and e.claimed = '{}'));
+                raise sqlstate 'SL001';
+            exception when sqlstate 'SL001' then
+                _added := '{}';
+            end;
+        end loop;
     end if;
     return query select g.nth, g.id, false from unnest(_nths, _ids) as g (nth, id) join unnest(_added) as a (id) on a.id = g.id;
     if cardinality(_added) = cardinality(_ids) then

@@ -72,7 +72,6 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _freed text[];
-    _keys text[];
 begin
     with moved as (
         insert into agent.event_hist
@@ -97,14 +96,14 @@ begin
             and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
             for update skip locked
         ) as e
-        returning id, continuation_id, case when lane < 0 and claimed_by is not null then kind end as freed, changes #>> '{0,limit_key}' as limit_key
+        returning id, continuation_id, case when lane < 0 and claimed_by is not null then array[kind, changes #>> '{0,limit_key}'] end as freed
     )
     select array_agg(id), array_agg(continuation_id) filter (where continuation_id is not null)
-    , array_agg(freed) filter (where freed is not null), array_agg(limit_key) filter (where freed is not null)
-    into ended, continuations, _freed, _keys from moved;
+    , array_agg(freed) filter (where freed is not null)
+    into ended, continuations, _freed from moved;
     delete from agent.event where id = any(ended);
     if _freed is not null then
-        perform agent.note_freed(_freed, _keys);
+        perform agent.note_freed(_freed[:][1:1], _freed[:][2:2]);
     end if;
 end
 $$;

@@ -322,8 +322,8 @@ begin
         select places[1:_limit] as places, vts, group_keys, lapsed, bytes, most into _held
         from agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
     else
-        -- It brings the members, too. What they come to is counted in any case.
-        select mixed.places, mixed.vts, null::text[] as group_keys, null::boolean[] as lapsed, 9223372036854775807 as bytes
+        -- It brings the members, too.
+        select mixed.places, mixed.vts, null::text[] as group_keys, null::boolean[] as lapsed, mixed.bytes
         , agent.attempts_of(_kinds, _max_attempts) as most into _held
         from agent.hold_mixed(_limited, _kinds, coalesce(_member_kinds, _kinds), _limit, _most_bytes, _max_attempts, _invisible_for, _now, _cursors) as mixed;
     end if;

@@ -15,6 +15,7 @@ from agent.kind_limit as l;
 create or replace function agent.without_parked(_kinds text[]) returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
@@ -56,18 +57,21 @@ $$;
 create or replace function agent.limit_key(_kind text, _event jsonb, _given text) returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 declare
-    _per text := coalesce((select l.per from agent.limits as l where l.kind = _kind), 'kind');
+    _per text := coalesce((select coalesce(l.set_per, l.per) from agent.kind_limit as l where l.kind = _kind), 'kind');
+    _key text;
 begin
-    return agent.bounded_key(case _per
+    if _per = 'kind' then
+        return 'kind:';
+    end if;
+    _key := case _per
         when 'workspace' then 'workspace:' || agent.event_workspace(_event)
         when 'channel' then 'channel:' || agent.event_workspace(_event) || ':' || agent.event_channel(_event)
         when 'user' then 'user:' || agent.event_workspace(_event) || ':' || agent.event_user(_event)
-        when 'given' then case when _given like 'given:%' then _given else 'given:' end
-        else 'kind:' end);
+        when 'given' then case when _given like 'given:%' then _given else 'given:' end end;
+    -- Of a variable, or it would not be inlined.
+    return agent.bounded_key(_key);
 end
 $$;
 
@@ -82,6 +86,27 @@ create or replace function agent.claimed_lane(_lane int2) returns int2
 language sql immutable parallel safe
 return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
 
+-- Notes a key for claims to look at, from a moment on. One note of a key that is visible by now is
+-- enough for a transaction: a claim that looks at the key finds all that the transaction stored. A
+-- setting that ends with the transaction, or its savepoint, remembers hashes of such keys.
+create or replace function agent.note_key(_kind text, _key text, _due_at timestamptz) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _noted text := coalesce(current_setting('surelane.noted', true), '');
+    _hash text := ' ' || hashtextextended(_kind || ' ' || _key, 0) || ';';
+begin
+    if strpos(_noted, _hash) > 0 then
+        return;
+    end if;
+    insert into agent.limit_note (kind, limit_key, due_at) values (_kind, _key, _due_at);
+    if _due_at <= agent.clock() then
+        perform set_config('surelane.noted', case when length(_noted) < 8000 then _noted else '' end || _hash, true);
+    end if;
+end
+$$;
+
 -- Gives a parked event its key, and notes it. If the event turns out to be a duplicate, its note
 -- stays, and costs one look that finds nothing.
 create or replace function agent.event_parked() returns trigger
@@ -91,7 +116,7 @@ as $$
 begin
     new.changes := agent.with_limit_key(new.changes, agent.limit_key(new.kind, new.event, new.changes #>> '{0,limit_key}'));
     if new.head then
-        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, new.changes #>> '{0,limit_key}', new.vt);
+        perform agent.note_key(new.kind, new.changes #>> '{0,limit_key}', new.vt);
     end if;
     return new;
 end
@@ -112,7 +137,7 @@ begin
         return null;
     end if;
     if isfinite(new.vt) then
-        insert into agent.limit_note (kind, limit_key, due_at) values (new.kind, _key, new.vt);
+        perform agent.note_key(new.kind, _key, new.vt);
     end if;
     if old.claimed_by is not null and new.claimed_by is null and new.vt > agent.clock() then
         perform agent.note_freed(array[new.kind], array[_key]);
@@ -137,9 +162,9 @@ begin
 end
 $$;
 
--- Notes keys under which a run has ended, and wakes a worker if an event waits. It leaves a note
--- even if no event waits: an uncommitted event is not visible here, and a claim that looks at the
--- key now still counts the run.
+-- Notes keys under which runs have ended, for claims to look at, and wakes a worker: those for
+-- whose slots events wait, as the last claim that looked at the key recorded. Where such a claim is
+-- just under way, and still counts these runs, it looks again by itself (agent.hold_key).
 create or replace function agent.note_freed(_kinds text[], _keys text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -147,42 +172,41 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
-declare
-    _now timestamptz := agent.clock();
 begin
     insert into agent.limit_note (kind, limit_key, due_at)
-    select distinct freed.kind, freed.key, _now from unnest(_kinds, _keys) as freed (kind, key)
-    where exists (select from agent.limits as l where l.kind = freed.kind and l.concurrency is not null);
-    if found and exists (
-        select from unnest(_kinds, _keys) as freed (kind, key) cross join unnest(array[-1, -2, -3, -4]) as place (lane)
-        where exists (
-            select from agent.event as e where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" = freed.kind || ' ' || freed.key and e.lane::int4 = place.lane
-            and e.vt <= _now and e.claimed_by is null))
-    then
+    select freed.kind, freed.key, agent.clock()
+    from (select distinct given.kind, given.key from unnest(_kinds, _keys) as given (kind, key)) as freed
+    where (select s.blocked_at from agent.limit_state as s where s.kind = freed.kind and s.limit_key = freed.key order by s.at desc limit 1) is not null;
+    if found then
         perform pg_notify('agent_event', '');
     end if;
 end
 $$;
 
--- Returns how many more events of a key may begin now (null: any number), the runs of the key that
--- still stand, and until when the rate allows no event (null: it allows one). _state: as the caller
--- read it. This function and agent.hold_key leave the planner's settings to their callers: to set
--- them anew for each key would take longer than all the rest.
+-- How many more events of a key may begin now (null: any number), of those what runs, and until
+-- when the rate alone forbids more (null: it does not). _state as the caller read it. A caller that
+-- wants no more than _most is spared the look at what runs while the list leaves room for so many
+-- in any case. What has ended then stays in it for a while. Callers set the planner's settings,
+-- here and in agent.hold_key: setting them anew for each key would take longer than the rest.
 create or replace function agent.limit_room
-( _limit agent.limits, _state agent.limit_state, _now timestamptz
-, out room int4, out free_at timestamptz, out running int8[], out claims int4[])
+( _limit agent.limits, _state agent.limit_state, _now timestamptz, _most int4
+, out room int4, out free_at timestamptz, out lapses_at timestamptz, out running int8[], out long int4)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    running := '{}';
-    claims := '{}';
-    if _limit.concurrency is not null then
-        -- One probe per run. An event whose run ended or lapsed does not have this claim.
-        select coalesce(array_agg(run.id), '{}'), coalesce(array_agg(run.claim), '{}') into running, claims
-        from unnest(_state.running, _state.claims) as run (id, claim)
-        cross join lateral (select from agent.event as e where e.id = run.id and e.claimed_by is not null and array_upper(e.claimed, 1) = run.claim and e.vt > _now) as held;
+    running := _state.running;
+    long := _state.long;
+    if _limit.concurrency is null then
+        null;
+    elsif cardinality(running) + _most <= _limit.concurrency and cardinality(running) < _state.long then
+        room := _limit.concurrency - cardinality(running);
+    else
+        -- What has ended or lapsed no longer counts.
+        select coalesce(array_agg(e.id), '{}'), min(e.vt) into running, lapses_at
+        from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null and e.vt > _now;
         room := greatest(_limit.concurrency - cardinality(running), 0);
+        long := 200 + 3 * cardinality(running);
     end if;
     if _limit.rate is not null then
         room := least(room, greatest(_limit.rate - (
@@ -199,11 +223,11 @@ begin
 end
 $$;
 
--- Locks up to _most visible heads of a key, as far as its limit allows, and records them as runs.
--- The caller holds the lock of the key, so the count is exact. Also returns the events' bytes, and
--- when claims must look at the key again (null: not before another note).
+-- Locks up to _most visible heads of a key, as far as its limit goes, and records them as runs. The
+-- caller holds the lock of the key, so the count is exact. Returns when the key is to be looked at
+-- again, null: not before another note; and about how many bytes the events have.
 create or replace function agent.hold_key
-( _kind text, _key text, _most int4, _most_bytes int8, _attempts int4, _lease interval, _noted_at timestamptz
+( _limit agent.limits, _key text, _most int4, _most_bytes int8, _attempts int4, _lease interval, _noted_at timestamptz
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out look_at timestamptz
 )
 language plpgsql volatile security definer
@@ -211,7 +235,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     _now timestamptz := agent.clock();
-    _limit agent.limits;
+    _kind text := _limit.kind;
+    _parked text := _kind || ' ' || _key;
     _state agent.limit_state;
     _known boolean;
     _last timestamptz;
@@ -220,53 +245,62 @@ declare
     _taken int4;
     _all int4;
     _ids int8[];
-    _claims int4[];
     _lanes int4[] := array[-2, -1, -3, -4];
     _next timestamptz;
     _start timestamptz;
+    _blocked_at timestamptz;
 begin
-    select * into _limit from agent.limits as l where l.kind = _kind;
     select * into _state from agent.limit_state as s where s.kind = _kind and s.limit_key = _key order by s.at desc limit 1;
     _known := found;
     _last := _state.at;
     if not _known then
-        _state := row(_kind, _key, _now, '{}', '{}', '{}', '{}', '-infinity', '-infinity');
+        _state := row(_kind, _key, _now, '{}', '{}', '{}', '-infinity', '-infinity', null, 200);
     end if;
-    select * into _room from agent.limit_room(_limit, _state, _now);
+    select * into _room from agent.limit_room(_limit, _state, _now, _most);
     _may := least(_most, _room.room);
     _state.seen := least(_state.seen, _noted_at);
     if random() < 0.125 then
         _lanes := array(select lane from unnest(_lanes) as lane order by random());
     end if;
-    select array_agg(fits.place), array_agg(case when fits.lane = -1 then _noted_at end), array_agg(fits.group_key), array_agg(fits.lapsed)
-    , array_agg(fits.id), array_agg(fits.claim), coalesce(sum(fits.size), 0), coalesce(max(fits.all), 0)
-    into places, vts, group_keys, lapsed, _ids, _claims, bytes, _all
-    from (
-        select found.*, row_number() over () as nth, count(*) over () as all, sum(found.size) over (rows between unbounded preceding and current row) as until
+    if _may > 0 then
+        select array_agg(e.place), array_agg(e.vt), array_agg(e.group_key), array_agg(e.lapsed), array_agg(e.id), sum(e.size), count(*)
+        into places, vts, group_keys, lapsed, _ids, bytes, _all
         from (
-            select e.* from unnest(_lanes) with ordinality as place (lane, nth)
+            select held.* from unnest(_lanes) as place (lane)
             cross join lateral (
-                select w.ctid as place, w.id, w.lane, w.group_key, w.claimed_by is not null as lapsed, coalesce(array_upper(w.claimed, 1), 0) + 1 as claim
-                , case when _most_bytes is null then 0
-                    when pg_column_compression(w.event) is null and pg_column_size(w.event) < 2000 then pg_column_size(w.event) else octet_length(w.event::text) end as size
+                select w.ctid as place, case when place.lane = -1 then _noted_at end as vt, w.group_key, w.claimed_by is not null as lapsed, w.id
+                , agent.text_size(w.event) as size
                 from agent.event as w
-                where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt <= _now and w.vt >= _state.seen
-                and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
+                where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked and w.lane::int4 = place.lane
+                and w.vt <= _now and w.vt >= _state.seen and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
                 order by w.vt limit _may for update skip locked
-            ) as e
+            ) as held
             limit _may
-        ) as found
-    ) as fits
-    where fits.nth = 1 or fits.until <= _most_bytes or _most_bytes is null;
-    _taken := coalesce(cardinality(places), 0);
-    -- When the next event becomes visible, or its lease ends.
+        ) as e;
+    end if;
+    _taken := coalesce(_all, 0);
+    if bytes > _most_bytes then
+        -- As many as fit, and one in any case.
+        _taken := greatest(1, (
+            select count(*) from (
+                select sum(agent.text_size(e.event)) over (order by held.nth) as until
+                from unnest(places) with ordinality as held (place, nth) cross join lateral (select w.event from agent.event as w where w.ctid = held.place) as e
+            ) as fits where fits.until <= _most_bytes));
+        places := places[:_taken];
+        vts := vts[:_taken];
+        group_keys := group_keys[:_taken];
+        lapsed := lapsed[:_taken];
+        _ids := _ids[:_taken];
+    end if;
+    -- The next one that waits, or whose lease ends. A subquery is hashed; an array would be
+    -- searched for each event that was taken.
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
             select w.vt from agent.event as w
-            where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || _key and w.lane::int4 = place.lane and w.vt >= _state.seen
+            where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked and w.lane::int4 = place.lane and w.vt >= _state.seen
             and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
-            and (places is null or w.ctid <> all(places))
+            and w.ctid not in (select taken from unnest(places) as taken)
             order by w.vt limit 1
         ) as other);
     _state.seen := least(_next, _now);
@@ -278,32 +312,38 @@ begin
             look_at := _now;
         elsif _taken < coalesce(_room.room, _taken + 1) then
             look_at := _now + interval '1 second'; -- another transaction has them locked
+        elsif _room.free_at is not null then
+            look_at := _room.free_at;
+        elsif _limit.rate is not null and _taken > 0 then
+            look_at := _now; -- whether the rate allows the next one
         else
-            -- The rate gives the time. A slot is noted when it is released; a dead run's lease ends
-            -- without a note, so look once a minute.
-            look_at := coalesce(_room.free_at, case when _limit.rate is not null and _taken > 0 then _now end, _now + interval '1 minute');
+            -- Until a run ends or lapses. Those that end from now on leave a note. One that is just
+            -- ending in another transaction may not: it does not know yet that events wait. So this
+            -- looks by itself, too, each time after as long as events have waited.
+            _blocked_at := coalesce(_state.blocked_at, _now);
+            look_at := least(_room.lapses_at, _now + least(_lease, greatest(_now - _blocked_at, interval '100 milliseconds'), interval '1 minute'));
         end if;
     else
         look_at := _next;
     end if;
-    if _limit.concurrency is null then
-        _room.running := _state.running;
-        _room.claims := _state.claims;
-    elsif _taken > 0 then
+    if _taken > 0 and _limit.concurrency is not null then
         _room.running := _room.running || _ids;
-        _room.claims := _room.claims || _claims;
     end if;
     if _taken > 0 then
         if _limit.rate is not null then
             -- For limits above 100, round up to a hundredth of the period. So the row stays small,
             -- and no period has more events than the limit.
             _start := case when _limit.rate <= 100 then _now else date_bin(_limit.period / 100, _now, 'epoch') + _limit.period / 100 end;
-            select array_agg(began.at), array_agg(began.count) into _state.starts, _state.counts
-            from (
-                select given.at, sum(given.count)::int4 as count
-                from unnest(_state.starts || _start, _state.counts || _taken) as given (at, count)
-                where given.at > _now - _limit.period group by given.at order by given.at
-            ) as began;
+            if _state.starts[cardinality(_state.starts)] = _start then
+                _state.counts[cardinality(_state.counts)] := _state.counts[cardinality(_state.counts)] + _taken;
+            else
+                select array_agg(began.at), array_agg(began.count) into _state.starts, _state.counts
+                from (
+                    select given.at, sum(given.count)::int4 as count
+                    from unnest(_state.starts || _start, _state.counts || _taken) as given (at, count)
+                    where given.at > _now - _limit.period group by given.at order by given.at
+                ) as began;
+            end if;
         end if;
     end if;
     -- One note for later is enough.
@@ -312,16 +352,16 @@ begin
     elsif look_at > _now then
         _state.noted := look_at;
     end if;
-    if _taken > 0 or look_at > _now then
-        if _known then
+    if _known then
+        if _taken > 0 or look_at > _now or _state.blocked_at is distinct from _blocked_at then
             update agent.limit_state as s
-            set at = greatest(_now, _last + interval '1 microsecond'), running = _room.running, claims = _room.claims
-            , starts = _state.starts, counts = _state.counts, seen = _state.seen, noted = _state.noted
+            set at = greatest(_now, _last + interval '1 microsecond'), running = _room.running
+            , starts = _state.starts, counts = _state.counts, seen = _state.seen, noted = _state.noted, blocked_at = _blocked_at, long = _room.long
             where s.kind = _kind and s.limit_key = _key and s.at = _last;
-        else
-            insert into agent.limit_state (kind, limit_key, at, running, claims, starts, counts, seen, noted)
-            values (_kind, _key, _now, _room.running, _room.claims, _state.starts, _state.counts, _state.seen, _state.noted);
         end if;
+    elsif _taken > 0 or look_at > _now then
+        insert into agent.limit_state (kind, limit_key, at, running, starts, counts, seen, noted, blocked_at, long)
+        values (_kind, _key, _now, _room.running, _state.starts, _state.counts, _state.seen, _state.noted, _blocked_at, _room.long);
     end if;
 end
 $$;
@@ -347,7 +387,7 @@ $$;
 -- event is a run, unless the handler takes groups.
 create or replace function agent.hold_limited
 ( _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[], _all text[]
-, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -358,9 +398,10 @@ set jit = off
 as $$
 declare
     _noted record;
+    _rule agent.limits;
     _held record;
     _left int4 := _limit;
-    _bytes int8 := _most_bytes;
+    _read int4;
     _looked int4;
     _notes int8;
     _busy boolean;
@@ -370,45 +411,54 @@ declare
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
     _grouped text[] := array(select l.kind from agent.limits as l where l.kind = any(_kinds) and l.grouped);
 begin
+    bytes := 0;
+    -- A claim deletes notes, perhaps of its own transaction (agent.note_key).
+    if current_setting('surelane.noted', true) <> '' then
+        perform set_config('surelane.noted', '', true);
+    end if;
     for _turn in 1..10 loop
+        -- Most claims find enough under the first keys.
+        _read := case when _turn = 1 then 64 else 1000 end;
         _looked := 0;
         _notes := 0;
         _busy := false;
         _again := false;
         for _noted in
-            select due.kind, due.limit_key, min(due.due_at) as first, array_agg(due.place order by due.due_at) as places
+            select due.kind, due.limit_key, min(due.due_at) as first, count(*) as notes
             from (
                 select note.* from unnest(_kinds) as given (kind)
                 cross join lateral (select _cursors[array_position(_all, given.kind)]) as start (cursor)
                 cross join lateral (
-                    select n.ctid as place, n.kind, n.limit_key, n.due_at from agent.limit_note as n
+                    select n.kind, n.limit_key, n.due_at from agent.limit_note as n
                     where n.kind = given.kind and n.due_at <= _now and n.due_at >= case when start.cursor <= _now then start.cursor else '-infinity' end
-                    order by n.due_at limit 1000
+                    order by n.due_at limit _read
                 ) as note
                 where not exists (select from agent.kind as k where k.kind = given.kind and k.paused)
             ) as due
             group by due.kind, due.limit_key order by min(due.due_at) limit 64
         loop
             _looked := _looked + 1;
-            _notes := _notes + cardinality(_noted.places);
+            _notes := _notes + _noted.notes;
             -- Claims of a key take turns, so that their counts are exact.
             _lock := hashtextextended('agent.limit ' || _noted.kind || ' ' || _noted.limit_key, 0);
             if not pg_try_advisory_xact_lock(_lock) and not (_waits and not _busy and agent.await_limit(_lock)) then
                 _busy := true;
                 continue;
             end if;
-            if _noted.limit_key = '' then
-                -- The note stays until all events are parked.
-                if agent.park_events(_noted.kind, 200) > 0 then
-                    _again := _turn = 1;
-                else
-                    delete from agent.limit_note as n where n.ctid = any(_noted.places);
-                end if;
-                continue;
+            if _noted.limit_key = '' and agent.park_events(_noted.kind, 200) > 0 then
+                _again := _turn = 1;
+                continue; -- the note stays until nothing is left to park
             end if;
-            select * into _held from agent.hold_key(_noted.kind, _noted.limit_key, _left, _bytes, _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
-            -- No other row gets these ctids while this statement's snapshot exists.
-            delete from agent.limit_note as n where n.ctid = any(_noted.places);
+            -- Before the look, which then finds all that they stand for.
+            delete from agent.limit_note as n where n.ctid = any(array(
+                select due.ctid from agent.limit_note as due
+                where due.kind = _noted.kind and due.limit_key = _noted.limit_key and due.due_at >= _noted.first and due.due_at <= _now order by due.due_at limit 1000));
+            continue when _noted.limit_key = '';
+            if _rule.kind is distinct from _noted.kind then
+                select * into _rule from agent.limits as l where l.kind = _noted.kind;
+            end if;
+            select * into _held
+            from agent.hold_key(_rule, _noted.limit_key, _left, _most_bytes - bytes, _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
             if _held.look_at is not null then
                 insert into agent.limit_note (kind, limit_key, due_at) values (_noted.kind, _noted.limit_key, _held.look_at);
             end if;
@@ -418,11 +468,11 @@ begin
                 group_keys := group_keys || _held.group_keys;
                 lapsed := lapsed || case when _noted.kind = any(_grouped) then _held.lapsed else array_fill(true, array[cardinality(_held.lapsed)]) end;
                 _left := _left - cardinality(_held.places);
-                _bytes := _bytes - _held.bytes;
-                exit when _left <= 0 or _bytes <= 0;
+                bytes := bytes + _held.bytes;
+                exit when _left <= 0 or bytes >= _most_bytes;
             end if;
         end loop;
-        exit when places is not null or not _busy and not _again and _looked < 64 and _notes < 1000 or _waits and _busy;
+        exit when places is not null or not _busy and not _again and _looked < 64 and _notes < _read or _waits and _busy;
         _waits := _busy;
     end loop;
 end
@@ -431,7 +481,7 @@ $$;
 -- Adds parked events to the heads of a claim: see agent.claim_events.
 create or replace function agent.hold_parked
 ( _limited text[], _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
-, out places tid[], out vts timestamptz[]
+, out places tid[], out vts timestamptz[], out bytes int8
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -443,10 +493,11 @@ begin
     if array_remove(_held.group_keys, null) <> '{}' then
         -- If the handler takes groups, add the members of these kinds.
         select * into _held from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed
-            , array(select l.kind from agent.limits as l where l.kind = any(_limited) and l.grouped), _limit, _max_attempts, _now, 0);
+            , array(select l.kind from agent.limits as l where l.kind = any(_limited) and l.grouped), _limit, _max_attempts, _now, _held.bytes);
     end if;
     places := _held.places;
     vts := _held.vts;
+    bytes := _held.bytes;
 end
 $$;
 
@@ -455,7 +506,7 @@ $$;
 -- agent.claim_events.
 create or replace function agent.hold_mixed
 ( _limited text[], _kinds text[], _member_kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
-, out places tid[], out vts timestamptz[]
+, out places tid[], out vts timestamptz[], out bytes int8
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -463,21 +514,22 @@ as $$
 declare
     _parked record;
     _held record;
-    _first boolean := random() < 0.5;
+    _others text[] := agent.without_parked(_kinds);
+    _first boolean := array_remove(_others, '') = '{}' or random() < 0.5;
     _left int4 := _limit;
 begin
-    select null::tid[] as places, null::timestamptz[] as vts into _parked;
-    select null::tid[] as places, null::timestamptz[] as vts, null::text[] as group_keys into _held;
+    select null::tid[] as places, null::timestamptz[] as vts, 0::int8 as bytes into _parked;
+    select null::tid[] as places, null::timestamptz[] as vts, null::text[] as group_keys, 0::int8 as bytes into _held;
     if _first then
         select * into _parked from agent.hold_parked(_limited, _kinds, _limit, _most_bytes, _max_attempts, _lease, _now, _cursors);
         _left := _limit - coalesce(cardinality(_parked.places), 0);
     end if;
-    if _left > 0 then
-        select h.places[1:_left] as places, h.vts, h.group_keys, h.lapsed into _held
-        from agent.take_heads(agent.without_parked(_kinds), _left, _max_attempts, _now, _cursors) as h;
+    if _left > 0 and array_remove(_others, '') <> '{}' then
+        select h.places[1:_left] as places, h.vts, h.group_keys, h.lapsed, h.bytes into _held
+        from agent.take_heads(_others, _left, _max_attempts, _now, _cursors) as h;
         if array_remove(_held.group_keys, null) <> '{}' then
             select * into _held
-            from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, agent.without_parked(_member_kinds), _left, _max_attempts, _now, 0);
+            from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, agent.without_parked(_member_kinds), _left, _max_attempts, _now, _held.bytes);
         end if;
     end if;
     _left := _limit - coalesce(cardinality(_held.places), 0);
@@ -486,6 +538,7 @@ begin
     end if;
     places := _parked.places || _held.places;
     vts := _parked.vts || _held.vts;
+    bytes := coalesce(_parked.bytes, 0) + coalesce(_held.bytes, 0);
 end
 $$;
 
@@ -702,7 +755,7 @@ begin
     end if;
     select * into _limit from agent.limits as l where l.kind = _e.kind;
     select * into _state from agent.limit_state as s where s.kind = _e.kind and s.limit_key = _key order by s.at desc limit 1;
-    select * into _room from agent.limit_room(_limit, _state, _now);
+    select * into _room from agent.limit_room(_limit, _state, _now, null);
     return case when _room.room > 0 or _room.room is null then null
         when _room.free_at is not null then format('%s events per %s for %s began already; the next one begins at %s'
             , _limit.rate, _limit.period, _key, _room.free_at)

@@ -360,6 +360,11 @@ declare
 begin
     if _outcomes is null then
         _settled := agent.settle_plain(_ids, _claims, _arguments);
+        -- The usual answers, without a call.
+        if cardinality(_settled) = cardinality(_ids) then
+            return query select nth, 'done' from generate_series(1, cardinality(_ids)) as nth;
+            return;
+        end if;
         return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _settled) as a;
         return;
     elsif cardinality(_outcomes) <> cardinality(_ids) or not _outcomes <@ _order then

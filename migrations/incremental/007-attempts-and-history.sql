@@ -137,14 +137,17 @@ create table agent.limit_state
 ( kind text not null
 , limit_key text collate "C" not null
 , at timestamptz not null
-, running int8[] not null default '{}'   -- the events that were claimed, and their claims, where the kind has a concurrency
-, claims int4[] not null default '{}'
+, running int8[] not null default '{}'   -- the events that were claimed, where the kind has a concurrency
 , starts timestamptz[] not null default '{}'  -- when runs began, and how many, where the kind has a rate
 , counts int4[] not null default '{}'
 , seen timestamptz not null default '-infinity'  -- no event that is visible before it waits
 , noted timestamptz not null default '-infinity'  -- when the key is looked at again
+, blocked_at timestamptz  -- since when events wait for a run to end; null: none does
+, long int4 not null default 200  -- with so many runs in the list, those that ended are taken out
 )
-with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+with (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+-- To compress a list of ids takes longer than to write it.
+alter table agent.limit_state alter running set storage external;
 create index limit_state_of on agent.limit_state (kind, limit_key, at desc);
 create index limit_state_idle on agent.limit_state ((at - timestamptz '1970-01-01 00:00:00+00'));  -- on the column, lookups by key might take it
 -- The keys that claims are to look at, and from when on. Each cause adds a row, and waits for no
@@ -159,3 +162,4 @@ with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, au
 , autovacuum_vacuum_insert_threshold = 50000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
 , autovacuum_vacuum_cost_delay = 0);
 create index limit_note_due on agent.limit_note (kind, due_at);
+create index limit_note_key on agent.limit_note (kind, limit_key, due_at);

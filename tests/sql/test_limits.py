@@ -441,3 +441,42 @@ async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Co
         for session in (storing, claiming, changing):
             await session.execute("rollback")
     assert len(await claim(queue)) == 2
+
+
+async def test_a_transaction_notes_each_key_once(queue: Connection) -> None:
+    """A claim may delete the note, also within the transaction: then the next event is noted anew."""
+    await declare(queue, per="given", concurrency=1000)
+    jobs = [{"kind": "job", "limit_key": f"{nth % 3}"} for nth in range(30)]
+    await queue.execute("delete from agent.limit_note")
+    await queue.execute("select agent.enqueue_jobs($1)", json.dumps(jobs))
+    assert await queue.fetchval("select count(*) from agent.limit_note") == 3
+    async with queue.transaction():
+        assert len(await claim(queue)) == 30
+        await enqueue(queue)
+        assert len(await claim(queue)) == 1
+
+
+async def test_a_settle_far_from_the_limit_notes_nothing(queue: Connection) -> None:
+    await declare(queue, concurrency=1000)
+    for _ in range(3):
+        await enqueue(queue)
+    rows = await claim(queue, limit=1) + await claim(queue)
+    notes = await queue.fetch("select * from agent.limit_note")
+    assert await complete(queue, *map(pair, rows)) == ["done"] * 3
+    assert await queue.fetch("select * from agent.limit_note") == notes
+
+
+async def test_a_slot_that_is_freed_while_a_claim_still_counts_its_run_is_found(
+    queue: Connection, connect: Connect
+) -> None:
+    """The settle began before an event waited, so it left no note. It is found soon, without a sweep."""
+    await declare(queue, concurrency=1)
+    await enqueue(queue)
+    (running,) = await claim(queue)
+    other = await connect()
+    async with other.transaction():
+        assert await complete(other, pair(running)) == ["done"]
+        waiting = await enqueue(queue)
+        assert await claim(queue) == []
+    await advance(queue, 0.2 * SECOND)
+    assert [row["id"] for row in await claim(queue)] == [waiting]

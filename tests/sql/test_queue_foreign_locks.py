@@ -268,3 +268,10 @@ async def test_cancelling_a_locked_event_answers_busy(queue: Connection, connect
     async with stays_open(await connect(), LOCKED, event):
         assert await queue.fetchval("select agent.cancel_event('k')") == "busy"
     assert await queue.fetchval("select agent.cancel_event('k')") == "cancelled"
+
+
+async def test_batches_of_a_new_kind_do_not_wait_for_each_other(queue: Connection, connect: Connect) -> None:
+    first = 'select agent.enqueue_jobs(\'[{"kind": "new", "payload": {}}]\')'
+    async with stays_open(await connect(), first):
+        await Queue(queue).enqueue_many([Job("new", {}), Job("newer", {})])
+    assert await queue.fetchval("select count(*) from agent.event where kind in ('new', 'newer')") == 2
