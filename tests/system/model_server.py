@@ -92,9 +92,10 @@ class ModelServer:
             await response.write(chunk({"role": "assistant", "content": part}))
         for number, (tool, arguments) in enumerate(reply.calls):
             text = json.dumps(arguments)
-            for part in ({"name": tool, "arguments": text[:3]}, {"arguments": text[3:]}):
-                identity = {"id": f"{name}-{number}", "type": "function"} if "name" in part else {}
-                await response.write(chunk({"tool_calls": [{"index": number, **identity, "function": part}]}))
+            first = {"id": f"{name}-{number}", "type": "function"}
+            begun = first | {"function": {"name": tool, "arguments": text[:3]}}
+            for part in (begun, {"function": {"arguments": text[3:]}}):
+                await response.write(chunk({"tool_calls": [{"index": number} | part]}))
         if reply.end == "cut":
             assert request.transport is not None
             request.transport.abort()

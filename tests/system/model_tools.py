@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 from surelane_worker import Event, Handlers
@@ -45,14 +46,14 @@ def large(size: int) -> str:
 
 
 @tools.add
-async def note(log: str, text: str) -> str:
+def note(log: str, text: str) -> str:
     """Write to a file. Then die, if the text says so and was not written before."""
     path = Path(log)
     before = path.read_text() if path.exists() else ""
     path.write_text(f"{before}{text}\n")
     if "die" in text and text not in before.splitlines():
         os.kill(os.getpid(), signal.SIGKILL)
-        await asyncio.sleep(60)
+        time.sleep(60)
     return f"noted {text}"
 
 

@@ -28,7 +28,6 @@ from pydantic_ai.exceptions import (
     ToolFailed,
     UnexpectedModelBehavior,
 )
-from pydantic_ai.mcp import load_mcp_toolsets
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
@@ -339,6 +338,8 @@ def servers(path: Path | None) -> list[Server]:
     """
     if path is None:
         return []
+    from pydantic_ai.mcp import load_mcp_toolsets  # noqa: PLC0415 - a second of imports that few need
+
     try:
         toolsets = load_mcp_toolsets(path)
         listed = json.loads(path.read_bytes())["mcpServers"]

@@ -68,11 +68,12 @@ class Voice:
             await speech.end()
 
     async def _post(self, speech: "Speech") -> None:
-        text = speech.text
-        for start in range(0, len(text), LONGEST):
-            await self._ctx.slack.reply(self._event, markdown_text=text[start : start + LONGEST])
-        if speech.below:
-            await self._ctx.slack.reply(self._event, "Feedback", blocks=speech.below)
+        parts = [speech.text[start : start + LONGEST] for start in range(0, len(speech.text), LONGEST)]
+        for number, part in enumerate(parts, 1):
+            below = speech.below if number == len(parts) else ()
+            await self._ctx.slack.reply(
+                self._event, part, blocks=[{"type": "markdown", "text": part}, *below]
+            )
 
 
 class Speech:
