@@ -78,7 +78,9 @@ def test_a_program_imports_nothing_that_its_image_or_its_package_does_not_instal
             extra = file.parent.name  # a team installs it
             optional = declared(package, [extra]) if extra in ("bolt", "model") else {}
             if extra == "model":
-                optional |= dict.fromkeys(("openai", "pydantic-core"), "")  # they come with pydantic-ai
+                optional |= dict.fromkeys(
+                    ("fastmcp-slim", "openai", "pydantic-core"), ""
+                )  # they come with pydantic-ai
             for distribution in set(imported(file)) - optional.keys():
                 assert distribution in installed, f"{file.relative_to(ROOT)} imports {distribution}"
                 assert distribution in depends, f"{module.name} does not declare {distribution}"

@@ -59,6 +59,13 @@ def note(log: str, text: str) -> str:
 
 handlers = Handlers()
 agent = Agent(instructions="Help the tests.", tools=tools, below=BELOW)
+ops = Agent(mcp=Path(__file__).with_name("mcp_server.json"))
+
+
+@handlers.on("ops", timeout="1m")
+async def operate(event: Event, ctx: Context) -> object:
+    """Answer with the tools of an MCP server."""
+    return await ops.turn(event, ctx)
 
 
 @handlers.on("slack.app_mention", "agent-turn", timeout="1m")

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import secrets
 import signal
+import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tests.system.worker import ended, enqueue, worker
 
 pytestmark = pytest.mark.usefixtures("running")
 HANDLERS = "tests.system.model_tools:handlers"
+PYTEST_RUN = secrets.token_hex(8)
 USAGE = {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0}
 
 
@@ -79,6 +83,8 @@ async def running(
         SURELANE_MODEL_REQUESTS="4",
         SURELANE_MODEL_TIMEOUT="500ms",
         LOG_LEVEL="debug",
+        PYTHON=sys.executable,
+        PYTEST_RUN=PYTEST_RUN,
     )
     async with worker(shared_database, **given) as started:
         yield started
@@ -87,6 +93,17 @@ async def running(
 def said(slack: Stand, asked: Any) -> list[str]:
     """Return the texts of a thread."""
     return [message.text for message in replies(slack, asked)]
+
+
+def mcp_servers() -> list[str]:
+    """Return the running MCP servers of this test."""
+    program, mine = "tests/system/mcp_server.py", f"PYTEST_RUN={PYTEST_RUN}"
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if program in (process / "cmdline").read_text() and mine in (process / "environ").read_text():
+                found.append(process.name)
+    return found
 
 
 def last(asked: list[dict[str, Any]]) -> dict[str, Any]:
@@ -304,6 +321,26 @@ async def test_turn_of_a_job(slack: Stand, model: ModelServer, connection: Conne
         assert "no channel to ask in" in last(model.asked[plan])["content"]
     else:
         assert list(general.messages.values())[-1].text == "Done."
+
+
+async def test_tools_of_an_mcp_server(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    model.plans["ops"] = [
+        calls(("ops_status", {"service": "none"}), ("ops_status", {"service": "api"})),
+        calls(("ops_restart", {"service": "api"})),
+        says("Done."),
+    ]
+    identity = await enqueue(connection, "ops", {"text": "plan:ops", "channel": general.id})
+    await suspended(connection, identity)
+    (question,) = [each for each in general.messages.values() if "ops_restart" in each.text]
+    await Person(slack, "grace").press(question, 0)
+    assert (await result_of(connection, identity))["answer"] == "Done."
+    told = [each["content"] for each in model.asked["ops"][-1]["messages"] if each["role"] == "tool"]
+    assert "there is no such service" in told[0]
+    assert told[1:] == ["status: api []", "restart: api []"], "the server gets none of our settings"
+    assert len(model.asked["ops"]) == 3
+    await until(lambda: not mcp_servers(), what="the end of the servers")
 
 
 async def test_no_finished_tool_is_called_again_although_the_worker_is_killed(

@@ -106,8 +106,10 @@ class Agent:
                 f"SURELANE_MODEL is set, and {', '.join(missing)} is not installed:"
                 " pip install 'surelane-worker[model]'"
             )
-        from surelane_worker.model.run import servers  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.run import model_of  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.servers import servers  # noqa: PLC0415 - likewise
 
+        model_of(settings)
         self.tools_of(settings)
         servers(self.mcp_of(settings))
 

@@ -12,11 +12,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 from pydantic_ai import Agent as Loop
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import HandleDeferredToolCalls
@@ -53,7 +52,6 @@ from pydantic_ai.tools import (
     DeferredToolRequests,
     DeferredToolResults,
     ToolApproved,
-    ToolDefinition,
     ToolDenied,
 )
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
@@ -65,6 +63,7 @@ from surelane_worker.handling.asks import People
 from surelane_worker.handling.handler import Context
 from surelane_worker.handling.outcomes import duration
 from surelane_worker.model.agent import Agent, LimitError, RefusedError, UnavailableError
+from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
 from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.settings import WorkerSettings
@@ -116,7 +115,9 @@ class Run:
         """
         settings = self._ctx.settings
         own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self._tools])
-        others = [server.stored(self) for server in servers(self._agent.mcp_of(settings))]
+        others = [
+            self._tools_of(name, server) for name, server in servers(self._agent.mcp_of(settings)).items()
+        ]
         loop = Loop(
             StoredResponses(model_of(settings), self),
             instructions=self._agent.instructions or settings.model_instructions,
@@ -137,6 +138,12 @@ class Run:
                 raise RefusedError(
                     f"the model's responses cannot be used: {error.message}"[:LONGEST_REASON]
                 ) from None
+
+    def _tools_of(self, name: str, server: Server) -> AbstractToolset[Any]:
+        """Return a server's tools with their calls as steps, and with approval where it is needed."""
+        demanded = server.must_have(name)
+        stored = StoredCalls(server.toolset(name), self, demanded)
+        return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
     async def respond(
         self,
@@ -303,61 +310,6 @@ class StoredCalls(WrapperToolset[Any]):
             return await self.wrapped.call_tool(name, arguments, ctx, tool)
 
         return await self.run.call(name, tool_args, ctx, function)
-
-
-@dataclass(frozen=True)
-class Server:
-    """An MCP server of a configuration file.
-
-    Attributes:
-        toolset: its tools, whose names begin with the server's.
-        all_need_approval: whether each of them needs approval.
-        approval: the names of those that do.
-    """
-
-    toolset: AbstractToolset[Any]
-    all_need_approval: bool
-    approval: frozenset[str]
-
-    def stored(self, run: Run) -> AbstractToolset[Any]:
-        """Return its tools with their calls as steps, and with approval where it is needed."""
-        stored = StoredCalls(self.toolset, run, self.approval)
-        return stored.approval_required(self._needs_approval)
-
-    def _needs_approval(self, _: RunContext[Any], tool: ToolDefinition, __: dict[str, Any]) -> bool:
-        return self.all_need_approval or tool.name in self.approval
-
-
-def servers(path: Path | None) -> list[Server]:
-    """Return the MCP servers of a file: ``{"mcpServers": {name: {"command" or "url": …, "approval": …}}}``.
-
-    ``approval`` is true for all tools of a server, or a list of names.
-
-    Raises:
-        SettingsError: the file cannot be used.
-    """
-    if path is None:
-        return []
-    from pydantic_ai.mcp import load_mcp_toolsets  # noqa: PLC0415 - a second of imports that few need
-
-    try:
-        toolsets = load_mcp_toolsets(path)
-        listed = json.loads(path.read_bytes())["mcpServers"]
-        return [_server(*each) for each in zip(toolsets, listed, listed.values(), strict=True)]
-    except ValidationError as error:  # its text quotes the file, and the environment that the file names
-        wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors(include_input=False))
-        raise SettingsError(f"SURELANE_MODEL_MCP: {path}: these entries cannot be used: {wrong}") from None
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"SURELANE_MODEL_MCP: {path}: {error}") from None
-
-
-def _server(toolset: AbstractToolset[Any], name: str, entry: Mapping[str, Any]) -> Server:
-    approval = entry.get("approval", False)
-    if isinstance(approval, bool):
-        return Server(toolset, approval, frozenset())
-    if isinstance(approval, list):
-        return Server(toolset, False, frozenset(f"{name}_{tool}" for tool in approval))
-    raise ValueError(f"{name}: approval is true, false or a list of names")
 
 
 def model_of(settings: WorkerSettings) -> Model:
