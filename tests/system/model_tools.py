@@ -68,6 +68,15 @@ async def operate(event: Event, ctx: Context) -> object:
     return await ops.turn(event, ctx)
 
 
+hasty = Agent(tools=tools, patience="50ms")
+
+
+@handlers.on("hasty", timeout="1m")
+async def hurry(event: Event, ctx: Context) -> object:
+    """Answer with the agent, and do not wait for people."""
+    return await hasty.turn(event, ctx)
+
+
 @handlers.on("slack.app_mention", "agent-turn", timeout="1m")
 async def turn(event: Event, ctx: Context) -> object:
     """Answer with the agent."""

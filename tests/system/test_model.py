@@ -223,6 +223,17 @@ async def test_model_is_told_of_a_rejection(slack: Stand, model: ModelServer, co
     assert not [step for step in steps if step["name"].startswith("deploy ")]
 
 
+async def test_call_that_is_not_approved_in_time_is_rejected(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    model.plans["hasty"] = [calls(("deploy", {"service": "api"})), says("Then not.")]
+    identity = await enqueue(connection, "hasty", {"text": "plan:hasty", "channel": general.id})
+    assert (await result_of(connection, identity))["answer"] == "Then not."
+    assert "not approved in time" in last(model.asked["hasty"])["content"]
+
+
 async def test_turn_ends_at_its_limit_of_requests(
     slack: Stand, model: ModelServer, connection: Connection
 ) -> None:
@@ -237,7 +248,7 @@ async def test_turn_ends_at_its_limit_of_requests(
 @pytest.mark.parametrize(
     "failure",
     [
-        Reply(status=429, headers={"Retry-After": "0"}),
+        Reply(status=429, headers={"Retry-After-Ms": "300"}),
         Reply(status=500),
         says("half", end="cut"),
         says("half", end="closed"),
@@ -258,6 +269,11 @@ async def test_failed_request_is_repeated_by_the_queue(
     assert said(slack, asked) == ["Whole."]
     assert len(model.asked[plan]) == 3, "the first response is not asked for again"
     assert KEY not in str(dict(row))
+    if failure.status == 429:
+        error, moved = json.loads(row["errors"])[0], row["claimed"][1] - row["claimed"][0]
+        assert (error["type"], moved.total_seconds() > 0.25) == ("Retry", True), (
+            "the server asked for a pause"
+        )
 
 
 async def test_person_is_told_when_the_model_stays_away(

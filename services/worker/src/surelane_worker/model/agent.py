@@ -85,7 +85,7 @@ class Agent:
             return Discard(str(error))
         except UnavailableError as error:
             if event.attempts < (event.max_attempts or ctx.settings.max_attempts):
-                if error.after is not None:
+                if error.after:
                     return Retry(error.after, str(error))
             else:
                 await voice.say(DOWN)
@@ -93,7 +93,7 @@ class Agent:
         return run.report(answer)
 
     def check(self, settings: WorkerSettings) -> None:
-        """Import what a turn needs, and read its files.
+        """Import what a turn needs, because that takes seconds, and read its files.
 
         Raises:
             SettingsError: the extra is not installed, or the tools cannot be loaded.
@@ -103,10 +103,10 @@ class Agent:
         ]
         if missing:
             raise SettingsError(
-                f"SURELANE_MODEL is set, and {', '.join(missing)} is not installed:"
+                f"SURELANE_MODEL needs packages that are not installed: {', '.join(missing)};"
                 " pip install 'surelane-worker[model]'"
             )
-        from surelane_worker.model.run import model_of  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.client import model_of  # noqa: PLC0415 - it imports the libraries of the extra
         from surelane_worker.model.servers import servers  # noqa: PLC0415 - likewise
 
         model_of(settings)

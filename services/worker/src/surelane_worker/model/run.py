@@ -7,22 +7,17 @@ rebuilt without a call. Only this module imports the libraries of the extra.
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from http import HTTPStatus
+from functools import partial
 from typing import Any
 
-from openai import AsyncOpenAI
-from pydantic import SecretStr
 from pydantic_ai import Agent as Loop
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import HandleDeferredToolCalls
 from pydantic_ai.exceptions import (
     ModelAPIError,
-    ModelHTTPError,
-    ModelQuotaExceededError,
     ModelRetry,
     ToolFailed,
     UnexpectedModelBehavior,
@@ -43,10 +38,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.profiles.openai import OpenAIModelProfile
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import (
     DeferredToolRequests,
@@ -57,16 +49,15 @@ from pydantic_ai.tools import (
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_jsonable_python
 
-from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.handler import Context
 from surelane_worker.handling.outcomes import duration
 from surelane_worker.model.agent import Agent, LimitError, RefusedError, UnavailableError
+from surelane_worker.model.client import LONGEST_REASON, failure, model_of
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
 from surelane_worker.model.voice import Speech, Voice
-from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.turns import SlackBusyError
 
@@ -76,14 +67,9 @@ LONGEST_RESULT = 50_000
 """Characters of a tool's result that the model gets. The rest is cut."""
 LONGEST_ARGUMENTS = 20_000
 """Characters of arguments that a question shows. A call with more is rejected: it cannot be judged."""
-LONGEST_REASON = 300
 LONGEST_NAME = 64
-LONGEST_WAIT = 3600.0
-"""Most seconds that a model's server may ask to wait."""
 CALLS_PER_REQUEST = 10
 """Calls of tools per request to the model, on average over a turn."""
-PASSING = (408, 409, 425, 429)
-"""Statuses below 500 after which the same request may succeed."""
 UNSAFE = re.compile(r"[^\w-]", re.ASCII)
 APPROVE, REJECT = "Approve", "Reject"
 
@@ -115,14 +101,14 @@ class Run:
         """
         settings = self._ctx.settings
         own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self._tools])
-        others = [
+        foreign = [
             self._tools_of(name, server) for name, server in servers(self._agent.mcp_of(settings)).items()
         ]
         loop = Loop(
             StoredResponses(model_of(settings), self),
             instructions=self._agent.instructions or settings.model_instructions,
             deps_type=Context,
-            toolsets=[StoredCalls(own, self), *others],
+            toolsets=[StoredCalls(own, self), *foreign],
             retries=3,
             capabilities=[HandleDeferredToolCalls(self.approve)],
         )
@@ -198,10 +184,10 @@ class Run:
                 response = stream.get()
                 if not (response.provider_details or {}).get("finish_reason"):
                     raise UnavailableError("the model's response broke off")
-                if not response.tool_calls:
+                if speech.text and not response.tool_calls:
                     speech.below = self._agent.below
         except ModelAPIError as error:
-            raise _failure(error, self._ctx.settings.model_key) from None
+            raise failure(error, self._ctx.settings.model_key) from None
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
         return ModelMessagesTypeAdapter.dump_python([response], mode="json")
@@ -210,7 +196,7 @@ class Run:
         """Return a tool's result, from a step.
 
         Raises:
-            ToolFailed: it failed; the model is told why.
+            ToolFailed: it failed. The model gets the reason.
         """
         self._usage["tool_calls"] += 1
         if self._usage["tool_calls"] > CALLS_PER_REQUEST * self._ctx.settings.model_requests:
@@ -312,32 +298,6 @@ class StoredCalls(WrapperToolset[Any]):
         return await self.run.call(name, tool_args, ctx, function)
 
 
-def model_of(settings: WorkerSettings) -> Model:
-    """Return the model that the settings name. It is the same object for all turns, with its connections.
-
-    Raises:
-        SettingsError: they name none.
-    """
-    if settings.model_url is None or settings.model is None:
-        raise SettingsError("an agent needs SURELANE_MODEL_URL and SURELANE_MODEL")
-    return _model(
-        settings.model_url, settings.model, settings.model_key, settings.model_timeout.total_seconds()
-    )
-
-
-@lru_cache(maxsize=8)
-def _model(url: str, name: str, key: SecretStr | None, timeout: float) -> Model:
-    client = AsyncOpenAI(
-        base_url=url,
-        api_key="none" if key is None else key.get_secret_value(),
-        timeout=timeout,
-        max_retries=0,  # the queue repeats a failed attempt
-    )
-    # Servers other than OpenAI's may refuse the parts of the protocol that are new.
-    profile = OpenAIModelProfile(openai_supports_strict_tool_definition=False)
-    return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client), profile=profile)
-
-
 def conversation(said: Sequence[Said]) -> list[ModelMessage]:
     """Return a thread's messages as those of a conversation with the model."""
     return [
@@ -360,23 +320,6 @@ async def _spoken(event: ModelResponseStreamEvent, speech: Speech) -> int:
         case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(text))):
             return len(text)
     return 0
-
-
-def _failure(error: ModelAPIError, key: SecretStr | None) -> UnavailableError | RefusedError:
-    """Return what an error of the model's server means. Its text is cut, and does not quote our key."""
-    if not isinstance(error, ModelHTTPError):
-        return UnavailableError(f"the model's server cannot be reached: {type(error).__name__}")
-    body = error.body if isinstance(error.body, Mapping) else {}
-    text = str(body.get("message") or error.body or "")
-    if key is not None:
-        text = text.replace(key.get_secret_value(), "…")
-    said = f"the model's server answers {error.status_code}: {text}"[:LONGEST_REASON]
-    if isinstance(error, ModelQuotaExceededError):
-        return RefusedError(said)
-    if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status_code in PASSING:
-        after = None if error.retry_after is None else min(max(error.retry_after, 0.0), LONGEST_WAIT)
-        return UnavailableError(said, after)
-    return RefusedError(said)
 
 
 def _shortened(result: object) -> Any:  # noqa: ANN401 - any JSON

@@ -66,8 +66,8 @@ class Tools:
         """Register a function as a tool: ``@tools.add`` or ``@tools.add(approval=True)``.
 
         The model learns the function's name, its docstring and the types of its parameters. A synchronous function
-        runs in a thread. What it returns must be JSON, or a pydantic model or dataclass. An exception is told to the
-        model, with its message.
+        runs in a thread. What it returns must be JSON, or a pydantic model or dataclass. The model gets
+        the type and the message of an exception.
 
         Args:
             function: the function.
