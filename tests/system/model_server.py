@@ -92,10 +92,10 @@ class ModelServer:
             await response.write(chunk({"role": "assistant", "content": part}))
         for number, (tool, arguments) in enumerate(reply.calls):
             text = json.dumps(arguments)
-            first = {"id": f"{name}-{number}", "type": "function"}
-            begun = first | {"function": {"name": tool, "arguments": text[:3]}}
+            first: dict[str, Any] = {"id": f"{name}-{number}", "type": "function"}
+            begun = {**first, "function": {"name": tool, "arguments": text[:3]}}
             for part in (begun, {"function": {"arguments": text[3:]}}):
-                await response.write(chunk({"tool_calls": [{"index": number} | part]}))
+                await response.write(chunk({"tool_calls": [{"index": number, **part}]}))
         if reply.end == "cut":
             assert request.transport is not None
             request.transport.abort()
