@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PACKAGES := shared services/ingest services/worker migrations
+PACKAGES := shared services/ingest services/worker migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
 TESTS ?= tests/system tests/sql tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
@@ -11,29 +11,32 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz check format bench images lock clean
+.PHONY: help up test fuzz check format bench packages images lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: .venv/up.stamp ## run the whole system here: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
-	@exec $(BIN)/python -m dev.up
+up: .venv/up.stamp ## run `surelane dev` here: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
+	@exec $(BIN)/surelane dev
 
 test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry" $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry and not packages" $(TESTS)
 
 fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
 
 check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q tests/deploy -m "not container and not cluster"
+	@$(BIN)/python -m pytest -q tests/deploy -m "not container and not cluster and not packages"
 
 format: .venv/check.stamp ## format the code and apply the automatic fixes
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 bench: .venv/bench.stamp ## run the benchmarks, side by side with peers
 	@$(BIN)/python -m benchmarks
+
+packages: .venv/build.stamp ## build the wheels of the five packages into dist/
+	@rm -rf dist && umask 022 && $(PIP) wheel --no-deps --no-build-isolation --no-index --wheel-dir dist $(PACKAGES:%=./%)
 
 images: ## build the four container images, tagged with the version
 	@SURELANE_VERSION=$(VERSION) docker compose --env-file /dev/null -f compose.yaml -f compose.override.yaml build

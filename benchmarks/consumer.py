@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]
-from dev.processes import Child
 
 from benchmarks.programs.tally import MARK
+from surelane_dev.processes import Child
 
 OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_", "PGQUEUER_", "PROCRASTINATE_", "AWA_")
 STOP_WITHIN = 60.0

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dev.accounts import create_roles
-
 from benchmarks import figures
 from benchmarks.bench import Bench, at_rest
 from benchmarks.result import Bars, Result, Table, Verdict
 from benchmarks.server import SETTINGS, Server, connected, migrated_template
 from surelane.calls import Connection
+from surelane_dev.accounts import create_roles
 
 IMAGE = "timescale/timescaledb:2.19.3-pg17"
 A_CHUNK = 38_462

@@ -16,10 +16,10 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
-from dev.accounts import OWNER, create_roles, uri_of
-from dev.postgres import embedded
 
 from surelane.calls import Connection
+from surelane_dev.accounts import OWNER, create_roles, uri_of
+from surelane_dev.postgres import embedded
 
 SETTINGS = {
     "shared_buffers": "512MB",

@@ -1,4 +1,4 @@
-"""Pin third-party images to their digests, for a release: ``python -m dev.pin_images``.
+"""Pin third-party images to their digests, for a release: ``python dev/pin_images.py``.
 
 A tag can move to another image, a digest cannot. Only the registry knows the digests, so this program asks it for each
 release. With ``--check`` it changes nothing. It then lists the images without a digest and ends with exit code 1.
@@ -67,7 +67,7 @@ def _kustomized(match: re.Match[str]) -> str:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(prog="python -m dev.pin_images", description=__doc__)
+    arguments = argparse.ArgumentParser(prog="python dev/pin_images.py", description=__doc__)
     arguments.add_argument(
         "--check", action="store_true", help="change nothing; list images without a digest"
     )

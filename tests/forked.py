@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from dev.leash import PR_SET_PDEATHSIG
-from dev.processes import LONGEST_LINE
+from surelane_dev.leash import PR_SET_PDEATHSIG
+from surelane_dev.processes import LONGEST_LINE
 
 IMPORTED = (
-    "dev.simulator.command",
+    "surelane_dev.simulator.command",
     "surelane_ingest.wiring",
     "surelane_migrations.command",
     "surelane_operator.cli.command",

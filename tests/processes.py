@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 import aiohttp
-from dev.processes import Child
 
+from surelane_dev.processes import Child
 from tests import forked
 
 _FIRST, _LAST, _SHARES = 20_000, 30_000, 50
@@ -83,7 +83,7 @@ async def service(
     If the test ends the process itself, its exit code is not checked.
 
     Args:
-        module: `surelane_ingest`, `surelane_worker`, `dev.simulator`, …
+        module: `surelane_ingest`, `surelane_worker`, `surelane_dev.simulator`, …
         env: our settings; none of the caller's environment's are passed on.
         ready: what answers 200 when it can work: a path on the private port or a URL; empty: do not wait.
         ready_within: seconds it may take to get ready.

@@ -12,12 +12,12 @@ from typing import Any
 
 import aiohttp
 import psutil  # type: ignore[import-untyped]
-from dev.processes import Child
 
 from benchmarks import consumer, figures
 from benchmarks.bench import Bench, at_rest
 from benchmarks.programs.ingest_load import SECRET
 from benchmarks.result import Bars, Result, Table, Verdict
+from surelane_dev.processes import Child
 
 STORING, FORGETTING = "surelane ingest, 200 after the commit", "the same service, verifying without storing"
 MODULES = {FORGETTING: "benchmarks.programs.ingest_without_storing", STORING: "surelane_ingest"}

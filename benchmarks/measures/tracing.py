@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dev.processes import Child
-
 from benchmarks import consumer, figures, ours
 from benchmarks.bench import Bench
 from benchmarks.fill import fill
 from benchmarks.measures import ingest
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
+from surelane_dev.processes import Child
 
 OFF, EVERY, SAMPLED = "no traces", "every event traced", "one event in a hundred traced"
 ARGUMENT = "OTEL_TRACES_SAMPLER_ARG"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from dev.simulator.client import SimulatorClient
 
+from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.report import Row, record
 from tests.chaos.stage import Stage
 from tests.chaos.witness import watch

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from dev.simulator.client import SimulatorClient
-
+from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.handlers import SECONDS
 from tests.scenario import CHANNEL, System
 

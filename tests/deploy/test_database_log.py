@@ -7,8 +7,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 import yaml
-from dev.postgres import embedded
 
+from surelane_dev.postgres import embedded
 from tests.deploy.commands import ROOT
 from tests.deploy.manifests import DEMONSTRATION, containers, named, rendered
 from tests.processes import until

@@ -95,9 +95,9 @@ def test_has_the_code_of_its_own_program_and_nothing_else_of_ours(
         for file in _source_files(SOURCES[package])
     }
     if image[0] == "simulator":
-        simulator = ROOT / "dev/simulator"
-        expected |= {"app/dev/__init__.py"}
-        expected |= {f"app/dev/simulator/{file}" for file in _source_files(simulator) if file != "Dockerfile"}
+        simulator = ROOT / "dev/src/surelane_dev/simulator"
+        expected |= {"app/surelane_dev/__init__.py"}
+        expected |= {f"app/surelane_dev/simulator/{file}" for file in _source_files(simulator)}
     metadata = {file for file in ours if ".dist-info/" in file or "/__pycache__/" in file or "/bin/" in file}
     assert ours - metadata == expected
 

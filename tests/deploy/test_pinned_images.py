@@ -1,4 +1,4 @@
-"""``python -m dev.pin_images`` adds digests to third-party images for a release, and checks them."""
+"""``python dev/pin_images.py`` adds digests to third-party images for a release, and checks them."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def tree(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     for name in ("k8s", "observability"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    for file in ("migrations", "services/ingest", "services/worker", "dev/simulator"):
+    for file in ("migrations", "services/ingest", "services/worker", "dev"):
         (tmp_path / file).mkdir(parents=True)
         shutil.copy(ROOT / file / "Dockerfile", tmp_path / file)
     stub = tmp_path / "bin/docker"
@@ -37,7 +37,7 @@ def tree(tmp_path: Path) -> Path:
 
 def pin(tree: Path, *arguments: str) -> tuple[int, str]:
     done = run(
-        *(sys.executable, "-m", "dev.pin_images", "--root", str(tree)),
+        *(sys.executable, "dev/pin_images.py", "--root", str(tree)),
         *arguments,
         env={"PATH": f"{tree / 'bin'}:{os.environ['PATH']}"},
         check=False,

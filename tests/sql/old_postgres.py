@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
-from dev.data_directory import make_private, program, server_user
-from dev.processes import Child
+
+from surelane_dev.data_directory import make_private, program, server_user
+from surelane_dev.processes import Child
 
 OLDEST = 16
 

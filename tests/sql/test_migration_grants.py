@@ -6,10 +6,10 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from dev.accounts import OWNER, uri_of
-from dev.postgres import embedded
 
 from surelane.calls import Connection
+from surelane_dev.accounts import OWNER, uri_of
+from surelane_dev.postgres import embedded
 from tests.databases import CRASHABLE, as_role
 from tests.sql.migrations import command, connected, server_directory
 

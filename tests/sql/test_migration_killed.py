@@ -8,10 +8,10 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from dev.accounts import OWNER, prepare, uri_of
-from dev.postgres import Postgres, embedded
 
 from surelane.calls import Connection
+from surelane_dev.accounts import OWNER, prepare, uri_of
+from surelane_dev.postgres import Postgres, embedded
 from surelane_migrations.errors import UnreachableError
 from tests.databases import CRASHABLE
 from tests.sql.migrations import (

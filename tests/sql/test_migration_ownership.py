@@ -6,8 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from dev.accounts import uri_of
 
+from surelane_dev.accounts import uri_of
 from surelane_migrations.errors import ForbiddenError
 from tests.databases import Server, as_role
 from tests.sql.migrations import SECOND, command, migration, state, write_scripts

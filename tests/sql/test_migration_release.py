@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from dev.accounts import OWNER, prepare, uri_of
 
+from surelane_dev.accounts import OWNER, prepare, uri_of
 from surelane_migrations.files import PACKAGED, discover, parse_releases
 from surelane_migrations.verify import describe_schema, expected_schema
 from surelane_migrations.version import RELEASE

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
-from dev.accounts import OWNER, create_roles, uri_of
 from testcontainers.community.postgres import PostgresContainer
 
 from surelane.calls import Connection
+from surelane_dev.accounts import OWNER, create_roles, uri_of
 from tests.databases import IMAGE, Server, engine_answers, running_server
 from tests.needs import lacking
 from tests.sql.migrations import command, connected

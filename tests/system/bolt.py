@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
-from dev.simulator.posting.events import envelope
-from dev.simulator.workspace.model import User
 
 from surelane.calls import Connection
+from surelane_dev.simulator.posting.events import envelope
+from surelane_dev.simulator.workspace.model import User
 from surelane_service.intake import Intake
 from tests.processes import Service, service
 from tests.system.slack_stand import Stand, slack_stand

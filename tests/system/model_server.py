@@ -92,10 +92,13 @@ class ModelServer:
             await response.write(chunk({"role": "assistant", "content": part}))
         for number, (tool, arguments) in enumerate(reply.calls):
             text = json.dumps(arguments)
-            first: dict[str, Any] = {"id": f"{name}-{number}", "type": "function"}
-            begun = {**first, "function": {"name": tool, "arguments": text[:3]}}
-            for part in (begun, {"function": {"arguments": text[3:]}}):
-                await response.write(chunk({"tool_calls": [{"index": number, **part}]}))
+            first = {"id": f"{name}-{number}", "type": "function"}
+            parts: list[dict[str, Any]] = [
+                {**first, "function": {"name": tool, "arguments": text[:3]}},
+                {"function": {"arguments": text[3:]}},
+            ]
+            for each in parts:
+                await response.write(chunk({"tool_calls": [{"index": number, **each}]}))
         if reply.end == "cut":
             assert request.transport is not None
             request.transport.abort()

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from surelane_worker import Event, Handlers
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.model import Agent, Tools
 
 tools = Tools()

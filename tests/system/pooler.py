@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
-from dev.processes import Child
 
 from surelane.calls import DRIVER_ERRORS
+from surelane_dev.processes import Child
 from tests.needs import program
 from tests.processes import free_port
 

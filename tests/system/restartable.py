@@ -8,10 +8,10 @@ from pathlib import Path
 
 import asyncpg
 import psutil  # type: ignore[import-untyped]
-from dev.accounts import OWNER, prepare, uri_of
-from dev.postgres import Postgres, embedded
 
 from surelane.calls import Connection
+from surelane_dev.accounts import OWNER, prepare, uri_of
+from surelane_dev.postgres import Postgres, embedded
 from tests.databases import CRASHABLE, migrate
 
 NAME = "surelane"

@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from aiohttp import web
-from dev.simulator.client import SimulatorClient
-from dev.simulator.server import simulator_at
-from dev.simulator.settings import SimulatorSettings
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.web.async_client import AsyncWebClient
 
+from surelane_dev.simulator.client import SimulatorClient
+from surelane_dev.simulator.server import simulator_at
+from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_service.probes import serving
 from surelane_service.settings import DEMO_SIGNING_SECRET
 from tests.processes import until

@@ -5,15 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from dev.simulator.faults import Fault
-from dev.simulator.posting.events import envelope, events_of
-from dev.simulator.server import simulator_app
-from dev.simulator.settings import SimulatorSettings
-from dev.simulator.simulator import Simulator
-from dev.simulator.workspace.model import Message, Posted
-
 from surelane.calls import Connection
 from surelane.queue import Queue
+from surelane_dev.simulator.faults import Fault
+from surelane_dev.simulator.posting.events import envelope, events_of
+from surelane_dev.simulator.server import simulator_app
+from surelane_dev.simulator.settings import SimulatorSettings
+from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.workspace.model import Message, Posted
 from surelane_service.probes import serving
 from surelane_service.settings import load_settings
 

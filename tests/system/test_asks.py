@@ -6,10 +6,10 @@ from typing import Any
 
 import asyncpg
 import pytest
-from dev.simulator.posting.payloads import action_payload, view_payload
-from dev.simulator.workspace.model import Message
 
 from surelane.calls import Connection
+from surelane_dev.simulator.posting.payloads import action_payload, view_payload
+from surelane_dev.simulator.workspace.model import Message
 from tests.processes import Service, until
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_durable import HANDLERS, result_of, suspended

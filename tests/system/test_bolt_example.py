@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dev.simulator.posting.payloads import action_payload, command_form, view_payload
-from dev.simulator.webapi.view_content import placed
 
+from surelane_dev.simulator.posting.payloads import action_payload, command_form, view_payload
+from surelane_dev.simulator.webapi.view_content import placed
 from tests.databases import as_role
 from tests.system.bolt import Bolt, bolt
 from tests.system.ingest_client import served

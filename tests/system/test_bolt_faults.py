@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dev.simulator.posting.payloads import command_form
-from dev.simulator.workspace.model import Message
 
+from surelane_dev.simulator.posting.payloads import command_form
+from surelane_dev.simulator.workspace.model import Message
 from tests.processes import until
 from tests.system.bolt import Bolt, bolt, bolt_worker
 from tests.system.slack_stand import fault

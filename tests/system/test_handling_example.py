@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from dev.simulator.posting.payloads import action_payload, view_payload
-from dev.simulator.workspace.model import JSON, Message
 
 from surelane.calls import Connection
+from surelane_dev.simulator.posting.payloads import action_payload, view_payload
+from surelane_dev.simulator.workspace.model import JSON, Message
 from tests.processes import service, until
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.worker import ended, environment

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from dev.simulator.posting.payloads import action_payload
 
 from surelane.calls import Connection
+from surelane_dev.simulator.posting.payloads import action_payload
 from tests.processes import until
 from tests.system.model_server import ModelServer, calls, model_server, says, settings
 from tests.system.slack_stand import Stand, slack_stand

@@ -1,13 +1,13 @@
-"""``python -m dev.simulator`` runs as a process, and its commands work with a running simulator."""
+"""``python -m surelane_dev.simulator`` runs as a process, and its commands work with a running simulator."""
 
 import asyncio
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from dev.simulator.command import app
 from typer.testing import CliRunner, Result
 
+from surelane_dev.simulator.command import app
 from tests.processes import free_port, service
 from tests.system.slack_app import Answer, Pair, simulated
 
@@ -115,7 +115,7 @@ async def test_it_runs_as_a_process_and_ends_on_sigterm() -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     async with service(
-        "dev.simulator", {"SURELANE_SIMULATOR_PORT": str(port)}, ready=f"{url}/livez"
+        "surelane_dev.simulator", {"SURELANE_SIMULATOR_PORT": str(port)}, ready=f"{url}/livez"
     ) as running:
         assert (await run("send", "hello", "--url", url)).exit_code == 0
     assert any("simulated Slack is ready" in line for line in running.output)
@@ -124,7 +124,9 @@ async def test_it_runs_as_a_process_and_ends_on_sigterm() -> None:
 async def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        async with service("dev.simulator", {"SURELANE_SIMULATOR_PORT": str(port)}, ready="") as running:
+        async with service(
+            "surelane_dev.simulator", {"SURELANE_SIMULATOR_PORT": str(port)}, ready=""
+        ) as running:
             assert await running.child.wait() == 2
     assert f"cannot listen on 127.0.0.1:{port}" in "\n".join(running.output)
     assert "SURELANE_SIMULATOR_PORT" in "\n".join(running.output)

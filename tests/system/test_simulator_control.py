@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from dev.simulator.client import SimulatorClient, SimulatorError
 
+from surelane_dev.simulator.client import SimulatorClient, SimulatorError
 from tests.system.slack_app import simulated
 
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from urllib.parse import parse_qsl
 
 import pytest
-from dev.simulator.client import SimulatorError
 
+from surelane_dev.simulator.client import SimulatorError
 from tests.system.slack_app import Answer, Pair, simulated
 
 

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
-from dev.simulator.app_answers import TROUBLE
-from dev.simulator.client import SimulatorError
 from slack_sdk.errors import SlackApiError
 from slack_sdk.webhook.async_client import AsyncWebhookClient
 
+from surelane_dev.simulator.app_answers import TROUBLE
+from surelane_dev.simulator.client import SimulatorError
 from tests.system.slack_app import Answer, Pair, simulated
 
 View = dict[str, Any]

@@ -6,9 +6,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from dev.simulator.client import SimulatorError
 from slack_sdk.errors import SlackApiError
 
+from surelane_dev.simulator.client import SimulatorError
 from tests.system.slack_app import Answer, Pair, simulated
 
 ADA = "U0ADA00001"

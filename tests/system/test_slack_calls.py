@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dev.simulator.posting.payloads import command_form
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models.blocks import ContextActionsBlock, FeedbackButtonsElement
 from slack_sdk.models.blocks.basic_components import FeedbackButtonObject
@@ -17,6 +16,7 @@ from slack_sdk.models.messages.chunk import TaskUpdateChunk
 
 from surelane.calls import Connection
 from surelane.events import Event
+from surelane_dev.simulator.posting.payloads import command_form
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.settings import load_settings

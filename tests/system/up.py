@@ -1,4 +1,4 @@
-"""Run `make up` as a process, on ports of its own."""
+"""Run `surelane dev` as a process, on ports of its own."""
 
 import os
 import re
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import asyncpg
 import psutil  # type: ignore[import-untyped]
-from dev.processes import Child
 
+from surelane_dev.processes import Child
 from tests.processes import clean_environment, free_port, until
 from tests.scenario import System
 
@@ -21,7 +21,7 @@ PORTS = ("SURELANE_PORT", "SURELANE_PRIVATE_PORT", "SURELANE_WORKER_PRIVATE_PORT
 
 @dataclass
 class Up:
-    """A running `python -m dev.up`."""
+    """A running `surelane dev`."""
 
     child: Child
     output: list[str]
@@ -71,7 +71,7 @@ class Up:
         await until(
             lambda: "Surelane is up" in self.shown or self.child.exit_code is not None,
             within=120,
-            what="`make up`",
+            what="`surelane dev`",
         )
         assert self.child.exit_code is None, f"it ended with {self.child.exit_code}:\n{self.shown}"
         await until(lambda: re.search(r"^ +database +\S", self.shown, re.MULTILINE), what="the last line")
@@ -84,8 +84,14 @@ class Up:
 
 
 @asynccontextmanager
-async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
-    """Run it for the length of the block. Kill all its remaining processes afterwards."""
+async def up(
+    data: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    project: Path | None = None,
+    python: str | Path = sys.executable,
+) -> AsyncIterator[Up]:
+    """Run it for the length of the block, in a project's directory. Kill all its remaining processes afterwards."""
     ports = {name: str(free_port()) for name in PORTS}
     output: list[str] = []
 
@@ -95,9 +101,10 @@ async def up(data: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[
 
     child = await Child.start(
         "up",
-        *(sys.executable, "-m", "dev.up"),
+        *(python, "-m", "surelane_operator.cli", "dev"),
         env={**clean_environment(), **ports, "SURELANE_DATA_DIR": str(data), **(env or {})},
         on_line=show,
+        where=project,
     )
     running = Up(child, output)
     try:

@@ -45,7 +45,7 @@ async def whole(
             )
 
         simulator = {"SURELANE_SIMULATOR_PORT": str(port)}
-        await stack.enter_async_context(service("dev.simulator", simulator, ready=f"{slack}/livez"))
+        await stack.enter_async_context(service("surelane_dev.simulator", simulator, ready=f"{slack}/livez"))
         ingest = await start("surelane_ingest", "surelane_ingest", signing)
         running = [
             await start("surelane_worker", "surelane_worker", worker_env or {}) for _ in range(workers)

@@ -1,8 +1,8 @@
 """The URIs of the database's accounts are right for every form of URI."""
 
 import pytest
-from dev.accounts import uri_of
 
+from surelane_dev.accounts import uri_of
 from tests.databases import as_role
 
 

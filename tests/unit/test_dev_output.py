@@ -1,4 +1,4 @@
-"""`make up` shows readable lines on the terminal."""
+"""`surelane dev` shows readable lines on the terminal."""
 
 import json
 import os
@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from dev.output import Output
+
+from surelane_dev.output import Output
 
 FAILING = """
 import structlog
@@ -56,7 +57,7 @@ def test_colours_only_where_asked_for(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_terminal_that_went_away_is_survived() -> None:
-    code = "from dev.output import Output; out = Output(); out.say('hello'); out.say('again')"
+    code = "from surelane_dev.output import Output; out = Output(); out.say('hello'); out.say('again')"
     reading, writing = os.pipe()
     os.close(reading)
     run = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=False)

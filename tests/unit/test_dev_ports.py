@@ -1,12 +1,12 @@
-"""`make up` takes the ports of its settings, else the defaults, else free ones."""
+"""`surelane dev` takes the ports of its settings, else the defaults, else free ones."""
 
 import socket
 from collections.abc import Iterator
 
 import pytest
-from dev.ports import Wanted, choose
 
 from surelane.errors import SettingsError
+from surelane_dev.ports import Wanted, choose
 from tests.processes import free_port
 
 HOST = "127.0.0.1"

@@ -5,8 +5,8 @@ import signal
 import sys
 
 import psutil  # type: ignore[import-untyped]
-from dev.processes import LONGEST_LINE, Child
 
+from surelane_dev.processes import LONGEST_LINE, Child
 from tests.processes import until
 
 DEAF = """
@@ -17,7 +17,7 @@ time.sleep(60)
 """
 PARENT = """
 import asyncio, sys
-from dev.processes import Child
+from surelane_dev.processes import Child
 async def main():
     child = await Child.start("child", sys.executable, "-c", "import time; time.sleep(60)", on_line=print)
     print(child.process.pid, flush=True)

@@ -1,26 +1,37 @@
-"""`make up` gives its programs the right settings, and the simulator no secret."""
+"""`surelane dev` gives its programs the right settings, and the simulator no secret."""
+
+from pathlib import Path
 
 import pytest
-from dev.services import Databases, services, set_aside, where_to_look
-from dev.settings import UpSettings
 
+from surelane_dev.project import Project
+from surelane_dev.services import Databases, services, set_aside, where_to_look
+from surelane_dev.settings import DevSettings
 from surelane_ingest.settings import IngestSettings
 from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
 from surelane_worker.settings import WorkerSettings
 
 PORTS = {"ingest": 1080, "ingest_private": 1081, "worker_private": 1082, "simulator": 1090}
+PROJECT = Project(Path("/home/ada/mybot"), "mybot.handlers:handlers", Path("/home/ada/mybot/manifest.yaml"))
 SUPERUSER = "postgresql://postgres@/postgres?host=/data/18"
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DATABASE_URL", "SLACK_API_URL", "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SURELANE_HOST"):
+    for name in (
+        "SURELANE_DEV_DATABASE_URL",
+        "DATABASE_URL",
+        "SLACK_API_URL",
+        "SLACK_SIGNING_SECRET",
+        "SLACK_BOT_TOKEN",
+        "SURELANE_HOST",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
 def environments() -> dict[str, dict[str, str]]:
-    found = services(load_settings(UpSettings), PORTS, Databases.embedded(SUPERUSER))
-    return {service.name: service.environment for service in found}
+    found = services(load_settings(DevSettings), PROJECT, PORTS, Databases.embedded(SUPERUSER))
+    return {name: dict(start.environment) for name, start in found.items()}
 
 
 def test_the_services_accept_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +75,7 @@ def test_a_real_app_s_secrets_go_to_its_services_and_not_to_the_simulator(
     assert "mine" not in "\n".join(found["simulator"].values())
     assert found["simulator"]["SURELANE_SIMULATOR_POSTING"] == "off"
     assert not any("DATABASE_URL" in name for name in found["simulator"])
-    assert set_aside() is None
+    assert set_aside() == []
 
 
 def test_where_the_simulator_is_slack_a_real_app_s_secrets_are_set_aside(
@@ -77,7 +88,7 @@ def test_where_the_simulator_is_slack_a_real_app_s_secrets_are_set_aside(
     assert "SLACK_BOT_TOKEN" not in found["worker"]
     assert "mine" not in "\n".join(found["simulator"].values())
     assert found["simulator"]["SURELANE_SIMULATOR_POSTING"] == "on"
-    assert "SLACK_SIGNING_SECRET, SLACK_BOT_TOKEN" in (set_aside() or "")
+    assert "SLACK_SIGNING_SECRET, SLACK_BOT_TOKEN" in set_aside()[0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +104,7 @@ def test_addresses_are_shown_as_they_are_reached(
     monkeypatch: pytest.MonkeyPatch, host: str, url: str
 ) -> None:
     monkeypatch.setenv("SURELANE_HOST", host)
-    assert load_settings(UpSettings).url == url
+    assert load_settings(DevSettings).url == url
     assert environments()["worker"]["SLACK_API_URL"] == f"{url}:1090/api/"
 
 
@@ -104,7 +115,24 @@ def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_given_database_s_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     uri = "postgresql://someone:hunter2@db/surelane"
-    monkeypatch.setenv("DATABASE_URL", uri)
-    shown = "\n".join(where_to_look(load_settings(UpSettings), PORTS, Databases.given(uri)))
+    monkeypatch.setenv("SURELANE_DEV_DATABASE_URL", uri)
+    shown = "\n".join(where_to_look(load_settings(DevSettings), PROJECT, PORTS, Databases.given(uri)))
     assert "hunter2" not in shown
     assert "http://127.0.0.1:1090/" in shown
+
+
+def test_a_deployment_s_database_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://production/surelane")
+    monkeypatch.setenv("SURELANE_OPERATOR_DATABASE_URL", "postgresql://production/surelane")
+    assert load_settings(DevSettings).database_url is None
+    assert not any("production" in value for found in environments().values() for value in found.values())
+    assert "DATABASE_URL, SURELANE_OPERATOR_DATABASE_URL" in set_aside()[0]
+
+
+def test_a_project_s_handlers_and_manifest_are_used_unless_the_environment_names_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert environments()["worker"]["SURELANE_HANDLERS"] == "mybot.handlers:handlers"
+    assert environments()["simulator"]["SURELANE_SIMULATOR_MANIFEST"] == "/home/ada/mybot/manifest.yaml"
+    monkeypatch.setenv("SURELANE_HANDLERS", "other:handlers")
+    assert environments()["worker"]["SURELANE_HANDLERS"] == "other:handlers"

@@ -4,11 +4,12 @@ import base64
 import json
 
 import pytest
-from dev.simulator.posting.events import envelope, events_of, rich_text
-from dev.simulator.workspace.demo import demo_workspace
-from dev.simulator.workspace.model import JSON, Change, Message
-from dev.simulator.workspace.typed import slack_text
-from dev.simulator.workspace.workspace import Workspace
+
+from surelane_dev.simulator.posting.events import envelope, events_of, rich_text
+from surelane_dev.simulator.workspace.demo import demo_workspace
+from surelane_dev.simulator.workspace.model import JSON, Change, Message
+from surelane_dev.simulator.workspace.typed import slack_text
+from surelane_dev.simulator.workspace.workspace import Workspace
 
 ALL = frozenset({"app_mention", "message.channels", "message.im", "reaction_added", "reaction_removed"})
 ADA, GRACE = "U0ADA00001", "U0GRACE001"

@@ -3,14 +3,14 @@
 from datetime import timedelta
 
 import pytest
-from dev.simulator.faults import Fault, Faults
-from dev.simulator.interactions import Interactions, ResponseUrl
-from dev.simulator.posting.signing import signed_headers
-from dev.simulator.settings import SimulatorSettings
 from pydantic import ValidationError
 from slack_sdk.signature import Clock, SignatureVerifier
 
 from surelane.errors import SettingsError
+from surelane_dev.simulator.faults import Fault, Faults
+from surelane_dev.simulator.interactions import Interactions, ResponseUrl
+from surelane_dev.simulator.posting.signing import signed_headers
+from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_service.settings import load_settings
 
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from dev.simulator.state import EMAIL, NUMBER, REQUIRED, URL, NotOfferedError, mistakes, state_of
-from dev.simulator.workspace.model import JSON
+
+from surelane_dev.simulator.state import EMAIL, NUMBER, REQUIRED, URL, NotOfferedError, mistakes, state_of
+from surelane_dev.simulator.workspace.model import JSON
 
 
 def option(value: str) -> JSON:

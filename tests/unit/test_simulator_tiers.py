@@ -1,9 +1,9 @@
 """The simulator refuses calls above Slack's rate limits, where it is asked to."""
 
 import pytest
-from dev.simulator.webapi.dispatch import METHODS
-from dev.simulator.webapi.tiers import IN_CHANNEL, PER_MINUTE, RateLimitedError, RateLimits
 
+from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_dev.simulator.webapi.tiers import IN_CHANNEL, PER_MINUTE, RateLimitedError, RateLimits
 from surelane_worker.slack.tiers import rules_of
 
 

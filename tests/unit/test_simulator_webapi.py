@@ -3,11 +3,12 @@
 from contextlib import suppress
 
 import pytest
-from dev.simulator.interactions import Interactions
-from dev.simulator.state import state_of
-from dev.simulator.webapi.call import ApiError, Call, Slack
-from dev.simulator.webapi.dispatch import METHODS
-from dev.simulator.workspace.demo import demo_workspace
+
+from surelane_dev.simulator.interactions import Interactions
+from surelane_dev.simulator.state import state_of
+from surelane_dev.simulator.webapi.call import ApiError, Call, Slack
+from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_dev.simulator.workspace.demo import demo_workspace
 
 GENERAL, ADA = "C0GENERAL1", "U0ADA00001"
 NAMES = (

@@ -2,9 +2,9 @@
 
 import re
 
-from dev.simulator.workspace.demo import demo_workspace
-from dev.simulator.workspace.model import Change, Channel, Deleted, Posted, Reacted, StatusSet
-from dev.simulator.workspace.workspace import Workspace
+from surelane_dev.simulator.workspace.demo import demo_workspace
+from surelane_dev.simulator.workspace.model import Change, Channel, Deleted, Posted, Reacted, StatusSet
+from surelane_dev.simulator.workspace.workspace import Workspace
 
 
 class Clock:

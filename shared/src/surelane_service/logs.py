@@ -4,6 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import MutableMapping
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -13,6 +14,9 @@ Logger = structlog.stdlib.BoundLogger
 
 EXPORT_PAUSE = 60.0
 """Seconds between lines of one of OpenTelemetry's loggers."""
+
+development = SimpleNamespace(on=False)
+"""Whether exceptions' messages are written too. They may quote what people wrote: for a developer's terminal only."""
 
 # Without local variables: they hold secrets and people's messages.
 _traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -62,6 +66,11 @@ def configure_logs(service: str, level: str = "info") -> None:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 
 
+def shown(error: BaseException) -> BaseException | None:
+    """Return an error of a handler in development, to log its traceback; ``None`` in production."""
+    return error if development.on else None
+
+
 def get_logger(name: str) -> Logger:
     """Return a logger whose lines carry ``name`` and the values bound to it."""
     logger: Logger = structlog.stdlib.get_logger(name)
@@ -88,7 +97,8 @@ class _Seldom(logging.Filter):
 
 def _types_only(exc_info: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - structlog's ExcInfo
     """Return a stack trace without the exceptions' messages, which may quote what people wrote."""
-    return [_type_only(stack) for stack in _traceback(exc_info)]
+    stacks = _traceback(exc_info)
+    return stacks if development.on else [_type_only(stack) for stack in stacks]
 
 
 def _type_only(stack: dict[str, Any]) -> dict[str, Any]:

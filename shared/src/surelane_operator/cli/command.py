@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
+from importlib.metadata import entry_points
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -36,6 +37,8 @@ app.add_typer(cron.app, name="cron")
 app.command()(enqueue)
 app.command()(orchestrate)
 app.command()(doctor)
+for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
+    app.command(_command.name)(_command.load())
 
 Key = Annotated[str, typer.Argument(help="An event's id or natural key, such as Slack's event_id.")]
 Result = TypeVar("Result")

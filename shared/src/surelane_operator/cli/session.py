@@ -1,7 +1,9 @@
 """How a command reaches the database and ends: one connection, one exit code, one line per error."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import asyncpg
@@ -18,11 +20,32 @@ EXIT_DATABASE = 4
 
 Result = TypeVar("Result")
 
+DEVELOPMENT_URL = "operator-url"
+"""The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command."""
+
+
+def _development() -> str:
+    """Return the database of the ``surelane dev`` that runs in this directory, or in one above it.
+
+    Raises:
+        typer.Exit: none runs; say which variable names a database.
+    """
+    at = Path(os.environ.get("SURELANE_DATA_DIR") or ".surelane/postgres")
+    for directory in (Path.cwd(), *Path.cwd().parents):
+        told = directory / at / DEVELOPMENT_URL
+        if told.is_file():
+            return told.read_text()
+    advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
+    raise failed(f"no database is named: {advice}", EXIT_USAGE)
+
+
 Database = Annotated[
     str,
     typer.Option(
+        default_factory=_development,
+        show_default=False,
         envvar=["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"],
-        help="The database's libpq URI, for a member of agent_operator.",
+        help="The database's libpq URI, for a member of agent_operator. Default: the one of `surelane dev` here.",
         show_envvar=True,
     ),
 ]

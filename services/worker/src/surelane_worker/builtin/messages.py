@@ -7,7 +7,7 @@ installation is seen to work. A team registers its own functions for these kinds
 from typing import Any
 
 from surelane.events import Event
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.model import Agent

@@ -8,7 +8,7 @@ from typing import Any
 
 from surelane.errors import SettingsError
 from surelane.events import Event
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, Pause, Retry
 from surelane_worker.model.thread import before, quoted
 from surelane_worker.model.tools import Tools, load_tools

@@ -51,7 +51,7 @@ from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
 from surelane_worker.handling.asks import People
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import duration
 from surelane_worker.model.agent import Agent, LimitError, RefusedError, UnavailableError
 from surelane_worker.model.client import LONGEST_REASON, failure, model_of

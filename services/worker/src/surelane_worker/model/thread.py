@@ -7,9 +7,10 @@ from typing import Any, TypedDict
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.slack.client import slack_error
-from surelane_worker.slack.replies import UNREADABLE, Place
+from surelane_worker.slack.place import Place
+from surelane_worker.slack.sent import UNREADABLE
 
 MOST_MESSAGES = 50
 """Messages of a thread that a model gets: the first one and the last ones."""

@@ -8,8 +8,8 @@ from typing import Any
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
-from surelane_worker.handling.handler import Context
-from surelane_worker.slack.replies import Place, place_of
+from surelane_worker.handling.context import Context
+from surelane_worker.slack.place import Place, place_of
 from surelane_worker.slack.stream import LONGEST, Stream
 from surelane_worker.slack.turns import SlackBusyError
 

@@ -1,0 +1,81 @@
+"""Watch the Python files of a directory, and ``pyproject.toml``, for changes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from watchfiles import Change, DefaultFilter, awatch
+
+IGNORED = (*DefaultFilter.ignore_dirs, ".surelane", ".ruff_cache", "build", "dist")
+STEP = 20
+"""Milliseconds without a change after which a change is reported."""
+DEBOUNCE = 200
+"""Milliseconds for which changes that go on are collected at most."""
+
+
+class _Code(DefaultFilter):
+    """Python files and the project's settings, outside of caches and environments."""
+
+    ignore_dirs = IGNORED
+
+    def __call__(self, change: Change, path: str) -> bool:
+        """Return whether a change of ``path`` counts."""
+        wanted = path.endswith(".py") or Path(path).name == "pyproject.toml"
+        return wanted and super().__call__(change, path)
+
+
+async def watch(root: Path, changed: Callable[[list[str]], None]) -> None:
+    """Report the names of changed files, below ``root``, until it is cancelled.
+
+    Watch each folder of ``root`` by itself: the database below ``.surelane`` writes all the time, and an environment
+    has thousands of folders.
+    """
+    while True:
+        folders = _folders(root)
+        async with asyncio.TaskGroup() as group:
+            inner = group.create_task(_report(_changes(*folders), root, changed)) if folders else None
+            async for found in awatch(
+                root,
+                watch_filter=None,
+                recursive=False,
+                step=STEP,
+                debounce=DEBOUNCE,
+                ignore_permission_denied=True,
+            ):
+                code = _Code()
+                if names := sorted({path for change, path in found if code(change, path)}):
+                    changed([_below(name, root) for name in names])
+                if _folders(root) != folders:
+                    break
+            if inner is not None:
+                inner.cancel()
+
+
+async def _report(
+    changes: AsyncIterator[set[tuple[Change, str]]], root: Path, changed: Callable[[list[str]], None]
+) -> None:
+    async for found in changes:
+        changed(sorted({_below(path, root) for _, path in found}))
+
+
+def _changes(*folders: Path) -> AsyncIterator[set[tuple[Change, str]]]:
+    return awatch(
+        *folders,
+        watch_filter=_Code(),
+        step=STEP,
+        debounce=DEBOUNCE,
+        ignore_permission_denied=True,
+    )
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders that may have code. One with a ``pyvenv.cfg`` is an environment."""
+    return sorted(
+        path
+        for path in root.iterdir()
+        if path.is_dir() and path.name not in IGNORED and not (path / "pyvenv.cfg").exists()
+    )
+
+
+def _below(path: str, root: Path) -> str:
+    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path

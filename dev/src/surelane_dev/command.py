@@ -1,0 +1,36 @@
+"""Define the commands that surelane-dev adds to ``surelane``.
+
+The command loads this module at each start, so it imports the rest of the package only where a command runs.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from surelane.errors import SurelaneError
+
+
+def dev() -> None:
+    """Run the whole system here until Ctrl-C: PostgreSQL, ingest, a worker, a Slack simulator.
+
+    The handlers are those of [tool.surelane] in pyproject.toml, or of SURELANE_HANDLERS; a save reloads them.
+    """
+    from surelane_dev.system import main  # noqa: PLC0415
+
+    raise typer.Exit(main())
+
+
+def new(
+    directory: Annotated[Path, typer.Argument(help="The new directory. Its name becomes the bot's name.")],
+) -> None:
+    """Write a new project: handlers, a test, and the files to deploy it."""
+    from surelane_dev.new import write_project  # noqa: PLC0415
+
+    try:
+        lines = write_project(directory)
+    except SurelaneError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    for line in lines:
+        typer.echo(line)

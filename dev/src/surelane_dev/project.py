@@ -1,0 +1,69 @@
+"""Find the project of a directory: the nearest ``pyproject.toml`` with a table ``[tool.surelane]``."""
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from surelane.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Project:
+    """A team's project, or a directory without one."""
+
+    root: Path
+    handlers: str | None = None
+    """``module:attribute`` of the handlers; ``None``: the built-in ones."""
+
+    manifest: Path | None = None
+    """The manifest of the Slack app, for the simulator."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables that the project gives to the services. Those of the environment win."""
+        manifest = str(self.manifest) if self.manifest else None
+        given = {"SURELANE_HANDLERS": self.handlers, "SURELANE_SIMULATOR_MANIFEST": manifest}
+        return {name: os.environ.get(name) or value for name, value in given.items() if value}
+
+    @property
+    def is_a_teams(self) -> bool:
+        """Whether a team's handlers run, so that their code is worth watching."""
+        return bool(self.handlers or os.environ.get("SURELANE_HANDLERS"))
+
+
+def find_project(start: Path) -> Project:
+    """Return the project of ``start`` or of the nearest directory above it.
+
+    Raises:
+        SettingsError: its ``pyproject.toml`` cannot be read, or its table has something else.
+    """
+    start = start.resolve()
+    for directory in (start, *start.parents):
+        path = directory / "pyproject.toml"
+        if path.is_file() and (table := _table(path)) is not None:
+            if unknown := table.keys() - {"handlers", "manifest"}:
+                raise SettingsError(
+                    f"{path}: [tool.surelane] knows handlers and manifest, not {min(unknown)}"
+                )
+            handlers, manifest = (_text(path, table, name) for name in ("handlers", "manifest"))
+            return Project(directory, handlers, directory / manifest if manifest else None)
+    return Project(start)
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("surelane")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from None
+    if table is None or isinstance(table, dict):
+        return table
+    raise SettingsError(f"{path}: tool.surelane is not a table")
+
+
+def _text(path: Path, table: dict[str, Any], name: str) -> str | None:
+    value = table.get(name)
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise SettingsError(f"{path}: [tool.surelane] {name} is not a text")

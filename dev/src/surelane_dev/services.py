@@ -1,0 +1,186 @@
+"""Define the services of `surelane dev`: their environments, their checks for readiness, their addresses."""
+
+import asyncio
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+
+from surelane_dev.accounts import uri_of
+from surelane_dev.data_directory import program
+from surelane_dev.project import Project
+from surelane_dev.settings import DevSettings
+from surelane_dev.supervisor import Start
+from surelane_service.settings import DEMO_API_TOKEN, DEMO_SIGNING_SECRET
+
+DATABASE = "surelane"
+SLACK_SECRETS = ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")
+SIMULATOR_READS = (
+    *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR"),
+    *("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
+)
+"""Prefixes of the variables that the simulator gets. None of them is a secret."""
+DATABASE_URLS = ("DATABASE_URL", "SURELANE_OPERATOR_DATABASE_URL")
+DATABASE_READS = ("SURELANE_OPERATOR_DATABASE_URL", "PG")
+PATIENCE = 10.0  # seconds
+
+
+@dataclass(frozen=True)
+class Databases:
+    """The URIs with which the programs connect."""
+
+    owner: str
+    ingest: str
+    worker: str
+
+    @classmethod
+    def embedded(cls, superuser: str) -> "Databases":
+        """Return a role per program, as in production."""
+        return cls(
+            owner=uri_of(superuser, role="surelane", database=DATABASE),
+            ingest=uri_of(superuser, role="surelane_ingest", database=DATABASE),
+            worker=uri_of(superuser, role="surelane_worker", database=DATABASE),
+        )
+
+    @classmethod
+    def given(cls, uri: str) -> "Databases":
+        """Return the same role for every program."""
+        return cls(uri, uri, uri)
+
+
+def before(name: str) -> dict[str, str]:
+    """Return the environment of a process that has only imported a service: the simulator's has no secret."""
+    given = os.environ.items()
+    return {key: value for key, value in given if name != "simulator" or key.startswith(SIMULATOR_READS)}
+
+
+def services(
+    settings: DevSettings, project: Project, ports: Mapping[str, int], databases: Databases
+) -> dict[str, Start]:
+    """Return how to start the simulator, ingest and a worker. Variables of the environment win.
+
+    There are two exceptions. Without ``SLACK_API_URL`` the simulator stands in Slack's place, and the services do not
+    get the real app's secrets. And the databases are always these. The simulator never gets a secret.
+    """
+    at = settings.url
+    simulator = f"{at}:{ports['simulator']}"
+    given = {name: value for name, value in os.environ.items() if value and name not in DATABASE_URLS}
+    stand_in: dict[str, str] = {}
+    if simulated():
+        given = {name: value for name, value in given.items() if name not in SLACK_SECRETS}
+        limits = given.get("SURELANE_SIMULATOR_TIERS", "off")
+        stand_in = {"SURELANE_SLACK_LIMITS": limits, "SURELANE_API_TOKEN": DEMO_API_TOKEN}
+    shared = {
+        "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
+        "SLACK_API_URL": f"{simulator}/api/",
+        **stand_in,
+        "SURELANE_HOST": settings.host,
+        "SURELANE_SIMULATOR_STATE": str(settings.data_dir.expanduser().resolve() / "simulator.json"),
+        **project.settings,
+        **given,
+        "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # its role is also a member of agent_operator
+    }
+    # If ingest takes the demo secret, it takes the simulator's events. The simulator then gets the database too, to
+    # show the status of those events.
+    posting = DEMO_SIGNING_SECRET in shared["SLACK_SIGNING_SECRET"].split(",")
+    database = {name: shared[name] for name in shared if name.startswith(DATABASE_READS)} if posting else {}
+    return {
+        "simulator": Start(
+            {
+                "SURELANE_INGEST_URL": f"{at}:{ports['ingest']}",
+                "SURELANE_SIMULATOR_URL": simulator,
+                **{name: value for name, value in shared.items() if name.startswith(SIMULATOR_READS)},
+                "SURELANE_HOST": settings.host,
+                "SURELANE_SIMULATOR_PORT": str(ports["simulator"]),
+                "SURELANE_SIMULATOR_POSTING": "on" if posting else "off",
+                **database,
+            },
+            f"{simulator}/livez",
+        ),
+        "ingest": Start(
+            {
+                **shared,
+                "DATABASE_URL": databases.ingest,
+                "SURELANE_PORT": str(ports["ingest"]),
+                "SURELANE_PRIVATE_PORT": str(ports["ingest_private"]),
+            },
+            f"{at}:{ports['ingest_private']}/readyz",
+        ),
+        "worker": Start(
+            {
+                **shared,
+                "DATABASE_URL": databases.worker,
+                "SURELANE_PRIVATE_PORT": str(ports["worker_private"]),
+            },
+            f"{at}:{ports['worker_private']}/readyz",
+        ),
+    }
+
+
+def simulated() -> bool:
+    """Return whether the simulator stands in Slack's place, because the environment names no other Slack."""
+    return not os.environ.get("SLACK_API_URL")
+
+
+def set_aside() -> list[str]:
+    """Return a message for each kind of variable that is not used."""
+    messages = []
+    if simulated() and (given := [name for name in SLACK_SECRETS if os.environ.get(name)]):
+        real = "set SLACK_API_URL=https://slack.com/api/ for the real Slack"
+        messages.append(
+            f"not used, because the simulator stands in Slack's place: {', '.join(given)}; {real}"
+        )
+    if given := [name for name in DATABASE_URLS if os.environ.get(name)]:
+        own = "SURELANE_DEV_DATABASE_URL names a database of yours to develop with"
+        messages.append(f"not used, because it may be a deployment's: {', '.join(given)}; {own}")
+    return messages
+
+
+async def ready(name: str, start: Start, say: Callable[[str], None]) -> None:
+    """Wait until a service is ready. If that takes long, say once which service it is."""
+    impatient = time.monotonic() + PATIENCE
+    async with aiohttp.ClientSession() as session:
+        while not await _answers(session, start.ready):
+            if time.monotonic() > impatient:
+                say(f"waiting for the {name}; {start.ready} says what it waits for")
+                impatient = math.inf
+            await asyncio.sleep(0.05)
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as response:
+            return response.status == HTTPStatus.OK
+    except aiohttp.ClientError:
+        return False
+
+
+def where_to_look(
+    settings: DevSettings, project: Project, ports: Mapping[str, int], databases: Databases
+) -> list[str]:
+    """Return the lines that greet a newcomer once everything runs."""
+    at = settings.url
+    client = "psql" if shutil.which("psql") else program("psql")
+    opened = (
+        "yours, by SURELANE_DEV_DATABASE_URL" if settings.database_url else f"{client} '{databases.owner}'"
+    )
+    handlers = project.settings.get(
+        "SURELANE_HANDLERS", "the built-in ones; write your own with: surelane new"
+    )
+    token = f" (token {DEMO_API_TOKEN})" if simulated() and not os.environ.get("SURELANE_API_TOKEN") else ""
+    return [
+        "",
+        "Surelane is up. Ctrl-C ends it.",
+        f"  talk to the bot  {at}:{ports['simulator']}/",
+        f"  handlers         {handlers}",
+        f"  ingest           {at}:{ports['ingest']}/slack/events",
+        f"  operator's API   {at}:{ports['ingest_private']}/v1/jobs{token}; or the command: surelane jobs list",
+        f"  private ports    ingest {at}:{ports['ingest_private']}/, worker {at}:{ports['worker_private']}/",
+        f"  database         {opened}",
+        "",
+    ]

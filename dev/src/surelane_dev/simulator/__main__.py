@@ -1,0 +1,5 @@
+"""Run ``python -m surelane_dev.simulator``."""
+
+from surelane_dev.simulator.command import app
+
+app(prog_name="python -m surelane_dev.simulator")

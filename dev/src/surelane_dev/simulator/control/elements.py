@@ -1,0 +1,117 @@
+"""Let people use buttons, inputs and menus of messages and views, and stop the agent."""
+
+from aiohttp import web
+
+from surelane_dev.simulator.app_answers import UnusableError, each_option, options_in
+from surelane_dev.simulator.control.inputs import (
+    SIMULATOR,
+    Press,
+    RefusedError,
+    Stop,
+    Typed,
+    body_of,
+    channel_named,
+    person_named,
+)
+from surelane_dev.simulator.control.interacting import Used, attempted, interact, used_element
+from surelane_dev.simulator.posting.payloads import action_payload, suggestion_payload, view_action_payload
+from surelane_dev.simulator.state import NotOfferedError, choice, state_of
+from surelane_dev.simulator.views import View
+from surelane_dev.simulator.workspace.model import JSON
+
+EXTERNAL = frozenset({"external_select", "multi_external_select"})
+SHORTEST_QUERY = 3
+"""Characters that a person must type before Slack asks for options, unless the menu says otherwise."""
+
+
+async def press(request: web.Request) -> web.Response:
+    """Press a button, or change an input that sends its changes."""
+    simulator = request.app[SIMULATOR]
+    asked = await body_of(request, Press)
+    used = used_element(simulator, asked)
+    workspace, interactions = simulator.workspace, simulator.interactions
+    action = _action(used, asked.value)
+    state = state_of(used.blocks, asked.values, used.offered)
+    if isinstance(used.place, View):
+        payload = view_action_payload(
+            workspace, interactions, view=used.place, user=used.user, action=action, state=state
+        )
+    else:
+        payload = action_payload(
+            workspace, interactions, message=used.place, user=used.user, action=action, state=state
+        )
+    return attempted(await interact(simulator, payload))
+
+
+def _action(used: Used, value: object) -> JSON:
+    element = used.element
+    named = {"action_id": element["action_id"], "block_id": used.block["block_id"]}
+    match element["type"]:
+        case "button" | "icon_button":
+            kept = {
+                name: element[name] for name in ("text", "icon", "value", "style", "url") if name in element
+            }
+            return {"type": element["type"]} | named | kept
+        case "feedback_buttons":
+            for button in (element["positive_button"], element["negative_button"]):
+                if value in (None, button["value"]):
+                    return (
+                        {"type": element["type"]} | named | {"text": button["text"], "value": button["value"]}
+                    )
+            raise NotOfferedError(f"{element['action_id']} has no button {value}")
+    return named | choice(element, value, used.offered(named["block_id"], named["action_id"])).value
+
+
+async def options(request: web.Request) -> web.Response:
+    """Ask the app for a menu's options, if the person has typed enough."""
+    simulator = request.app[SIMULATOR]
+    asked = await body_of(request, Typed)
+    used = used_element(simulator, asked)
+    if used.element["type"] not in EXTERNAL:
+        raise RefusedError(f"{asked.action_id} does not ask the app for options")
+    shortest = int(used.element.get("min_query_length", SHORTEST_QUERY))
+    if len(asked.query) < shortest:
+        return web.json_response({"options": [], "problem": None, "type_more": shortest})
+    element = {"action_id": used.element["action_id"], "block_id": used.block["block_id"]}
+    state = state_of(used.blocks, asked.values, used.offered)
+    payload = suggestion_payload(
+        simulator.workspace, place=used.place, user=used.user, element=element, query=asked.query, state=state
+    )
+    attempt = await interact(simulator, payload)
+    try:
+        found = options_in(attempt)
+        simulator.offered.add(used.key, element, each_option(found))
+    except UnusableError as error:
+        return attempted(attempt, options=[], unusable=str(error))
+    return attempted(attempt, **found)
+
+
+async def stop(request: web.Request) -> web.Response:
+    """Stop the agent in a thread. Slack ends its streams, and the app hears ``agent_session_stopped``."""
+    simulator = request.app[SIMULATOR]
+    asked = await body_of(request, Stop)
+    channel, user = channel_named(simulator, asked.channel), person_named(simulator, asked.user)
+    session = simulator.sessions.find(channel.id, asked.thread_ts)
+    if session is None or session.status != "processing":
+        raise RefusedError("the agent is not working in that thread")
+    streams = [message for message in channel.thread(asked.thread_ts) if message.streaming]
+    for message in streams:
+        simulator.workspace.stream(message, "", ended=True)
+    event = simulator.send_event(
+        {
+            "type": "agent_session_stopped",
+            "user": user.id,
+            "channel": channel.id,
+            "thread_ts": asked.thread_ts,
+            "streaming_message_ts": [message.ts for message in streams],
+            "event_ts": simulator.workspace.next_ts(),
+        }
+    )
+    return web.json_response({"event": event})
+
+
+ROUTES = [
+    web.post("/control/actions", press),
+    web.post("/control/options", options),
+    web.post("/control/stop", stop),
+]

@@ -1,0 +1,188 @@
+"""Read the requests of the control API, and answer those that cannot be used."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.state import NotOfferedError
+from surelane_dev.simulator.workspace.model import Channel, Message, User
+
+SIMULATOR = web.AppKey("simulator", Simulator)
+
+Text = Annotated[str, Field(min_length=1, max_length=40_000)]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class RefusedError(Exception):
+    """The request cannot be done; the message says why."""
+
+
+class Input(BaseModel):
+    """A request's body. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Said(Input):
+    """A message that a person writes. Channels and users are names or ids. ``@name`` in the text is a mention."""
+
+    text: Text
+    channel: str = "general"
+    user: str = "ada"
+    thread_ts: str | None = None
+    mention: bool = False
+    """Mention the bot in a channel if the text does not."""
+    wait: bool = False
+    """Wait with the answer until the app has answered each event once."""
+
+
+class Pointed(Input):
+    """A reference to a message."""
+
+    channel: str
+    ts: str
+    user: str = "ada"
+
+
+class Reaction(Pointed):
+    """A reaction that a person adds or removes."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_+'-]+$")]
+
+
+class Rewrite(Pointed):
+    """An edit of a person's own message."""
+
+    text: Text
+
+
+class Placed(Input):
+    """A reference to a button or input: in a message, or in the view ``view_id``."""
+
+    channel: str = ""
+    ts: str = ""
+    view_id: str = ""
+    user: str = "ada"
+    action_id: str
+    block_id: str | None = None
+    """Needed only if two blocks have the same ``action_id``."""
+    values: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What the other inputs hold, as in a submission."""
+
+
+class Press(Placed):
+    """A press of a button, or a change of an input."""
+
+    value: str | list[str] | None = None
+    """What was chosen or entered. A single button needs none."""
+
+
+class Typed(Placed):
+    """Letters that a person types into a menu that asks the app for its options."""
+
+    query: str = ""
+
+
+class Shortcut(Input):
+    """The use of a shortcut. A ``ts`` names the message of a message's shortcut."""
+
+    callback_id: Text
+    user: str = "ada"
+    channel: str = "general"
+    ts: str = ""
+
+
+class Home(Input):
+    """The opening of a tab of the app's *Home*."""
+
+    user: str = "ada"
+    tab: Literal["home", "messages"] = "home"
+
+
+class Stop(Input):
+    """A press of the *Stop* that Slack shows while an agent's session is ``processing``."""
+
+    channel: str
+    thread_ts: str
+    user: str = "ada"
+
+
+class Command(Input):
+    """A call of a slash command."""
+
+    command: Annotated[str, Field(pattern=r"^/\S+$")]
+    text: str = ""
+    channel: str = "general"
+    user: str = "ada"
+
+
+class Submission(Input):
+    """A modal that a person submits."""
+
+    values: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What the inputs hold, by ``block_id`` and ``action_id``: a text, a list of them, or Slack's own form."""
+
+
+class Closing(Submission):
+    """A modal that a person closes."""
+
+    all: bool = False
+    """Close those below it as well."""
+
+
+class Joining(Input):
+    """A user who joins a channel."""
+
+    user: str
+
+
+@web.middleware
+async def explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer 400 with the reason if a body cannot be used, or names an unknown object."""
+    try:
+        return await handler(request)
+    except (RefusedError, NotOfferedError) as error:
+        return web.json_response({"error": str(error)}, status=400)
+    except ValidationError as error:
+        details = json.loads(error.json(include_url=False, include_context=False, include_input=False))
+        lines = [f"{'.'.join(map(str, detail['loc'])) or 'body'}: {detail['msg']}" for detail in details]
+        return web.json_response({"error": "; ".join(lines)}, status=400)
+
+
+async def body_of(request: web.Request, kind: type[Body]) -> Body:
+    """Read a body of JSON.
+
+    Take ``application/json`` only, because a foreign page in the same browser cannot send that.
+    """
+    if request.content_type != "application/json":
+        raise RefusedError("the body must be application/json")
+    return kind.model_validate_json(await request.read())
+
+
+def channel_named(simulator: Simulator, name: str) -> Channel:
+    """Return a channel by name or id."""
+    channel = simulator.workspace.channel(name)
+    if channel is None:
+        raise RefusedError(f"there is no channel {name}")
+    return channel
+
+
+def person_named(simulator: Simulator, name: str) -> User:
+    """Return a user who is not the bot, by name or id."""
+    user = simulator.workspace.user(name)
+    if user is None or user.is_bot:
+        raise RefusedError(f"there is no person {name}")
+    return user
+
+
+def message_at(simulator: Simulator, pointed: Pointed | Placed | Shortcut) -> Message:
+    """Return the message that a request refers to."""
+    message = channel_named(simulator, pointed.channel).messages.get(pointed.ts)
+    if message is None:
+        raise RefusedError(f"there is no message {pointed.ts} in {pointed.channel}")
+    return message

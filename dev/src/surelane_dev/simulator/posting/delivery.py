@@ -1,0 +1,112 @@
+"""Record the requests to the app, and the result of each attempt."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from surelane_dev.simulator.workspace.model import JSON
+
+PATH = "/slack/events"
+"""Where the app takes everything: events, commands and interactions."""
+
+State = Literal["held", "sending", "retrying", "delivered", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request and its result."""
+
+    at: float
+    seconds: float
+    retry_num: int
+    retry_reason: str | None
+    status: int | None
+    problem: str | None
+    """The reason of a failure, in the words of ``x-slack-retry-reason``; ``None`` if it was acknowledged."""
+    no_retry: bool = False
+    answer: bytes = field(default=b"", repr=False)
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A request to the app, with all its attempts."""
+
+    id: str
+    """The natural key of its event: Slack's event id, or a key that follows from the trigger id."""
+    kind: str
+    path: str
+    content_type: str
+    body: bytes = field(repr=False)
+    channel: str | None = None
+    ts: str | None = None
+    own_message: bool = False
+    """Whether its event is about the app's own message, which the app should ignore."""
+    state: State = "sending"
+    next_at: float | None = None
+    """The time of the next retry."""
+    attempts: list[Attempt] = field(default_factory=list)
+    job: JSON | None = None
+    """The event's status in the queue, if there is a database."""
+    answered: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set at the first answer of any kind, and when the delivery is given up."""
+
+
+def event_delivery(envelope: JSON) -> Delivery:
+    """Return the delivery of an event."""
+    inner = envelope["event"]
+    item = inner.get("item") or inner.get("message") or inner
+    return Delivery(
+        id=envelope["event_id"],
+        kind=".".join(filter(None, (inner["type"], inner.get("subtype") or inner.get("channel_type")))),
+        path=PATH,
+        content_type="application/json",
+        body=json.dumps(envelope).encode(),
+        channel=inner.get("channel") or item.get("channel"),
+        ts=item.get("ts"),
+        own_message="bot_id" in (inner.get("message") or inner.get("previous_message") or inner),
+    )
+
+
+def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str]) -> Delivery:
+    """Return the delivery of a slash command or an interaction. It has no event id, but mostly a trigger id."""
+    key = hashlib.sha256(trigger_id.encode()).hexdigest() if trigger_id else None
+    return Delivery(
+        id=f"trigger:{key}" if key else f"interaction:{uuid4().hex}",
+        kind=kind,
+        path=PATH,
+        content_type="application/x-www-form-urlencoded",
+        body=urlencode(form).encode(),
+    )
+
+
+def delivery_json(delivery: Delivery) -> JSON:
+    """Return a delivery as JSON for the control API."""
+    return {
+        "id": delivery.id,
+        "kind": delivery.kind,
+        "channel": delivery.channel,
+        "ts": delivery.ts,
+        "own_message": delivery.own_message,
+        "state": delivery.state,
+        "next_at": delivery.next_at,
+        "attempts": [attempt_json(attempt) for attempt in delivery.attempts],
+        "job": delivery.job,
+    }
+
+
+def attempt_json(attempt: Attempt) -> JSON:
+    """Return an attempt as JSON for the control API."""
+    return {
+        "at": attempt.at,
+        "ms": round(attempt.seconds * 1000, 1),
+        "retry_num": attempt.retry_num,
+        "retry_reason": attempt.retry_reason,
+        "status": attempt.status,
+        "problem": attempt.problem,
+        "no_retry": attempt.no_retry,
+    }

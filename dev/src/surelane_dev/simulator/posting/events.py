@@ -1,0 +1,168 @@
+"""Make the events of Slack's Events API from changes of the workspace."""
+
+import base64
+import json
+import re
+from collections.abc import Collection, Iterator
+from html import unescape
+from secrets import choice
+
+from surelane_dev.simulator.workspace.model import (
+    JSON,
+    Change,
+    Channel,
+    Deleted,
+    Edited,
+    Message,
+    Posted,
+    Reacted,
+)
+from surelane_dev.simulator.workspace.shapes import message_json, present
+from surelane_dev.simulator.workspace.workspace import Workspace
+
+_MENTION = re.compile(r"<@([A-Z0-9]+)>")
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+def new_id(prefix: str) -> str:
+    """Return a new id in Slack's alphabet, such as ``Ev0A1B2C3D4``."""
+    return prefix + "0" + "".join(choice(_LETTERS) for _ in range(9))
+
+
+def events_of(workspace: Workspace, change: Change, subscriptions: Collection[str]) -> Iterator[JSON]:
+    """Return the inner events that Slack sends for a change to an app with these subscriptions.
+
+    A channel without the bot makes no events. One message may make two events: ``app_mention`` and
+    ``message.channels``.
+    """
+    match change:
+        case Posted(message) if message.visible_to is None:
+            yield from _posted(workspace, message, subscriptions)
+        case Edited(message, previous):
+            yield from _changed(workspace, message, previous, subscriptions)
+        case Deleted(message, _) if message.visible_to is None:
+            yield from _deleted(workspace, message, subscriptions)
+        case Reacted(message, user, name, added):
+            yield from _reacted(workspace, message, user, name, added, subscriptions)
+        case _:
+            return
+
+
+def envelope(workspace: Workspace, inner: JSON) -> JSON:
+    """Return the outer event that Slack wraps around an inner one."""
+    authorization = {
+        "enterprise_id": None,
+        "team_id": workspace.team_id,
+        "user_id": workspace.bot.id,
+        "is_bot": True,
+        "is_enterprise_install": False,
+    }
+    return {
+        "token": "simulated-verification-token",
+        "team_id": workspace.team_id,
+        "context_team_id": workspace.team_id,
+        "context_enterprise_id": None,
+        "api_app_id": workspace.app_id,
+        "event": inner,
+        "type": "event_callback",
+        "event_id": new_id("Ev"),
+        "event_time": int(float(inner["event_ts"])),
+        "authorizations": [authorization],
+        "is_ext_shared_channel": False,
+        "event_context": _event_context(workspace, inner),
+    }
+
+
+def rich_text(text: str) -> list[JSON]:
+    """Return the block that Slack makes of a person's text."""
+    parts = _MENTION.split(text)
+    elements = [
+        {"type": "user", "user_id": part} if at % 2 else {"type": "text", "text": unescape(part)}
+        for at, part in enumerate(parts)
+        if part
+    ]
+    section = {"type": "rich_text_section", "elements": elements}
+    return [{"type": "rich_text", "block_id": new_id("b")[:5], "elements": [section]}]
+
+
+def mentions(text: str) -> list[str]:
+    """Return the ids of the users that a text mentions."""
+    return _MENTION.findall(text)
+
+
+def _heard(workspace: Workspace, channel: Channel, subscriptions: Collection[str]) -> bool:
+    name = "message.im" if channel.is_im else "message.channels"
+    return name in subscriptions and workspace.bot.id in channel.members
+
+
+def _posted(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> Iterator[JSON]:
+    channel = workspace.channels[message.channel]
+    body = message_json(workspace, message) | {"channel": channel.id, "event_ts": message.ts}
+    mentioned = workspace.bot.id in mentions(message.text) and not message.by_app
+    in_reach = workspace.bot.id in channel.members and not channel.is_im
+    if mentioned and in_reach and "app_mention" in subscriptions:
+        yield body | {"type": "app_mention"}
+    if _heard(workspace, channel, subscriptions):
+        yield body | {"channel_type": _channel_type(channel)}
+
+
+def _changed(
+    workspace: Workspace, message: Message, previous: str, subscriptions: Collection[str]
+) -> Iterator[JSON]:
+    channel = workspace.channels[message.channel]
+    if _heard(workspace, channel, subscriptions) and message.visible_to is None:
+        now = message_json(workspace, message)
+        before = {name: value for name, value in now.items() if name != "edited"} | {"text": previous}
+        yield {
+            "type": "message",
+            "subtype": "message_changed",
+            "message": now,
+            "previous_message": before,
+            "channel": channel.id,
+            "hidden": True,
+            "ts": message.edited_ts,
+            "event_ts": message.edited_ts,
+            "channel_type": _channel_type(channel),
+        }
+
+
+def _deleted(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> Iterator[JSON]:
+    channel = workspace.channels[message.channel]
+    if _heard(workspace, channel, subscriptions):
+        ts = workspace.next_ts()
+        yield {
+            "type": "message",
+            "subtype": "message_deleted",
+            "previous_message": message_json(workspace, message),
+            "channel": channel.id,
+            "hidden": True,
+            "deleted_ts": message.ts,
+            "ts": ts,
+            "event_ts": ts,
+            "channel_type": _channel_type(channel),
+        }
+
+
+def _reacted(
+    workspace: Workspace, message: Message, user: str, name: str, added: bool, subscriptions: Collection[str]
+) -> Iterator[JSON]:
+    kind = "reaction_added" if added else "reaction_removed"
+    if kind in subscriptions and workspace.bot.id in workspace.channels[message.channel].members:
+        yield {
+            "type": kind,
+            "user": user,
+            "reaction": name,
+            "item": {"type": "message", "channel": message.channel, "ts": message.ts},
+            "item_user": message.user,
+            "event_ts": workspace.next_ts(),
+        }
+
+
+def _channel_type(channel: Channel) -> str:
+    return "im" if channel.is_im else "channel"
+
+
+def _event_context(workspace: Workspace, inner: JSON) -> str:
+    channel = inner.get("channel") or inner.get("item", {}).get("channel")
+    facts = present({"et": inner["type"], "tid": workspace.team_id, "aid": workspace.app_id, "cid": channel})
+    return "4-" + base64.b64encode(json.dumps(facts, separators=(",", ":")).encode()).decode()

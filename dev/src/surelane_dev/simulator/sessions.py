@@ -1,0 +1,58 @@
+"""Keep the agent's sessions: a lifecycle status and a title per thread."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from surelane_dev.simulator.workspace.model import JSON
+
+SessionStatus = Literal["active", "processing", "suspended", "closed"]
+STATUSES: tuple[SessionStatus, ...] = ("active", "processing", "suspended", "closed")
+
+
+@dataclass(slots=True)
+class Session:
+    """An agent's session. While it is ``processing``, a person may stop the agent."""
+
+    channel: str
+    thread_ts: str
+    status: SessionStatus
+    title: str = ""
+
+
+class Sessions:
+    """The sessions by channel and thread."""
+
+    def __init__(self) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    def find(self, channel: str, thread_ts: str) -> Session | None:
+        """Return a thread's session."""
+        return self._sessions.get((channel, thread_ts))
+
+    def set_status(self, channel: str, thread_ts: str, status: SessionStatus, title: str = "") -> Session:
+        """Set a session's status. Begin it, with this title, if there is none."""
+        session = self._sessions.setdefault((channel, thread_ts), Session(channel, thread_ts, status, title))
+        session.status = status
+        self.changed()
+        return session
+
+    def rename(self, channel: str, thread_ts: str, title: str) -> Session:
+        """Give a thread's session a title. Begin it if there is none."""
+        session = self._sessions.setdefault((channel, thread_ts), Session(channel, thread_ts, "active"))
+        session.title = title
+        self.changed()
+        return session
+
+    def all(self) -> list[Session]:
+        """Return every session."""
+        return list(self._sessions.values())
+
+    def restore(self, sessions: Iterable[Session]) -> None:
+        """Add sessions of an earlier run."""
+        self._sessions |= {(session.channel, session.thread_ts): session for session in sessions}
+
+    def json(self) -> list[JSON]:
+        """Return the sessions for the page."""
+        return [asdict(session) for session in self._sessions.values()]

@@ -1,0 +1,88 @@
+"""Serve ``assistant.threads.*`` and ``agents.sessions.*``: what an agent shows of its work."""
+
+from surelane_dev.simulator.sessions import STATUSES
+from surelane_dev.simulator.webapi.call import (
+    ApiError,
+    Call,
+    Method,
+    Slack,
+    invalid_arguments,
+    joined_channel,
+)
+from surelane_dev.simulator.workspace.model import JSON
+
+STOPPED = "agent_session_stopped"
+NO_STOP = f"missing_{STOPPED}_event_subscription"
+LONGEST_TITLE = 200
+MOST_PROMPTS = 4
+
+
+def set_status(call: Call, slack: Slack) -> JSON:
+    """Set the bot's status in a thread. An empty status, a reply or two minutes end it."""
+    channel, thread_ts = _thread(call, slack)
+    slack.workspace.set_status(channel, thread_ts, call.text("status"))
+    return {}
+
+
+def set_title(call: Call, slack: Slack) -> JSON:
+    """Give a thread a title."""
+    channel, thread_ts = _thread(call, slack)
+    slack.sessions.rename(channel, thread_ts, call.text("title"))
+    return {}
+
+
+def set_suggested_prompts(call: Call, slack: Slack) -> JSON:
+    """Check suggested prompts. The page does not show them."""
+    joined_channel(call, slack, "channel_id")
+    prompts = call.objects("prompts", "invalid_arguments")
+    if not prompts or len(prompts) > MOST_PROMPTS:
+        raise invalid_arguments(f"give between 1 and {MOST_PROMPTS} prompts [json-pointer:/prompts]")
+    if not all(isinstance(prompt.get(name), str) for prompt in prompts for name in ("title", "message")):
+        raise invalid_arguments("a prompt needs a title and a message [json-pointer:/prompts]")
+    return {}
+
+
+def set_session_status(call: Call, slack: Slack) -> JSON:
+    """Set an agent session's status. The page offers *Stop* while it is ``processing``."""
+    channel, thread_ts = _thread(call, slack)
+    status = next((status for status in STATUSES if status == call.text("status")), None)
+    if status is None:
+        raise invalid_arguments(f"status must be one of {', '.join(STATUSES)} [json-pointer:/status]")
+    title = _title(call)
+    session = slack.sessions.set_status(channel, thread_ts, status, title)
+    answer: JSON = {"agent_status": session.status, "status": session.status, "title": session.title}
+    if STOPPED not in slack.events:
+        answer |= {"warning": NO_STOP, "response_metadata": {"warnings": [NO_STOP]}}
+    return answer
+
+
+def rename_session(call: Call, slack: Slack) -> JSON:
+    """Give an agent's session a title."""
+    channel, thread_ts = _thread(call, slack)
+    return {"title": slack.sessions.rename(channel, thread_ts, _title(call)).title}
+
+
+def _title(call: Call) -> str:
+    title = call.text("title")
+    if len(title) > LONGEST_TITLE:
+        raise invalid_arguments(f"must be less than {LONGEST_TITLE + 1} characters [json-pointer:/title]")
+    return title
+
+
+def _thread(call: Call, slack: Slack) -> tuple[str, str]:
+    channel = joined_channel(call, slack, "channel_id")
+    message = channel.messages.get(call.text("thread_ts"))
+    if message is None:
+        raise ApiError("invalid_thread_ts")
+    return channel.id, message.thread_ts or message.ts
+
+
+METHODS = {
+    "assistant.threads.setStatus": Method(set_status, ("channel_id", "thread_ts", "status"), "chat:write"),
+    "assistant.threads.setTitle": Method(set_title, ("channel_id", "thread_ts", "title"), "chat:write"),
+    "assistant.threads.setSuggestedPrompts": Method(
+        set_suggested_prompts, ("channel_id", "prompts"), "chat:write"
+    ),
+    "agents.sessions.setStatus": Method(set_session_status, ("channel_id", "status"), "chat:write"),
+    "agents.sessions.rename": Method(rename_session, ("channel_id", "title"), "chat:write"),
+}

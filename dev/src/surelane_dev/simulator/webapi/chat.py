@@ -1,0 +1,170 @@
+"""Serve ``chat.*``, except streams."""
+
+import json
+
+from surelane_dev.simulator.webapi.call import (
+    ApiError,
+    Call,
+    Method,
+    Slack,
+    channel_of,
+    is_ts,
+    joined_channel,
+    message_of,
+)
+from surelane_dev.simulator.workspace.blocks import BadBlocksError, identified
+from surelane_dev.simulator.workspace.model import JSON, Channel, Message
+from surelane_dev.simulator.workspace.shapes import message_json
+
+MAX_TEXT = 40_000
+MAX_MARKDOWN = 12_000
+MAX_BLOCKS = 50
+MAX_METADATA = 16_000
+
+
+def post_message(call: Call, slack: Slack) -> JSON:
+    """Post as the bot, in a thread if ``thread_ts`` is given."""
+    channel = joined_channel(call, slack)
+    content = content_of(call)
+    thread_ts = thread_of(call, channel)
+    metadata = metadata_of(call)
+    broadcast = thread_ts is not None and call.flag("reply_broadcast")
+    message = slack.workspace.post(
+        channel,
+        slack.workspace.bot.id,
+        **content,
+        by_app=True,
+        thread_ts=thread_ts,
+        metadata=metadata,
+        username=call.text("username") or None,
+        subtype="thread_broadcast" if broadcast else None,
+    )
+    shape = message_json(slack.workspace, message, metadata=True)
+    return {"channel": channel.id, "ts": message.ts, "message": shape}
+
+
+def update(call: Call, slack: Slack) -> JSON:
+    """Replace a message of the bot's own."""
+    channel = channel_of(call, slack)
+    message = message_of(call, channel)
+    if not message.by_app:
+        raise ApiError("cant_update_message")
+    if message.streaming:
+        raise ApiError("streaming_state_conflict")
+    content = content_of(call)
+    metadata = metadata_of(call)
+    kept = {} if metadata is None else {"metadata": metadata}
+    slack.workspace.edit(message, **content, **kept, streamed=False)
+    shape = message_json(slack.workspace, message, metadata=True)
+    return {"channel": channel.id, "ts": message.ts, "text": message.text, "message": shape}
+
+
+def delete(call: Call, slack: Slack) -> JSON:
+    """Delete a message of the bot's own."""
+    channel = channel_of(call, slack)
+    message = message_of(call, channel)
+    if not message.by_app:
+        raise ApiError("cant_delete_message")
+    slack.workspace.delete(message)
+    return {"channel": channel.id, "ts": message.ts}
+
+
+def post_ephemeral(call: Call, slack: Slack) -> JSON:
+    """Post a message that only one user sees."""
+    channel = joined_channel(call, slack)
+    user = slack.workspace.users.get(call.text("user"))
+    if user is None or user.id not in channel.members:
+        raise ApiError("user_not_in_channel")
+    content = content_of(call)
+    message = slack.workspace.post(
+        channel,
+        slack.workspace.bot.id,
+        **content,
+        by_app=True,
+        visible_to=user.id,
+        thread_ts=thread_of(call, channel),
+    )
+    return {"message_ts": message.ts}
+
+
+def content_of(call: Call) -> JSON:
+    """Return the text, blocks and attachments of a call.
+
+    Raises:
+        ApiError: the content is missing, too large or malformed.
+    """
+    blocks = blocks_of(call)
+    attachments = call.objects("attachments", "invalid_attachments")
+    text, markdown = call.text("text"), call.text("markdown_text")
+    if markdown and (text or blocks):
+        raise ApiError("markdown_text_conflict")
+    if not (text or markdown or blocks or attachments):
+        raise ApiError("no_text")
+    if len(text) > MAX_TEXT or len(markdown) > MAX_MARKDOWN:
+        raise ApiError("msg_too_long")
+    if len(blocks) > MAX_BLOCKS:
+        raise ApiError("invalid_blocks")
+    if markdown:
+        blocks = [{"type": "markdown", "text": markdown}]
+    return {"text": text or markdown, "blocks": blocks, "attachments": attachments}
+
+
+def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_format") -> list[JSON]:
+    """Return the blocks of a call. Add ids, as Slack does, if the app gave none.
+
+    Raises:
+        ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if their content is invalid.
+    """
+    try:
+        return identified(call.typed_objects(name, error))
+    except BadBlocksError:
+        raise ApiError("invalid_blocks") from None
+
+
+def thread_of(call: Call, channel: Channel) -> str | None:
+    """Return the thread that a call posts to. Ignore a value that is no ``ts``, as Slack does.
+
+    Raises:
+        ApiError: ``thread_not_found``. Slack itself may accept such a reply without showing it.
+    """
+    ts = call.text("thread_ts")
+    if not is_ts(ts):
+        return None
+    if ts not in channel.messages:
+        raise ApiError("thread_not_found")
+    return ts
+
+
+def metadata_of(call: Call) -> JSON | None:
+    """Return the metadata of a call.
+
+    Raises:
+        ApiError: it has no event type with a payload, or is too large.
+    """
+    metadata = call.mapping("metadata", "invalid_metadata_format")
+    if metadata is None:
+        return None
+    if not (isinstance(metadata.get("event_type"), str) and isinstance(metadata.get("event_payload"), dict)):
+        raise ApiError("invalid_metadata_schema")
+    if len(json.dumps(metadata)) > MAX_METADATA:
+        raise ApiError("metadata_too_large")
+    return metadata
+
+
+def owned(message: Message) -> Message:
+    """Return the message if it is the app's own.
+
+    Raises:
+        ApiError: ``message_not_owned_by_app``.
+    """
+    if not message.by_app:
+        raise ApiError("message_not_owned_by_app")
+    return message
+
+
+METHODS = {
+    "chat.postMessage": Method(post_message, ("channel",), "chat:write"),
+    "chat.update": Method(update, ("channel", "ts"), "chat:write"),
+    "chat.delete": Method(delete, ("channel", "ts"), "chat:write"),
+    "chat.postEphemeral": Method(post_ephemeral, ("channel", "user"), "chat:write"),
+}

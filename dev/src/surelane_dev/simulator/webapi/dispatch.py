@@ -1,0 +1,149 @@
+"""Serve ``/api/{method}``: check a call, apply faults, and answer as Slack does."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from secrets import token_hex
+
+from aiohttp import web
+
+from surelane_dev.simulator.faults import Fault, Faults
+from surelane_dev.simulator.webapi import (
+    assistant,
+    chat,
+    conversations,
+    files,
+    reactions,
+    streams,
+    users,
+    views,
+)
+from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
+from surelane_dev.simulator.webapi.tiers import RateLimitedError, RateLimits
+from surelane_dev.simulator.workspace.model import JSON
+from surelane_service.lifecycle import sleep_unless
+
+METHODS: dict[str, Method] = {
+    **chat.METHODS,
+    **streams.METHODS,
+    **reactions.METHODS,
+    **conversations.METHODS,
+    **users.METHODS,
+    **assistant.METHODS,
+    **views.METHODS,
+    **files.METHODS,
+}
+CALLS_KEPT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A call in the page's list."""
+
+    at: float
+    method: str
+    status: int
+    error: str | None
+
+
+class WebApi:
+    """Answer calls, and log them, newest last."""
+
+    def __init__(
+        self,
+        slack: Slack,
+        faults: Faults,
+        scopes: frozenset[str] | None,
+        limits: RateLimits,
+        noted: Callable[[JSON], None] = lambda _: None,
+    ) -> None:
+        self._slack = slack
+        self._faults = faults
+        self._scopes = scopes
+        self._limits = limits
+        self._noted = noted
+        self.calls: deque[JSON] = deque(maxlen=CALLS_KEPT)
+        self.closing = asyncio.Event()
+        """Set to release delayed calls."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Handle a request to ``/api/{method}``."""
+        name = request.match_info["method"]
+        fault = self._faults.take(Faults.API, name)
+        response, error = await self._answer(request, name, fault)
+        response.headers["X-Slack-Req-Id"] = token_hex(16)
+        lost = fault is not None and fault.kind == "answer_lost"
+        self._note(Logged(time.time(), name, response.status, "answer_lost" if lost else error))
+        if lost and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    async def _answer(
+        self, request: web.Request, name: str, fault: Fault | None
+    ) -> tuple[web.Response, str | None]:
+        match fault:
+            case Fault(kind="rate_limited", retry_after=seconds):
+                return _rate_limited(seconds)
+            case Fault(kind="server_error"):
+                return _response({"ok": False, "error": "internal_error"}, status=500)
+            case Fault(kind="invalid_auth"):
+                return _response({"ok": False, "error": "invalid_auth"})
+        try:
+            answer = _response(await self._run(request, name))
+        except RateLimitedError as error:
+            return _rate_limited(error.retry_after)
+        except ApiError as error:
+            answer = _response({"ok": False, "error": str(error), **error.details})
+        if fault is not None and fault.kind == "slow":
+            await sleep_unless(self.closing, fault.delay)
+        return answer
+
+    async def _run(self, request: web.Request, name: str) -> JSON:
+        method = METHODS.get(name)
+        if method is None:
+            raise ApiError("unknown_method", req_method=name)
+        sent = await read(request, method)
+        self._limits.count(name, sent.token, sent.arguments)
+        self._check(method, sent)
+        answer = {"ok": True, **method.run(Call(name, sent.arguments), self._slack)}
+        if sent.warnings:
+            metadata = answer.get("response_metadata", {})
+            warnings = [*metadata.get("warnings", ()), *sent.warnings]
+            answer |= {"warning": ",".join(warnings), "response_metadata": {**metadata, "warnings": warnings}}
+        return answer
+
+    def _check(self, method: Method, sent: Sent) -> None:
+        if method.needs_token:
+            _check_token(sent.token)
+        if self._scopes is not None and method.scope and method.scope not in self._scopes:
+            raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(self._scopes)))
+        missing = [name for name in method.required if name not in sent.arguments]
+        if missing:
+            raise invalid_arguments(*(f"missing required field: {name}" for name in missing))
+
+    def _note(self, call: Logged) -> None:
+        self.calls.append(asdict(call))
+        self._noted(asdict(call))
+
+
+def _check_token(token: str | None) -> None:
+    if not token:
+        raise ApiError("not_authed")
+    if token.startswith(("xoxp-", "xapp-", "xoxe.")):
+        raise ApiError("not_allowed_token_type")
+    if not token.startswith("xoxb-"):
+        raise ApiError("invalid_auth")
+
+
+def _rate_limited(retry_after: int) -> tuple[web.Response, str | None]:
+    return _response(
+        {"ok": False, "error": "ratelimited"}, status=429, headers={"Retry-After": str(retry_after)}
+    )
+
+
+def _response(
+    body: JSON, *, status: int = 200, headers: dict[str, str] | None = None
+) -> tuple[web.Response, str | None]:
+    return web.json_response(body, status=status, headers=headers), body.get("error")

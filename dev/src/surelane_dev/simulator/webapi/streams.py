@@ -1,0 +1,108 @@
+"""Serve ``chat.startStream``, ``appendStream`` and ``stopStream``: messages that arrive in parts."""
+
+from surelane_dev.simulator.sessions import STATUSES
+from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
+from surelane_dev.simulator.webapi.chat import MAX_MARKDOWN, blocks_of, metadata_of, owned, thread_of
+from surelane_dev.simulator.workspace.model import JSON, Message
+from surelane_dev.simulator.workspace.shapes import message_json
+
+CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
+
+
+def start(call: Call, slack: Slack) -> JSON:
+    """Start a streamed reply. In a channel the call must name the user that it answers."""
+    channel = joined_channel(call, slack)
+    thread_ts = thread_of(call, channel)
+    if thread_ts is None:
+        raise ApiError("invalid_thread_ts")
+    if not channel.is_im:
+        for name in ("recipient_team_id", "recipient_user_id"):
+            if not call.text(name):
+                raise ApiError(f"missing_{name}")
+    chunks = _chunks(call)
+    message = slack.workspace.post(
+        channel, slack.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True, streamed=True
+    )
+    _append(slack, message, chunks)
+    return {"channel": channel.id, "ts": message.ts}
+
+
+def append(call: Call, slack: Slack) -> JSON:
+    """Append to a running stream."""
+    message = _running(call, slack)
+    chunks = _chunks(call)
+    if not chunks:
+        raise ApiError("no_text")
+    _append(slack, message, chunks)
+    return {"channel": message.channel, "ts": message.ts}
+
+
+def stop(call: Call, slack: Slack) -> JSON:
+    """End a stream. Only this call takes metadata and closing blocks."""
+    message = _running(call, slack)
+    chunks, metadata = _chunks(call), metadata_of(call)
+    message.metadata = metadata or message.metadata
+    message.blocks += blocks_of(call)
+    _append(slack, message, chunks, ended=True)
+    _end_session(call, slack, message)
+    shape = message_json(slack.workspace, message, metadata=True)
+    return {"channel": message.channel, "ts": message.ts, "message": shape}
+
+
+def _end_session(call: Call, slack: Slack, message: Message) -> None:
+    """Give the thread's session, if there is one, the call's ``session_status``, by default ``active``."""
+    thread_ts = message.thread_ts or message.ts
+    wanted = call.text("session_status") or "active"
+    status = next((status for status in STATUSES if status == wanted), None)
+    if status and slack.sessions.find(message.channel, thread_ts):
+        slack.sessions.set_status(message.channel, thread_ts, status)
+
+
+def _running(call: Call, slack: Slack) -> Message:
+    message = owned(message_of(call, joined_channel(call, slack)))
+    if not message.streaming:
+        raise ApiError("message_not_in_streaming_state")
+    return message
+
+
+def _chunks(call: Call) -> list[JSON]:
+    chunks = call.typed_objects("chunks", "invalid_chunks")
+    if not all(chunk["type"] in CHUNKS and CHUNKS[chunk["type"]] in chunk for chunk in chunks):
+        raise ApiError("invalid_chunks")
+    for chunk in chunks:
+        if chunk["type"] == "blocks":
+            chunk["blocks"] = blocks_of(Call("chunk", chunk), error="invalid_chunks")
+    if text := call.text("markdown_text"):
+        chunks = [{"type": "markdown_text", "text": text}, *chunks]
+    if sum(len(str(chunk["text"])) for chunk in chunks if chunk["type"] == "markdown_text") > MAX_MARKDOWN:
+        raise ApiError("msg_too_long")
+    return chunks
+
+
+def _append(slack: Slack, message: Message, chunks: list[JSON], *, ended: bool = False) -> None:
+    text = ""
+    for chunk in chunks:
+        match chunk["type"]:
+            case "markdown_text":
+                text += str(chunk["text"])
+            case "task_update":
+                _note_task(message, chunk)
+            case "blocks":
+                message.blocks += chunk["blocks"]
+    if chunks or ended:
+        slack.workspace.stream(message, text, ended=ended)
+
+
+def _note_task(message: Message, chunk: JSON) -> None:
+    known = next((task for task in message.tasks if task["id"] == chunk["id"]), None)
+    if known is None:
+        message.tasks.append(dict(chunk))
+    else:
+        known.update(chunk)
+
+
+METHODS = {
+    "chat.startStream": Method(start, ("channel", "thread_ts"), "chat:write"),
+    "chat.appendStream": Method(append, ("channel", "ts"), "chat:write"),
+    "chat.stopStream": Method(stop, ("channel", "ts"), "chat:write"),
+}

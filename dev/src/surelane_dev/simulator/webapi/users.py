@@ -1,0 +1,55 @@
+"""Serve ``users.*``, ``auth.test`` and ``api.test``."""
+
+import time
+
+from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack
+from surelane_dev.simulator.webapi.conversations import page_of
+from surelane_dev.simulator.workspace.model import JSON
+from surelane_dev.simulator.workspace.shapes import user_json
+
+
+def auth_test(_: Call, slack: Slack) -> JSON:
+    """Return the token's user and workspace."""
+    workspace = slack.workspace
+    return {
+        "url": f"{slack.interactions.public_url}/",
+        "team": workspace.name,
+        "user": workspace.bot.name,
+        "team_id": workspace.team_id,
+        "user_id": workspace.bot.id,
+        "bot_id": workspace.bot_id,
+        "is_enterprise_install": False,
+    }
+
+
+def api_test(call: Call, _: Slack) -> JSON:
+    """Answer with the call's arguments, or with the error that it names."""
+    if error := call.text("error"):
+        raise ApiError(error, args=dict(call.arguments))
+    return {"args": dict(call.arguments)}
+
+
+def info(call: Call, slack: Slack) -> JSON:
+    """Return a user."""
+    user = slack.workspace.users.get(call.text("user"))
+    if user is None:
+        raise ApiError("user_not_found")
+    return {"user": user_json(slack.workspace, user)}
+
+
+def list_users(call: Call, slack: Slack) -> JSON:
+    """Return all users."""
+    page, cursor = page_of(list(slack.workspace.users.values()), call, default=1000, key="user")
+    return {
+        "members": [user_json(slack.workspace, user) for user in page],
+        "cache_ts": int(time.time()),
+        "response_metadata": {"next_cursor": cursor},
+    }
+
+
+METHODS = {
+    "auth.test": Method(auth_test),
+    "api.test": Method(api_test, needs_token=False),
+    "users.info": Method(info, ("user",), "users:read", reads_json=False),
+    "users.list": Method(list_users, (), "users:read", reads_json=False),
+}

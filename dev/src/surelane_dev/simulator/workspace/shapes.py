@@ -1,0 +1,129 @@
+"""Write the objects of a workspace as JSON, as Slack's Web API and events do."""
+
+from typing import Any
+
+from surelane_dev.simulator.workspace.model import JSON, Channel, Message, User
+from surelane_dev.simulator.workspace.workspace import Workspace
+
+
+def message_json(workspace: Workspace, message: Message, *, metadata: bool = False) -> JSON:
+    """Return a message as JSON, with its metadata only if asked for."""
+    parent = workspace.message(message.channel, message.thread_ts or "")
+    fields: JSON = {
+        "type": "message",
+        "subtype": message.subtype,
+        "user": message.user,
+        "text": message.text,
+        "ts": message.ts,
+        "team": workspace.team_id,
+        "client_msg_id": message.client_msg_id,
+        "blocks": message.blocks,
+        "attachments": message.attachments,
+        "files": message.files,
+        "thread_ts": message.thread_ts,
+        "parent_user_id": parent.user if message.is_reply and parent else None,
+        "username": message.username,
+        "metadata": message.metadata if metadata else None,
+        "edited": {"user": message.user, "ts": message.edited_ts} if message.edited_ts else None,
+        "reactions": reactions_json(message),
+        **_app_fields(workspace, message),
+        **_thread_fields(workspace, message),
+    }
+    return present(fields)
+
+
+def present(fields: JSON) -> JSON:
+    """Return the fields with a value. Slack leaves the others out."""
+    return {name: value for name, value in fields.items() if value is not None and value != []}
+
+
+def reactions_json(message: Message) -> list[JSON]:
+    """Return the reactions to a message as JSON."""
+    return [{"name": name, "users": users, "count": len(users)} for name, users in message.reactions.items()]
+
+
+def _app_fields(workspace: Workspace, message: Message) -> JSON:
+    if not message.by_app:
+        return {}
+    profile = {
+        "id": workspace.bot_id,
+        "app_id": workspace.app_id,
+        "user_id": workspace.bot.id,
+        "name": workspace.bot.real_name,
+        "deleted": False,
+        "team_id": workspace.team_id,
+    }
+    return {"bot_id": workspace.bot_id, "app_id": workspace.app_id, "bot_profile": profile}
+
+
+def _thread_fields(workspace: Workspace, message: Message) -> JSON:
+    replies = [] if message.is_reply else workspace.channels[message.channel].replies(message.ts)
+    if not replies:
+        return {}
+    users = list(dict.fromkeys(reply.user for reply in replies))
+    return {
+        "reply_count": len(replies),
+        "reply_users_count": len(users),
+        "latest_reply": replies[-1].ts,
+        "reply_users": users,
+        "is_locked": False,
+        "subscribed": True,
+    }
+
+
+def channel_json(workspace: Workspace, channel: Channel) -> JSON:
+    """Return a channel or direct messages as JSON."""
+    shared: JSON = {"id": channel.id, "created": 1700000000, "is_archived": False, "is_im": channel.is_im}
+    shared |= {"is_org_shared": False, "context_team_id": workspace.team_id, "updated": 1700000000000}
+    if channel.is_im:
+        return shared | {"user": channel.peer, "is_user_deleted": False, "is_open": True, "priority": 0}
+    note = {"creator": "", "last_set": 0}
+    return shared | {
+        "name": channel.name,
+        "name_normalized": channel.name,
+        "is_channel": True,
+        "is_group": False,
+        "is_mpim": False,
+        "is_private": False,
+        "is_general": channel.name == "general",
+        "is_shared": False,
+        "is_ext_shared": False,
+        "is_member": workspace.bot.id in channel.members,
+        "unlinked": 0,
+        "creator": next(iter(workspace.users)),
+        "topic": {"value": channel.topic, **note},
+        "purpose": {"value": "", **note},
+        "previous_names": [],
+        "num_members": len(channel.members),
+    }
+
+
+def user_json(workspace: Workspace, user: User) -> JSON:
+    """Return a user with a profile as JSON."""
+    profile: dict[str, Any] = {
+        "real_name": user.real_name,
+        "display_name": user.name,
+        "real_name_normalized": user.real_name,
+        "display_name_normalized": user.name,
+        "team": workspace.team_id,
+    }
+    if user.is_bot:
+        profile |= {"api_app_id": workspace.app_id, "bot_id": workspace.bot_id}
+    else:
+        profile["email"] = f"{user.name}@example.com"
+    return {
+        "id": user.id,
+        "team_id": workspace.team_id,
+        "name": user.name,
+        "real_name": user.real_name,
+        "deleted": False,
+        "tz": "Etc/UTC",
+        "tz_label": "Coordinated Universal Time",
+        "tz_offset": 0,
+        "is_admin": False,
+        "is_owner": False,
+        "is_bot": user.is_bot,
+        "is_app_user": False,
+        "updated": 1700000000,
+        "profile": profile,
+    }

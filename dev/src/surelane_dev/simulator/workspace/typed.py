@@ -1,0 +1,22 @@
+"""Convert typed text to Slack's notation."""
+
+import re
+
+from surelane_dev.simulator.workspace.workspace import Workspace
+
+_NAMED = re.compile(r"(?<![\w@#&;])([@#])([a-z0-9][a-z0-9_-]*)", re.IGNORECASE)
+
+
+def slack_text(workspace: Workspace, typed: str) -> str:
+    """Escape ``&``, ``<`` and ``>``. Turn ``@name`` and ``#name`` of known users and channels into mentions."""
+
+    def mention(match: re.Match[str]) -> str:
+        sign, name = match.groups()
+        if sign == "@":
+            user = workspace.user(name)
+            return f"<@{user.id}>" if user else match[0]
+        channel = workspace.channel(name.lower())
+        return f"<#{channel.id}|{channel.name}>" if channel else match[0]
+
+    escaped = typed.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _NAMED.sub(mention, escaped)

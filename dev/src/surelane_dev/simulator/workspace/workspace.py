@@ -1,0 +1,182 @@
+"""Keep a workspace in memory. It uses no network, and only the clock that it gets."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from surelane_dev.simulator.workspace.model import (
+    JSON,
+    Change,
+    Channel,
+    Deleted,
+    Edited,
+    Joined,
+    Message,
+    Posted,
+    Reacted,
+    StatusSet,
+    Streamed,
+    User,
+)
+
+STATUS_LASTS = timedelta(minutes=2)
+TOMBSTONE = "This message was deleted."
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The assistant's status in a thread, until it lapses."""
+
+    text: str
+    until: float
+
+
+class Workspace:
+    """Users, channels, messages and statuses. Listeners get every change, in order."""
+
+    def __init__(
+        self,
+        *,
+        team_id: str,
+        name: str,
+        app_id: str,
+        bot_id: str,
+        bot: User,
+        users: dict[str, User],
+        channels: dict[str, Channel],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.team_id = team_id
+        self.name = name
+        self.app_id = app_id
+        self.bot_id = bot_id
+        self.bot = bot
+        self.users = users
+        self.channels = channels
+        self.now = now
+        self.listeners: list[Callable[[Change], None]] = []
+        self._statuses: dict[tuple[str, str], Status] = {}
+        self._last_ts = 0
+
+    def next_ts(self) -> str:
+        """Return the time as Slack writes it. It increases with each call."""
+        self._last_ts = max(int(self.now() * 1_000_000), self._last_ts + 1)
+        return f"{self._last_ts // 1_000_000}.{self._last_ts % 1_000_000:06d}"
+
+    def channel(self, name_or_id: str) -> Channel | None:
+        """Return a channel by its id, or by its name with or without the ``#``."""
+        name = name_or_id.removeprefix("#")
+        return self.channels.get(name_or_id) or next(
+            (c for c in self.channels.values() if c.name == name and not c.is_im), None
+        )
+
+    def user(self, name_or_id: str) -> User | None:
+        """Return a user by id, or by name with or without the ``@``."""
+        name = name_or_id.removeprefix("@").lower()
+        return self.users.get(name_or_id) or next((u for u in self.users.values() if u.name == name), None)
+
+    def direct_messages(self, user: str) -> Channel:
+        """Return the direct messages of a user with the bot."""
+        return next(c for c in self.channels.values() if c.peer == user)
+
+    def message(self, channel: str, ts: str) -> Message | None:
+        """Return the message that ``(channel, ts)`` identifies, if there is one."""
+        found = self.channels.get(channel)
+        return found.messages.get(ts) if found else None
+
+    def post(self, channel: Channel, user: str, text: str, **fields: Any) -> Message:  # noqa: ANN401 - Message's own
+        """Post a message. A reply ends the assistant's status in its thread."""
+        message = Message(channel.id, self.next_ts(), user, text, **fields)
+        if not message.by_app:
+            message.client_msg_id = str(uuid4())
+        self._join_thread(channel, message)
+        channel.messages[message.ts] = message
+        if message.by_app and message.thread_ts:
+            self.set_status(channel.id, message.thread_ts, "")
+        self._tell(Posted(message))
+        return message
+
+    def edit(self, message: Message, **fields: Any) -> None:  # noqa: ANN401 - Message's own
+        """Replace the given parts of a message."""
+        previous = message.text
+        for name, value in fields.items():
+            setattr(message, name, value)
+        message.edited_ts = self.next_ts()
+        self._tell(Edited(message, previous))
+
+    def stream(self, message: Message, text: str, *, ended: bool = False) -> None:
+        """Append to a streamed message."""
+        message.text += text
+        message.streaming = not ended
+        self._tell(Streamed(message))
+
+    def delete(self, message: Message) -> None:
+        """Delete a message. If it has replies, a tombstone keeps its thread together."""
+        channel = self.channels[message.channel]
+        tombstone = None
+        if channel.replies(message.ts):
+            bare = Message(message.channel, message.ts, message.user, TOMBSTONE, thread_ts=message.ts)
+            tombstone = replace(bare, subtype="tombstone")
+            channel.messages[message.ts] = tombstone
+        else:
+            del channel.messages[message.ts]
+        self._tell(Deleted(message, tombstone))
+
+    def react(self, message: Message, user: str, name: str) -> bool:
+        """Add a reaction; return whether it is new."""
+        users = message.reactions.setdefault(name, [])
+        if user in users:
+            return False
+        users.append(user)
+        self._tell(Reacted(message, user, name, added=True))
+        return True
+
+    def unreact(self, message: Message, user: str, name: str) -> bool:
+        """Remove a reaction; return whether it was there."""
+        users = message.reactions.get(name, [])
+        if user not in users:
+            return False
+        users.remove(user)
+        if not users:
+            del message.reactions[name]
+        self._tell(Reacted(message, user, name, added=False))
+        return True
+
+    def set_status(self, channel: str, thread_ts: str, text: str) -> None:
+        """Set the assistant's status in a thread; an empty text ends it."""
+        had = self._statuses.pop((channel, thread_ts), None)
+        if text:
+            self._statuses[channel, thread_ts] = Status(text, self.now() + STATUS_LASTS.total_seconds())
+        if text or had:
+            self._tell(StatusSet(channel, thread_ts, text))
+
+    def statuses(self) -> list[JSON]:
+        """Return the statuses that have not lapsed."""
+        return [
+            {"channel": channel, "thread_ts": ts, "text": status.text, "until": status.until}
+            for (channel, ts), status in self._statuses.items()
+            if status.until > self.now()
+        ]
+
+    def join(self, channel: Channel, user: str) -> bool:
+        """Make a user a member of a channel; return whether that is new."""
+        if user in channel.members:
+            return False
+        channel.members.add(user)
+        self._tell(Joined(channel, user))
+        return True
+
+    def _join_thread(self, channel: Channel, message: Message) -> None:
+        if message.thread_ts is None:
+            return
+        parent = channel.messages.get(message.thread_ts)
+        if parent is not None:
+            parent.thread_ts = parent.thread_ts or parent.ts
+            message.thread_ts = parent.thread_ts
+
+    def _tell(self, change: Change) -> None:
+        for listener in self.listeners:
+            listener(change)

@@ -1,0 +1,193 @@
+"""Keep a service running: start it again when it dies, and replace it when its code changes.
+
+A replacement loses nothing. The new process starts beside the old one; once it is ready, the old one gets SIGTERM and
+drains. If the new one cannot start, the old one stays.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from surelane.errors import SurelaneError
+from surelane_dev.output import Output
+from surelane_dev.processes import Child
+from surelane_service.lifecycle import EXIT_SETTINGS
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+"""Seconds before a process that died starts again: the first, doubled each time it dies soon, and the longest."""
+STEADY = 60.0
+"""Seconds after which a process counts as one that did not die soon."""
+
+
+class ServiceError(SurelaneError):
+    """A process ended that cannot be started again."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start a process: its whole environment, and the URL that answers 200 when it can work."""
+
+    environment: Mapping[str, str]
+    ready: str
+
+
+Ready = Callable[[Start], Coroutine[Any, Any, None]]
+
+
+class Supervisor:
+    """Keep one service running."""
+
+    def __init__(self, name: str, before: Mapping[str, str], within: float, output: Output) -> None:
+        """Take what a service needs.
+
+        Args:
+            name: the service's, one of ``program.MODULES``.
+            before: the environment of a spare, which has no secret that the service must not have.
+            within: seconds until a process that got SIGTERM is killed.
+            output: shows its lines.
+        """
+        self.name = name
+        self.settled = asyncio.Event()
+        """Set when it runs, or when only a change of its code can help."""
+        self._before = {**before, "PYTHONUNBUFFERED": "1"}
+        self._within = within
+        self._output = output
+        self._spare: Child | None = None
+        self._child: Child | None = None
+        self._running: set[Child] = set()
+        self._changed = asyncio.Event()
+        self._files: list[str] = []
+        self._retiring: set[asyncio.Task[int]] = set()
+
+    async def prepare(self) -> None:
+        """Start a spare process, unless there is one."""
+        if self._spare is None or self._spare.exit_code is not None:
+            command = (sys.executable, "-m", "surelane_dev.program", self.name)
+            self._spare = await Child.start(
+                self.name, *command, env=self._before, on_line=self._output.of(self.name), fed=True
+            )
+
+    def changed(self, files: list[str]) -> None:
+        """Replace the process, because these files changed."""
+        self._files = files
+        self._changed.set()
+
+    async def run(self, start: Callable[[], Start], ready: Ready, *, watched: bool) -> None:
+        """Keep it running until this is cancelled.
+
+        Args:
+            start: returns how to start the next process.
+            ready: waits until that process is ready.
+            watched: whether changes of its code are reported, so that code that cannot be used is worth a wait.
+
+        Raises:
+            ServiceError: its settings cannot be used, and it is not watched.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            self._changed.clear()
+            began, files, self._files = time.monotonic(), self._files, []
+            try:
+                how = start()
+            except SurelaneError as error:
+                self._output.say(str(error))
+                await self._stay()
+                continue
+            child = await self._begin(how)
+            if await self._came_up(child, ready(how)):
+                self._replace(child)
+                if files:
+                    took, port = time.monotonic() - began, how.ready.rpartition("/")[0]
+                    self._output.say(
+                        f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])} ({port}/)"
+                    )
+                self.settled.set()
+                if watched:
+                    await self.prepare()
+                await self._end_or_change(child)
+            if self._changed.is_set():
+                if child is not self._child:
+                    self._retire(child)
+                continue
+            code = await child.wait()
+            self._running.discard(child)
+            if code == EXIT_SETTINGS and not watched:
+                raise ServiceError(f"{self.name} ended with code {code}; ending the rest")
+            if code == EXIT_SETTINGS:
+                await self._stay()
+                continue
+            pause = FIRST_PAUSE if time.monotonic() - began > STEADY else pause
+            self._output.say(f"{self.name} ended with code {code}; it starts again in {pause:g} s")
+            await self._pause(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def stop(self) -> None:
+        """Stop every process of it. Let those that run drain."""
+        if self._spare is not None:
+            self._spare.kill()
+            await self._spare.wait()
+        for child in list(self._running):
+            self._retire(child)
+        await asyncio.gather(*self._retiring)
+
+    async def _begin(self, how: Start) -> Child:
+        await self.prepare()
+        child, self._spare = self._spare, None
+        assert child is not None  # noqa: S101 - it was just prepared
+        self._running.add(child)
+        child.feed(json.dumps(dict(how.environment)))
+        return child
+
+    async def _came_up(self, child: Child, ready: Coroutine[Any, Any, None]) -> bool:
+        """Wait until a process is ready, ends, or is out of date. Return whether it is ready."""
+        waiting = asyncio.create_task(ready)
+        try:
+            await self._end_or_change(child, waiting)
+            return waiting.done() and child.exit_code is None
+        finally:
+            waiting.cancel()
+
+    async def _end_or_change(self, child: Child, *others: "asyncio.Task[None]") -> None:
+        """Wait until a process ends, its code changes, or another task ends."""
+        waits = {asyncio.create_task(child.wait()), asyncio.create_task(self._changed.wait())}
+        try:
+            await asyncio.wait(waits.union(others), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _stay(self) -> None:
+        """Wait for other code, with the old process if there is one."""
+        old = self._child if self._child is not None and self._child.exit_code is None else None
+        stays = "the earlier code stays in use" if old else "nothing runs"
+        self._output.say(f"{self.name} did not start; {stays} until you save a change")
+        self.settled.set()
+        await self.prepare()
+        if old is not None:
+            await self._end_or_change(old)
+        await self._changed.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _replace(self, child: Child) -> None:
+        if self._child is not None:
+            self._retire(self._child)
+        self._child = child
+
+    def _retire(self, child: Child) -> None:
+        """Let a process drain in the background."""
+        self._running.discard(child)
+        task = asyncio.create_task(child.stop(signal.SIGTERM, self._within))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)

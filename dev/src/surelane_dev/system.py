@@ -1,0 +1,219 @@
+"""Run the whole system on one machine until Ctrl-C: `surelane dev`.
+
+The database starts first, then come its migrations, then the services, which have imported their modules by then. They
+stop in reverse order, so that a worker can finish its handlers while the database and the simulator still run.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from surelane.errors import SettingsError, SurelaneError
+from surelane_dev.accounts import prepare
+from surelane_dev.changes import watch
+from surelane_dev.output import Output
+from surelane_dev.ports import Wanted, choose
+from surelane_dev.postgres import embedded
+from surelane_dev.processes import Child
+from surelane_dev.program import MODULES
+from surelane_dev.project import Project, find_project
+from surelane_dev.services import DATABASE, Databases, before, ready, services, set_aside, where_to_look
+from surelane_dev.settings import DevSettings
+from surelane_dev.supervisor import Start, Supervisor
+from surelane_operator.cli.session import DEVELOPMENT_URL
+from surelane_service.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
+from surelane_service.settings import load_settings
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CLONE = Path(__file__).parents[3] / "migrations" / "idempotent"
+"""There in a clone of Surelane's own repository, and nowhere else."""
+GRACE = 5.0  # seconds that a service may take to end after its drain
+
+
+class DevError(SurelaneError):
+    """A process ended that should have kept running."""
+
+
+def main() -> int:
+    """Run the system until a signal; return the exit code."""
+    output = Output()
+    try:
+        return asyncio.run(_until_signal(output))
+    except SettingsError as error:
+        output.say(str(error))
+        return EXIT_SETTINGS
+    except SurelaneError as error:
+        output.say(str(error))
+        return EXIT_FAILED
+
+
+async def _until_signal(output: Output) -> int:
+    """Run until a signal. The first one ends everything in order; a Ctrl-C after it ends everything at once.
+
+    A second SIGTERM does not: one sent to the process group arrives twice, because ``make`` passes on its own copy. A
+    worker killed by it would leave its events claimed until their leases end.
+    """
+    project = find_project(Path.cwd())
+    os.chdir(project.root)
+    task = asyncio.create_task(_dev(load_settings(DevSettings), project, output))
+    ending = forced = False
+
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal ending, forced
+        if not ending:
+            ending = True
+            output.say(f"{number.name}: ending; Ctrl-C to end at once")
+            task.cancel()
+        elif number == signal.SIGINT:
+            forced = True
+            for child in list(Child.running):
+                child.kill()
+
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    with suppress(asyncio.CancelledError):
+        await task
+    if forced:
+        return EXIT_FORCED
+    output.say("everything has ended")
+    return EXIT_OK
+
+
+async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
+    ports = _ports(settings, output)
+    drain = settings.drain_timeout.total_seconds() + GRACE
+    async with AsyncExitStack() as stack:
+        kept = {
+            name: Supervisor(name, before(name), GRACE if name == "simulator" else drain, output)
+            for name in MODULES
+        }
+        for each in kept.values():
+            stack.push_async_callback(each.stop)
+            await each.prepare()
+        databases, postgres = await stack.enter_async_context(_database(settings, output))
+        # Developers of Surelane change scripts without a new version, so apply them again.
+        await _migrate(databases.owner, output, *(["--again"] if postgres and CLONE.is_dir() else []))
+        for message in set_aside():
+            output.say(message)
+        stack.push_async_callback(kept["simulator"].stop)
+        stack.push_async_callback(_together, kept["ingest"].stop, kept["worker"].stop)
+        stack.enter_context(_for_the_command(settings, databases))
+
+        def start(name: str) -> Start:
+            at = {**ports, "worker_private": _free(settings, ports["worker_private"])}
+            return services(settings, find_project(project.root), at, databases)[name]
+
+        async with _staying_up(
+            *(_watch(child) for child in postgres),
+            *(
+                each.run(
+                    partial(start, name),
+                    partial(ready, name, say=output.say),
+                    watched=name == "worker" and project.is_a_teams,
+                )
+                for name, each in kept.items()
+            ),
+            *([watch(project.root, kept["worker"].changed)] if project.is_a_teams else []),
+        ):
+            for each in kept.values():
+                await each.settled.wait()
+            output.say(*where_to_look(settings, project, ports, databases))
+
+
+async def _together(*stops: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.gather(*(stop() for stop in stops))
+
+
+def _free(settings: DevSettings, port: int) -> int:
+    """Return the port, or a free one while a worker that drains still has it."""
+    return choose(settings.host, {"": Wanted("SURELANE_WORKER_PRIVATE_PORT", None, port)})[""]
+
+
+@contextmanager
+def _for_the_command(settings: DevSettings, databases: Databases) -> Iterator[None]:
+    """Tell the command ``surelane`` where the embedded database is, for the length of the block."""
+    if settings.database_url is not None:
+        yield
+        return
+    told = settings.data_dir / DEVELOPMENT_URL
+    told.write_text(databases.worker)
+    try:
+        yield
+    finally:
+        told.unlink(missing_ok=True)
+
+
+def _ports(settings: DevSettings, output: Output) -> dict[str, int]:
+    wanted = {
+        "ingest": Wanted("SURELANE_PORT", settings.port, 8080),
+        "ingest_private": Wanted("SURELANE_PRIVATE_PORT", settings.private_port, 8081),
+        "worker_private": Wanted("SURELANE_WORKER_PRIVATE_PORT", settings.worker_private_port, 8082),
+        "simulator": Wanted("SURELANE_SIMULATOR_PORT", settings.simulator_port, 8090),
+    }
+    ports = choose(settings.host, wanted)
+    for name, port in wanted.items():
+        if port.given is None and ports[name] != port.default:
+            output.say(f"port {port.default} is in use: {ports[name]} instead; {port.setting} sets another")
+    return ports
+
+
+@asynccontextmanager
+async def _database(
+    settings: DevSettings, output: Output
+) -> AsyncIterator[tuple[Databases, tuple[Child, ...]]]:
+    """Yield the database of the settings, or the embedded one with its process."""
+    if settings.database_url is not None:
+        yield Databases.given(settings.database_url.get_secret_value()), ()
+        return
+    async with embedded(settings.data_dir, on_line=output.of("postgres")) as postgres:
+        await prepare(postgres.uri, DATABASE)
+        yield Databases.embedded(postgres.uri), (postgres.child,)
+
+
+async def _migrate(uri: str, output: Output, *options: str) -> None:
+    """Bring the schema up. Show the list of scripts only if one failed.
+
+    Raises:
+        DevError: the migrations failed.
+    """
+    command = (sys.executable, "-m", "surelane_migrations", "apply", *options)
+    lines: list[str] = []
+    child = await Child.start(
+        "migrate", *command, env={**os.environ, "DATABASE_URL": uri}, on_line=lines.append
+    )
+    try:
+        code = await child.wait()
+    finally:
+        child.kill()
+        await child.wait()
+    for line in lines if code else lines[-1:]:
+        output.of("migrate")(line)
+    if code != 0:
+        raise DevError(f"the migrations ended with code {code}")
+
+
+async def _watch(child: Child) -> None:
+    code = await child.wait()
+    raise DevError(f"{child.name} ended with code {code}; ending the rest")
+
+
+@asynccontextmanager
+async def _staying_up(*duties: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run duties in the block and after it, until one fails.
+
+    Raises:
+        SurelaneError: of the first duty that failed.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for duty in duties:
+                group.create_task(duty)
+            yield
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -1,0 +1,252 @@
+"""Keep Slack's rate limits before Slack refuses a call, together with all other workers.
+
+A worker leases calls from PostgreSQL in batches (``agent.lease_slack_calls``): for the calls that wait, and a few spare
+ones. One statement serves all limits that a worker wants at that moment. The next one is sent after its answer. No call
+waits long for the database: if that is slow or away, each worker keeps to its own share of the limits.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from surelane_service.logs import get_logger
+from surelane_service.slack_limits import Leased, LeaseWanted, SlackLimits
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.slack.tiers import CHANNEL, Rule, rules_of
+from surelane_worker.slack.turns import LONGEST_WAIT, Limit, SlackBusyError, Turn
+
+PATIENCE = 2.0
+"""Seconds that a call waits for the database. It then takes its turn by the worker's own share."""
+AWAY = 2.0
+"""Seconds without a statement after the database did not answer."""
+PAUSE = 0.02
+"""About how many seconds until the worker asks again for a limit that another transaction has locked."""
+TRIES = 10
+MOST_AT_ONCE = 50
+"""Most limits in one statement."""
+MOST_KEPT = 1000
+"""Most limits that a worker remembers. Above that number it forgets those that it has not used for a window."""
+WORKERS = 10
+"""The assumed number of workers that share the limits, until the database has told the real one."""
+
+_log = get_logger(__name__)
+
+
+class Limiter:
+    """Admits calls of Slack's Web API as its limits allow."""
+
+    def __init__(
+        self, database: SlackLimits, metrics: Metrics, rules: Callable[[str], Sequence[Rule]] = rules_of
+    ) -> None:
+        """``rules`` returns the rules of a method."""
+        self._database = database
+        self._metrics = metrics
+        self._rules = rules
+        self._limits: dict[str, Limit] = {}
+        self._wanted: dict[str, Limit] = {}
+        self._most = MOST_KEPT
+        self._workers = WORKERS
+        self._changed = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._question: asyncio.Task[list[Leased | None]] | None = None
+        self._away_until = 0.0
+        self._is_away = False
+
+    async def close(self) -> None:
+        """Stop asking the database."""
+        tasks = [task for task in (self._keeper, self._question) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def has_channels(self, method: str) -> bool:
+        """Return whether a method has a limit per channel."""
+        return any(rule.per_channel for rule in self._rules(method))
+
+    async def admit(self, workspace: str, method: str, channel: str | None = None) -> float:
+        """Wait until a call may be made, and return the seconds that it waited.
+
+        Args:
+            workspace: a name of an app in a workspace, such as a digest of its token.
+            method: such as ``chat.postMessage``.
+            channel: the channel's id, for methods that have a limit per channel.
+
+        Raises:
+            SlackBusyError: there is no turn within two minutes.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        limits = self._limits_of(workspace, method, channel, began)
+        turns: dict[Limit, Turn] = {}
+        try:
+            async with asyncio.timeout(LONGEST_WAIT) as bound:
+                now = await self._turns_come(limits, turns)
+        except BaseException as error:
+            for limit, turn in turns.items():
+                if limit.is_valid(turn, clock()):
+                    limit.give([turn])
+            if isinstance(error, TimeoutError) and bound.expired():
+                raise SlackBusyError(LONGEST_WAIT) from None
+            raise
+        for limit in limits:
+            limit.use(turns[limit], now)
+        self._metrics.slack_admitted(method, now - began)
+        return now - began
+
+    async def _turns_come(self, limits: Sequence[Limit], turns: dict[Limit, Turn]) -> float:
+        """Collect a turn of each limit in ``turns``, and return at the time when all have come."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            now = clock()
+            missing = [
+                limit for limit in limits if limit not in turns or not limit.is_valid(turns[limit], now)
+            ]
+            if missing:
+                await self._take(missing, turns, now)
+                continue
+            last = max(turn.at for turn in turns.values())
+            if last <= now:
+                return now
+            for limit, turn in list(turns.items()):
+                if turn.until < last:  # it would lapse before the last turn comes: another caller may use it
+                    limit.give([turns.pop(limit)])
+            await asyncio.sleep(last - now)
+
+    def refused(self, workspace: str, method: str, channel: str | None, retry_after: float) -> None:
+        """Tell all workers that Slack refused a call, and for how many seconds it will refuse others."""
+        self._metrics.slack_refused(method)
+        now = asyncio.get_running_loop().time()
+        limits = self._limits_of(workspace, method, channel, now)
+        for limit in limits:
+            # Slack does not say which limit it means. A channel's own never takes long.
+            if limit.rule.per_channel or len(limits) == 1 or retry_after > CHANNEL.seconds:
+                limit.refusals += 1
+                limit.turns.clear()
+                limit.last_at = 0.0
+                limit.delay_until = limit.not_before = max(limit.not_before, now + retry_after)
+                self._want(limit)
+
+    def _limits_of(self, workspace: str, method: str, channel: str | None, now: float) -> list[Limit]:
+        found = []
+        for rule in self._rules(method):
+            name = f"{workspace[:80]}/{method[:120]}"
+            if rule.per_channel:
+                name += f"/{(channel or '')[:80]}"
+            limit = self._limits.get(name)
+            if limit is None:
+                self._forget(now)
+                limit = self._limits[name] = Limit(name, rule)
+            found.append(limit)
+        return found
+
+    def _forget(self, now: float) -> None:
+        """Forget the limits of channels without recent calls, if there are too many limits."""
+        if len(self._limits) < self._most:
+            return
+        self._limits = {
+            name: limit
+            for name, limit in self._limits.items()
+            if limit.is_wanted or limit.last_at > now or any(end > now for end in limit.counted)
+        }
+        self._most = max(MOST_KEPT, 2 * len(self._limits))
+
+    async def _take(self, limits: Sequence[Limit], turns: dict[Limit, Turn], now: float) -> None:
+        """Add a turn of each limit. All are asked for at once."""
+        callers = []
+        for limit in limits:
+            turns.pop(limit, None)
+            caller = limit.call(now)
+            callers.append((limit, caller))
+            if not caller.done():
+                self._want(limit)
+        try:
+            for limit, caller in callers:
+                turns[limit] = await caller
+        except BaseException:
+            for limit, caller in callers:
+                if limit not in turns:
+                    limit.leave(caller)
+            raise
+
+    def _want(self, limit: Limit) -> None:
+        self._wanted[limit.name] = limit
+        self._changed.set()
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        """Ask the database for turns, as long as there are callers."""
+        clock = asyncio.get_running_loop().time
+        while self._wanted:
+            self._changed.clear()
+            due = [limit for limit in self._wanted.values() if limit.ask_at <= clock()][:MOST_AT_ONCE]
+            if due:
+                await self._serve(due)
+            else:
+                soonest = min(limit.ask_at for limit in self._wanted.values())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(soonest - clock()):
+                        await self._changed.wait()
+            self._wanted = {name: limit for name, limit in self._wanted.items() if limit.is_wanted}
+
+    async def _serve(self, limits: Sequence[Limit]) -> None:
+        """Give the callers of some limits their turns: from the database, or from the worker's own share."""
+        clock = asyncio.get_running_loop().time
+        sent = clock()
+        asked = [limit.wanted(sent) for limit in limits]
+        answers = await self._answers(limits, asked)
+        now = clock()
+        if answers is None:
+            for limit in limits:
+                limit.share(self._workers, now, self._away_until)
+                limit.report_at = self._away_until
+            return
+        for limit, leased, wanted in zip(limits, answers, asked, strict=True):
+            if leased is not None:
+                self._workers = max(1, leased.workers)
+                limit.lease(leased, wanted, sent, now)
+            elif limit.tries >= TRIES:
+                limit.tries = 0
+                limit.share(self._workers, now, now + AWAY)
+            else:
+                limit.tries += 1
+                limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+
+    async def _answers(
+        self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]
+    ) -> list[Leased | None] | None:
+        """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._away_until or (self._question is not None and not self._question.done()):
+            return None
+        self._question = asyncio.create_task(self._ask(limits, asked))
+        # Do not cancel a slow statement: the cancellation would be slow as well.
+        await asyncio.wait([self._question], timeout=PATIENCE)
+        if self._question.done() and self._question.exception() is None:
+            self._is_away = False
+            return self._question.result()
+        error = self._question.exception() if self._question.done() else None
+        self._away_until = clock() + AWAY
+        if not self._is_away:
+            _log.warning(
+                "could not lease Slack's calls from the database; this worker keeps to its share of the limits",
+                error="slow" if error is None else type(error).__name__,
+                share=f"1/{self._workers}",
+            )
+        self._is_away = True
+        return None
+
+    async def _ask(self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]) -> list[Leased | None]:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        for limit, wanted in zip(limits, asked, strict=True):
+            if limit.delay_until is not None:
+                left = limit.delay_until - clock()
+                if left <= 0 or await self._database.delay_slack_calls(
+                    wanted.name, wanted.calls, wanted.window, left
+                ):
+                    limit.delay_until = None
+        leased = await self._database.lease_slack_calls(asked, LONGEST_WAIT)
+        self._metrics.operation.add("lease", clock() - began)
+        return leased

@@ -1,0 +1,103 @@
+"""The wheels install together from a directory, as a team gets them, and are the same at every build."""
+
+import hashlib
+import os
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from surelane_dev.processes import Child
+from surelane_dev.simulator.client import SimulatorClient
+from tests.deploy.commands import ROOT, run, version
+from tests.system.up import up
+
+NAMES = ("surelane", "surelane_dev", "surelane_ingest", "surelane_migrations", "surelane_worker")
+SOURCES = ("shared", "dev", "services/ingest", "migrations", "services/worker")
+INDEXES = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))}
+
+
+def test_every_package_has_the_licence_and_the_version() -> None:
+    licence = (ROOT / "LICENSE").read_bytes()
+    for source in SOURCES:
+        assert (ROOT / source / "LICENSE").read_bytes() == licence, source
+        assert (
+            tomllib.loads((ROOT / source / "pyproject.toml").read_text())["project"]["version"] == version()
+        )
+
+
+def build(directory: Path) -> dict[str, Path]:
+    """Build the wheels as `make packages` does; return them by name."""
+    sources = [f"./{source}" for source in SOURCES]
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", directory)
+    run(sys.executable, "-m", "pip", "wheel", *options, *sources, within=240)
+    return {file.name.partition("-")[0]: file for file in sorted(directory.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return build(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.mark.packages
+def test_wheels_have_every_file_and_are_the_same_at_every_build(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    assert tuple(wheels) == NAMES
+    again = build(tmp_path)
+    for name, source in zip(NAMES, SOURCES, strict=True):
+        assert wheels[name].name == f"{name}-{version()}-py3-none-any.whl"
+        assert digest(again[name]) == digest(wheels[name]), name
+        held = zipfile.ZipFile(wheels[name]).namelist()
+        below = ROOT / source / "src"
+        files = {
+            str(Path(folder, file).relative_to(below))
+            for folder, _, names in os.walk(below, followlinks=True)  # the SQL files are behind links
+            for file in names
+            if "__pycache__" not in folder
+        }
+        assert f"{name}/py.typed" in files
+        assert files <= set(held), files - set(held)
+        assert any(file.endswith("licenses/LICENSE") for file in held)
+        assert {file for file in held if ".dist-info/" not in file} == files
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.packages
+@pytest.mark.timeout(600)
+async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """With the pip of Python 3.11, whose resolver gives up on requirements that newer ones resolve."""
+    python, links = tmp_path / "venv/bin/python", ("--find-links", wheels["surelane"].parent)
+    run(sys.executable, "-m", "venv", tmp_path / "venv", within=120)
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    if " 23." not in run(*pip, "--version").stdout:
+        run(*pip, "install", "--quiet", "pip==23.2.1", within=120, env=INDEXES)
+    run(*pip, "install", "--quiet", *links, "surelane-dev", "uv", within=540, env=INDEXES)
+    run(*pip, "check")
+    plan = run(
+        tmp_path / "venv/bin/uv",
+        "pip",
+        "compile",
+        "--quiet",
+        *links,
+        ROOT / "dev/pyproject.toml",
+        within=240,
+        env=INDEXES,
+    )
+    assert f"surelane-worker=={version()}" in plan.stdout
+
+    run(tmp_path / "venv/bin/surelane", "new", "mybot", where=tmp_path)
+    project = tmp_path / "mybot"
+    async with up(project / ".surelane/postgres", project=project, python=python) as system:
+        await system.ready()
+        assert f"{tmp_path}/venv/" in " ".join(system.member("surelane_dev.program worker").cmdline())
+        async with SimulatorClient(system.page) as slack:
+            message = (await slack.say("hello", channel="general", mention=True))["message"]
+            assert (await slack.reply(message, 90))["text"] == "You said: hello"
+        assert await system.end() == 0
+    assert not Child.running

@@ -1,0 +1,74 @@
+"""A project's table in ``pyproject.toml`` names its handlers, and `surelane new` writes a sound project."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from surelane.errors import SettingsError
+from surelane_dev.new import NewError, write_project
+from surelane_dev.project import Project, find_project
+from surelane_dev.simulator.manifest import manifest_of
+
+
+def test_a_new_project_is_found_from_a_directory_below_it(tmp_path: Path) -> None:
+    root = tmp_path / "deploy-bot"
+    assert "  surelane dev" in write_project(root)
+    assert find_project(root / "tests") == Project(
+        root, "deploy_bot.handlers:handlers", root / "manifest.yaml"
+    )
+
+
+def test_a_new_project_s_files_can_be_read(tmp_path: Path) -> None:
+    root = tmp_path / "deploy-bot"
+    write_project(root)
+    for file in root.rglob("*"):
+        assert "$" not in file.name
+        if file.suffix == ".py":
+            ast.parse(file.read_text())
+    assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["name"] == "deploy-bot"
+    manifest = manifest_of(yaml.safe_load((root / "manifest.yaml").read_text()))
+    assert [command.command for command in manifest.commands] == ["/status"]
+    services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
+    assert services.keys() == {"db", "migrate", "ingest", "worker", "simulator"}
+    assert "SURELANE_HANDLERS" not in str(services), "the image names the handlers"
+    assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:handlers" in (root / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["Bot", "a--b", "-a", "1bot", "a" * 31, "json", "class", "surelane-bot", "tests", "ä"]
+)
+def test_a_name_that_cannot_be_used_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NewError, match="cannot be a bot's name: "):
+        write_project(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mybot").mkdir()
+    (tmp_path / "mybot/notes").touch()
+    with pytest.raises(NewError, match="is not an empty directory"):
+        write_project(tmp_path / "mybot")
+    assert [file.name for file in (tmp_path / "mybot").iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("[tool.surelane", "cannot be read"),
+        ("tool.surelane = 1", "is not a table"),
+        ("[tool.surelane]\nhandler = 'a:b'", "not handler"),
+        ("[tool.surelane]\nhandlers = 1", "handlers is not a text"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, written: str, said: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(written)
+    with pytest.raises(SettingsError, match=said):
+        find_project(tmp_path)
+
+
+def test_a_directory_without_a_project_has_the_built_in_handlers(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    assert find_project(tmp_path) == Project(tmp_path)

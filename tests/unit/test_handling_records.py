@@ -1,0 +1,75 @@
+"""Results and errors are stored in a form that PostgreSQL can hold."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surelane.events import Event
+from surelane_worker.handling.records import LONGEST_MESSAGE, ResultError, error_record, result_text, storable
+
+NOW = datetime(2025, 1, 1, tzinfo=UTC)
+EVENT = Event(7, "a", NOW, 2, 3, NOW, "{}")
+
+
+def fail_at_length() -> None:
+    raise ValueError("x" * 5000)
+
+
+def test_no_result_is_no_text() -> None:
+    assert result_text(None) is None
+
+
+def test_result_is_kept_as_json() -> None:
+    assert json.loads(result_text({"a": [1, "é", None]}) or "") == {"a": [1, "é", None]}
+
+
+@pytest.mark.parametrize("result", [object(), {1, 2}, float("nan"), {("a", "b"): 1}, "x" * 1_000_001])
+def test_result_that_cannot_be_kept_is_refused(result: object) -> None:
+    with pytest.raises(ResultError):
+        result_text(result)
+
+
+def test_result_that_contains_itself_is_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(ResultError):
+        result_text(endless)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda s: st.lists(s) | st.dictionaries(st.text(), s),
+    )
+)
+def test_storable_text_has_neither_nul_nor_surrogates(value: object) -> None:
+    text = storable(json.dumps(value))
+    assert "\\u0000" not in text.replace("\\\\", "")
+    json.loads(text)
+    text.encode()
+
+
+def test_text_that_only_looks_like_nul_is_kept() -> None:
+    assert json.loads(storable(json.dumps("\\u0000 \\ud800"))) == "\\u0000 \\ud800"
+
+
+def test_characters_beyond_the_basic_plane_are_kept() -> None:
+    assert json.loads(storable(json.dumps("😀\0"))) == "😀\ufffd"
+
+
+def test_error_record_says_what_when_who_and_where() -> None:
+    with pytest.raises(ValueError, match="x") as raised:
+        fail_at_length()
+    record = error_record(EVENT, "worker-1", raised.value, traceparent="00-1-2-01")
+    assert (record["type"], record["worker"], record["attempt"], record["traceparent"]) == (
+        "ValueError",
+        "worker-1",
+        2,
+        "00-1-2-01",
+    )
+    assert len(record["message"]) == LONGEST_MESSAGE
+    assert datetime.fromisoformat(record["at"]).tzinfo is not None
+    assert __file__ in record["where"]
