@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from surelane_worker import Event, Handlers
+from surelane_worker.builtin import messages
 from surelane_worker.handling.context import Context
 from surelane_worker.model import Agent, Tools
 
@@ -77,7 +78,10 @@ async def hurry(event: Event, ctx: Context) -> object:
     return await hasty.turn(event, ctx)
 
 
-@handlers.on("slack.app_mention", "agent-turn", timeout="1m")
+@handlers.on("slack.app_mention", timeout="1m")
 async def turn(event: Event, ctx: Context) -> object:
     """Answer with the agent."""
     return await agent.turn(event, ctx)
+
+
+handlers.on("agent-turn", timeout="1m")(messages.turn)  # the built-in one, with the tools of the settings

@@ -23,7 +23,7 @@ from tests.system.test_durable import result_of, suspended
 from tests.system.worker import ended, enqueue, worker
 
 pytestmark = pytest.mark.usefixtures("running")
-HANDLERS = "tests.system.model_tools:handlers"
+HANDLERS, TOOLS = "tests.system.model_tools:handlers", "tests.system.model_tools:tools"
 PYTEST_RUN = secrets.token_hex(8)
 USAGE = {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0}
 
@@ -59,7 +59,9 @@ async def mortal(
         says("Alive."),
     ]
     identity = await Queue(connection).enqueue("agent-turn", {"text": "plan:mortal"})
-    given = settings(model, SURELANE_HANDLERS=HANDLERS, SURELANE_WORKER_NAME="mortal")
+    given = settings(
+        model, SURELANE_HANDLERS=HANDLERS, SURELANE_MODEL_TOOLS=TOOLS, SURELANE_WORKER_NAME="mortal"
+    )
     async with worker(shared_database, ready="", **given) as dying:
         await dying.child.wait()
         assert dying.child.exit_code == -signal.SIGKILL, dying.output
@@ -77,6 +79,7 @@ async def running(
     given = settings(
         model,
         SURELANE_HANDLERS=HANDLERS,
+        SURELANE_MODEL_TOOLS=TOOLS,
         SURELANE_WORKER_NAME="mortal",
         SLACK_API_URL=slack.api,
         SLACK_BOT_TOKEN="xoxb-any",
