@@ -73,9 +73,13 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
 
 def optional_in(file: Path, package: str) -> dict[str, str]:
     """Return the dependencies that a module may import because its users install them."""
-    if file.parent.name == "bolt":
-        return declared(package, ["bolt"])
-    return declared(package, DRIVERS) if file.parent.name == "drivers" else {}
+    extra = file.parent.name
+    if extra == "bolt":
+        return declared(package, [extra])
+    if extra == "model":
+        bundled = ("fastmcp-slim", "openai", "pydantic-core")  # they come with pydantic-ai
+        return declared(package, [extra]) | dict.fromkeys(bundled, "")
+    return declared(package, DRIVERS) if extra == "drivers" else {}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -184,6 +184,13 @@ async def test_stream_of_no_interval_sends_every_text(attempts: Attempts) -> Non
     assert attempts.thread == ["one two three"]
 
 
+async def test_stream_of_nothing_posts_nothing(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event) as stream:
+        await stream.append("")
+    assert attempts.calls() == []
+
+
 async def test_long_text_takes_several_calls(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     async with slack.stream(event) as stream:

@@ -3,7 +3,9 @@
 import os
 import secrets
 import socket
+from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
@@ -44,6 +46,36 @@ class WorkerSettings(DispatchSettings):
         "on", validation_alias="SURELANE_SLACK_LIMITS"
     )
     """Which of Slack's rate limits the workers keep. ``non-marketplace``: those of apps that are sold outside of it."""
+
+    model_url: str | None = Field(None, validation_alias="SURELANE_MODEL_URL")
+    """The address of an OpenAI-compatible API, such as ``https://api.openai.com/v1``."""
+
+    model: str | None = Field(None, validation_alias="SURELANE_MODEL")
+    """The model's name. With it, the built-in handlers let the model answer."""
+
+    model_key: SecretStr | None = Field(None, validation_alias="SURELANE_MODEL_KEY")
+
+    model_instructions: str = Field(
+        "You answer people in Slack, in Markdown. Be brief. Use your tools where they help.",
+        validation_alias="SURELANE_MODEL_INSTRUCTIONS",
+    )
+
+    model_tools: str | None = Field(None, validation_alias="SURELANE_MODEL_TOOLS")
+    """``module:attribute`` of the :class:`Tools` that the model may call."""
+
+    model_mcp: Path | None = Field(None, validation_alias="SURELANE_MODEL_MCP")
+    """A file that names MCP servers, whose tools the model may call."""
+
+    model_requests: Annotated[int, Field(ge=1, le=1000)] = Field(
+        10, validation_alias="SURELANE_MODEL_REQUESTS"
+    )
+    """How often one turn may ask the model."""
+
+    model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
+    """After how many tokens, input and output, one turn asks the model no more."""
+
+    model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
+    """How long the model's server may be silent."""
 
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
@@ -111,6 +143,19 @@ class WorkerSettings(DispatchSettings):
             if getattr(self, name).total_seconds() < shortest:
                 raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
         self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)
+        return self
+
+    @model_validator(mode="after")
+    def _model(self) -> Self:
+        if (self.model is None) != (self.model_url is None):
+            raise ValueError("set both SURELANE_MODEL_URL and SURELANE_MODEL, or none of them")
+        if self.model_url is not None:
+            parts = urlsplit(self.model_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+                raise ValueError(
+                    "SURELANE_MODEL_URL is an http or https address without credentials,"
+                    " such as https://api.openai.com/v1"
+                )
         return self
 
     @property

@@ -23,7 +23,7 @@ from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.watch import Watch
 from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
-from surelane_worker.builtin import questions
+from surelane_worker.builtin import messages, questions
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
@@ -137,6 +137,8 @@ def _handlers(settings: WorkerSettings) -> Handlers:
 
     with nullcontext() if settings.speaks_to_slack else pointed_at(settings.slack_api_url):
         loaded = load_handlers(settings.handlers, adapt)
+    if settings.model is not None:
+        messages.agent.check(settings)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types

@@ -1,33 +1,41 @@
 """Answer what people say: mentions and direct messages in Slack, and ``agent-turn`` jobs from anywhere else.
 
-The built-in answers quote what was received, so that a new installation is seen to work. A team registers its own
-functions for these kinds.
+With a model (``SURELANE_MODEL``) an agent answers. Without one the answers quote what was received, so that a new
+installation is seen to work. A team registers its own functions for these kinds.
 """
 
-import re
+from typing import Any
 
 from surelane.events import Event
 from surelane_worker.handling.context import Context
+from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.handling.registry import Handlers
+from surelane_worker.model import Agent
+from surelane_worker.model.voice import CHANNEL
 
 handlers = Handlers()
+agent = Agent()
+"""Answers where a model is set, with the instructions and tools of the settings."""
 
-_CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
 
-
-@handlers.on("slack.app_mention", "slack.message.im", timeout="5m")
-async def answer(event: Event, ctx: Context) -> None:
+@handlers.on("slack.app_mention", "slack.message.im", timeout="10m")
+async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard | None:
     """Answer a mention or a direct message in its thread."""
+    if ctx.settings.model is not None:
+        return await agent.turn(event, ctx)
     await ctx.slack.reply(event, plain_answer(event.slack.get("text"), event.slack.get("user")))
+    return None
 
 
-@handlers.on("agent-turn", timeout="5m")
-async def turn(event: Event, ctx: Context) -> dict[str, str]:
+@handlers.on("agent-turn", timeout="10m")
+async def turn(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
     """Answer a turn in its result, and in Slack if the payload names a channel.
 
     A team's own gateway enqueues turns. A payload looks like
     ``{"text": …, "user": …, "channel": …, "thread_ts": …}``.
     """
+    if ctx.settings.model is not None:
+        return await agent.turn(event, ctx)
     text = plain_answer(event.payload.get("text"), event.payload.get("user"))
     await tell(event, ctx, text)
     return {"answer": text}
@@ -35,7 +43,7 @@ async def turn(event: Event, ctx: Context) -> dict[str, str]:
 
 async def tell(event: Event, ctx: Context, text: str) -> bool:
     """Post ``text`` to the Slack channel that the job's payload names. Return whether it names one."""
-    named = _CHANNEL.fullmatch(str(event.payload.get("channel", "")))
+    named = CHANNEL.fullmatch(str(event.payload.get("channel", "")))
     if named:
         await ctx.slack.reply(event, text)
     return bool(named)

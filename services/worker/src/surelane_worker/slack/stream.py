@@ -116,6 +116,8 @@ class Stream:
         if self._earlier.get("stopped"):
             return
         below = [_plain(block) for block in blocks or ()]
+        if self._ts is None and not self._everything and not below:
+            return  # Slack has no message, and there is nothing to say
         if self._live and self._ts is None:
             await self._send()
         await self._check_claim()

@@ -1,0 +1,56 @@
+"""An agent that knows tickets: SURELANE_HANDLERS=examples.agent.agent:handlers, with SURELANE_MODEL_* for its model."""
+
+from pathlib import Path
+from typing import Any
+
+from surelane_worker import Context, Discard, Event, Handlers, Retry
+from surelane_worker.model import Agent, Tools
+
+handlers = Handlers()
+tools = Tools()
+
+ON_CALL = {"api": "Ada", "web": "Grace"}
+FEEDBACK = {
+    "type": "context_actions",
+    "elements": [
+        {
+            "type": "feedback_buttons",
+            "action_id": "feedback",
+            "positive_button": {"text": {"type": "plain_text", "text": "Good"}, "value": "good"},
+            "negative_button": {"text": {"type": "plain_text", "text": "Bad"}, "value": "bad"},
+        }
+    ],
+}
+
+
+@tools.add
+def on_call(service: str) -> str:
+    """Say who is on call for a service: api or web."""
+    return ON_CALL[service]
+
+
+@tools.add(approval=True, timeout="1m")
+async def restart(service: str, reason: str) -> str:
+    """Restart a service. People in the thread must approve it."""
+    return f"{service} was restarted: {reason}"
+
+
+agent = Agent(
+    instructions="You help the people who run our services. Look for a ticket before you answer.",
+    tools=tools,
+    mcp=Path(__file__).with_name("mcp.json"),
+    below=[FEEDBACK],
+)
+
+
+@handlers.on("slack.app_mention", "slack.message.im", "agent-turn", timeout="10m", concurrency=4)
+async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
+    """Let the agent answer. History keeps the answer and its usage."""
+    return await agent.turn(event, ctx)
+
+
+@handlers.action("feedback")
+async def thank(event: Event, ctx: Context) -> dict[str, str]:
+    """Thank for feedback; history keeps it as the result."""
+    await ctx.slack.reply(event, "Thank you.", response_type="ephemeral", replace_original=False)
+    return {"feedback": str(event.payload["actions"][0].get("value"))}

@@ -1,0 +1,124 @@
+"""An agent: instructions and tools for a model, and the handler that lets it answer an event."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from surelane.errors import SettingsError
+from surelane.events import Event
+from surelane_worker.handling.context import Context
+from surelane_worker.handling.outcomes import Discard, Pause, Retry
+from surelane_worker.model.thread import before, quoted
+from surelane_worker.model.tools import Tools, load_tools
+from surelane_worker.model.voice import Voice
+from surelane_worker.settings import WorkerSettings
+
+DOWN = "I cannot answer now: the model does not respond. Please ask again later."
+REFUSED = "I cannot answer this. The people who run me can see why."
+LONGEST_QUESTION = 20_000
+"""Characters of the message that is answered. The rest is cut."""
+
+
+class ModelError(Exception):
+    """A turn cannot go on. The message has no secrets: history keeps it."""
+
+
+class UnavailableError(ModelError):
+    """The model or a tool's server cannot be reached now; another attempt may succeed."""
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        """``after``: the seconds that the server asks to wait."""
+        super().__init__(message)
+        self.after = after
+
+
+class RefusedError(ModelError):
+    """The model will refuse this request each time."""
+
+
+class LimitError(ModelError):
+    """The turn has used what it may use. The message is for people."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A model with instructions and tools. What is not given comes from the worker's settings.
+
+    Attributes:
+        instructions: what the model is for; else ``SURELANE_MODEL_INSTRUCTIONS``.
+        tools: the functions that it may call; else those of ``SURELANE_MODEL_TOOLS``.
+        mcp: a file that names MCP servers, whose tools it may call; else ``SURELANE_MODEL_MCP``.
+        below: blocks below the last message of a turn, such as feedback buttons.
+        patience: how long a question about a tool waits. After that the call is rejected.
+    """
+
+    instructions: str | None = None
+    tools: Tools | None = None
+    mcp: str | Path | None = None
+    below: Sequence[dict[str, Any]] = ()
+    patience: Pause = "1d"
+
+    async def turn(self, event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
+        """Answer an event: a handler for mentions, direct messages and ``agent-turn`` jobs.
+
+        The thread's messages, each response of the model and each call of a tool are steps. So a later attempt, or the
+        next run after a person's approval, comes to the same place without asking the model or calling a tool again.
+
+        Returns:
+            The answer and the usage, for history.
+        """
+        from surelane_worker.model.run import Run  # noqa: PLC0415 - it imports the libraries of the extra
+
+        voice = Voice(event, ctx)
+        said = await ctx.step("thread", before, event, ctx, voice.place)
+        asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION])
+        run = Run(self, ctx, event, voice)
+        try:
+            answer = await run.answer(asked, said)
+        except LimitError as limit:
+            await voice.say(str(limit))
+            return run.report(None, stopped=str(limit))
+        except RefusedError as error:
+            await voice.say(REFUSED)
+            return Discard(str(error))
+        except UnavailableError as error:
+            if event.attempts < (event.max_attempts or ctx.settings.max_attempts):
+                if error.after:
+                    return Retry(error.after, str(error))
+            else:
+                await voice.say(DOWN)
+            raise
+        return run.report(answer)
+
+    def check(self, settings: WorkerSettings) -> None:
+        """Import what a turn needs, because that takes seconds, and read its files.
+
+        Raises:
+            SettingsError: the extra is not installed, or the tools cannot be loaded.
+        """
+        missing = [
+            name for name in ("pydantic_ai", "openai", "fastmcp") if not importlib.util.find_spec(name)
+        ]
+        if missing:
+            raise SettingsError(
+                f"SURELANE_MODEL needs packages that are not installed: {', '.join(missing)};"
+                " pip install 'surelane-worker[model]'"
+            )
+        from surelane_worker.model.client import model_of  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.servers import servers  # noqa: PLC0415 - likewise
+
+        model_of(settings)
+        self.tools_of(settings)
+        servers(self.mcp_of(settings))
+
+    def tools_of(self, settings: WorkerSettings) -> Tools:
+        """Return the agent's own tools, or those that the settings name."""
+        if self.tools is not None:
+            return self.tools
+        return load_tools(settings.model_tools) if settings.model_tools else Tools()
+
+    def mcp_of(self, settings: WorkerSettings) -> Path | None:
+        """Return the file that names the MCP servers."""
+        return Path(self.mcp) if self.mcp is not None else settings.model_mcp

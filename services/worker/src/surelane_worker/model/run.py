@@ -1,0 +1,350 @@
+"""Run one turn with pydantic-ai: each response of the model and each call of a tool is a step.
+
+pydantic-ai runs the whole turn again in each attempt. The wrappers here return what is stored, so the conversation is
+rebuilt without a call. Only this module imports the libraries of the extra.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic_ai import Agent as Loop
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.capabilities import HandleDeferredToolCalls
+from pydantic_ai.exceptions import (
+    ModelAPIError,
+    ModelRetry,
+    ToolFailed,
+    UnexpectedModelBehavior,
+)
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import (
+    DeferredToolRequests,
+    DeferredToolResults,
+    ToolApproved,
+    ToolDenied,
+)
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
+from pydantic_core import to_jsonable_python
+
+from surelane.events import Event
+from surelane_worker.handling.asks import People
+from surelane_worker.handling.context import Context
+from surelane_worker.handling.outcomes import duration
+from surelane_worker.model.agent import Agent, LimitError, RefusedError, UnavailableError
+from surelane_worker.model.client import LONGEST_REASON, failure, model_of
+from surelane_worker.model.servers import Server, servers
+from surelane_worker.model.thread import Said
+from surelane_worker.model.voice import Speech, Voice
+from surelane_worker.slack.notes import ClaimLostError
+from surelane_worker.slack.turns import SlackBusyError
+
+LONGEST_RESPONSE = 50_000
+"""Characters of one response of a model, text and arguments together."""
+LONGEST_RESULT = 50_000
+"""Characters of a tool's result that the model gets. The rest is cut."""
+LONGEST_ARGUMENTS = 20_000
+"""Characters of arguments that a question shows. A call with more is rejected: it cannot be judged."""
+LONGEST_NAME = 64
+CALLS_PER_REQUEST = 10
+"""Calls of tools per request to the model, on average over a turn."""
+UNSAFE = re.compile(r"[^\w-]", re.ASCII)
+APPROVE, REJECT = "Approve", "Reject"
+
+
+class Run:
+    """One attempt's run of a turn."""
+
+    def __init__(self, agent: Agent, ctx: Context, event: Event, voice: Voice) -> None:
+        self._agent = agent
+        self._ctx = ctx
+        self._event = event
+        self._voice = voice
+        self._tools = agent.tools_of(ctx.settings)
+        self._usage = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
+        self._places: dict[str, str] = {}
+        """The number of the response that asked for a call, and the call's number in it, by the call's id."""
+
+    def report(self, answer: str | None, **more: str) -> dict[str, Any]:
+        """Return the turn's result for history."""
+        return {"answer": answer, "model": self._ctx.settings.model, "usage": self._usage, **more}
+
+    async def answer(self, asked: str, said: Sequence[Said]) -> str:
+        """Let the model answer, and return its last text.
+
+        Raises:
+            LimitError: the turn has used what it may use.
+            RefusedError: the model refuses the request.
+            UnavailableError: the model or an MCP server cannot be reached now.
+        """
+        settings = self._ctx.settings
+        own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self._tools])
+        foreign = [
+            self._tools_of(name, server) for name, server in servers(self._agent.mcp_of(settings)).items()
+        ]
+        loop = Loop(
+            StoredResponses(model_of(settings), self),
+            instructions=self._agent.instructions or settings.model_instructions,
+            deps_type=Context,
+            toolsets=[StoredCalls(own, self), *foreign],
+            retries=3,
+            capabilities=[HandleDeferredToolCalls(self.approve)],
+        )
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(loop)
+            except Exception as error:
+                raise UnavailableError(f"an MCP server cannot be reached: {type(error).__name__}") from error
+            try:
+                return (await loop.run(asked, message_history=conversation(said), deps=self._ctx)).output
+            except UnexpectedModelBehavior as error:
+                # The responses are stored, so each attempt would come to the same end.
+                raise RefusedError(
+                    f"the model's responses cannot be used: {error.message}"[:LONGEST_REASON]
+                ) from None
+
+    def _tools_of(self, name: str, server: Server) -> AbstractToolset[Any]:
+        """Return a server's tools with their calls as steps, and with approval where it is needed."""
+        demanded = server.must_have(name)
+        stored = StoredCalls(server.toolset(name), self, demanded)
+        return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
+
+    async def respond(
+        self,
+        model: Model,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        given: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Return the model's next response, from a step."""
+        self._check_limits()
+        stored = await self._ctx.step("model", partial(self._ask, model, messages, settings, given))
+        (response,) = ModelMessagesTypeAdapter.validate_python(stored)
+        assert isinstance(response, ModelResponse)  # noqa: S101 - it is what _ask returned
+        usage = self._usage
+        usage["requests"] += 1
+        usage["input_tokens"] += response.usage.input_tokens
+        usage["output_tokens"] += response.usage.output_tokens
+        for number, call in enumerate(response.tool_calls, 1):
+            self._places[call.tool_call_id] = f"{usage['requests']}.{number}"
+        return response
+
+    def _check_limits(self) -> None:
+        usage, settings = self._usage, self._ctx.settings
+        if usage["requests"] >= settings.model_requests:
+            raise LimitError(
+                f"I stop here: I may ask the model {settings.model_requests} times per question."
+            )
+        if usage["input_tokens"] + usage["output_tokens"] >= settings.model_tokens:
+            raise LimitError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
+
+    async def _ask(
+        self,
+        model: Model,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        given: ModelRequestParameters,
+    ) -> Any:  # noqa: ANN401 - a message as JSON
+        """Ask the model, say in Slack what it says, and return its response as JSON."""
+        await self._voice.think()
+        try:
+            async with (
+                self._voice.speech() as speech,
+                model.request_stream(messages, settings, given) as stream,
+            ):
+                length = 0
+                async for event in stream:
+                    length += await _spoken(event, speech)
+                    if length > LONGEST_RESPONSE:
+                        raise RefusedError(
+                            f"a response of the model has more than {LONGEST_RESPONSE:,} characters"
+                        )
+                response = stream.get()
+                if not (response.provider_details or {}).get("finish_reason"):
+                    raise UnavailableError("the model's response broke off")
+                if speech.text and not response.tool_calls:
+                    speech.below = self._agent.below
+        except ModelAPIError as error:
+            raise failure(error, self._ctx.settings.model_key) from None
+        except UnexpectedModelBehavior as error:
+            raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
+        return ModelMessagesTypeAdapter.dump_python([response], mode="json")
+
+    async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
+        """Return a tool's result, from a step.
+
+        Raises:
+            ToolFailed: it failed. The model gets the reason.
+        """
+        self._usage["tool_calls"] += 1
+        if self._usage["tool_calls"] > CALLS_PER_REQUEST * self._ctx.settings.model_requests:
+            raise LimitError("I stop here: the model calls too many tools.")
+        place = self._places[call.tool_call_id or ""]
+        done = await self._ctx.step(
+            f"{_safe(name)} {place}", partial(self._called, name, function), arguments
+        )
+        if "failed" in done:
+            raise ToolFailed(done["failed"])
+        return done["result"]
+
+    async def _called(self, name: str, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+        tool = self._tools.get(name)
+        limit = None if tool is None or tool.timeout is None else duration(tool.timeout).total_seconds()
+        try:
+            async with asyncio.timeout(limit):
+                return {"result": _shortened(await function(arguments))}
+        except (ClaimLostError, SlackBusyError):
+            raise
+        except (ModelRetry, ToolFailed) as error:
+            return {"failed": error.message[:LONGEST_RESULT]}
+        except Exception as error:  # noqa: BLE001 - the model may go on without this tool
+            self._ctx.log.warning("tool failed", tool=name, error=type(error).__name__)
+            return {"failed": f"{type(error).__name__}: {error}"[:LONGEST_RESULT]}
+
+    async def approve(self, _: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults:
+        """Ask in the thread about each call that needs approval. The turn is suspended meanwhile."""
+        approvals = {call.tool_call_id: await self._approved(call) for call in requests.approvals}
+        return requests.build_results(approvals=approvals)
+
+    async def _approved(self, call: ToolCallPart) -> ToolApproved | ToolDenied:
+        tool = self._tools.get(call.tool_name)
+        by: People = None if tool is None else tool.by
+        shown = _shown(call)
+        if not self._voice.heard:
+            return ToolDenied("The call needs approval, and there is no channel to ask in.")
+        if len(shown) > LONGEST_ARGUMENTS:
+            return ToolDenied("The call needs approval, and its arguments are too long to be judged.")
+        answer = await self._ctx.ask(
+            self._event,
+            f"May I call *{_safe(call.tool_name)}*?\n```{shown}```",
+            [APPROVE, REJECT],
+            timeout=self._agent.patience,
+            by=by,
+            name=f"approve {_safe(call.tool_name)}",
+        )
+        if answer is None:
+            return ToolDenied("The call was not approved in time. Do not repeat it.")
+        if answer.choice == REJECT:
+            return ToolDenied(f"The call was rejected by <@{answer.user}>. Do not repeat it.")
+        return ToolApproved()
+
+
+class StoredResponses(WrapperModel):
+    """A model whose responses are steps."""
+
+    def __init__(self, wrapped: Model, run: Run) -> None:
+        super().__init__(wrapped)
+        self._run = run
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Return the stored response, or ask the model."""
+        return await self._run.respond(self.wrapped, messages, model_settings, model_request_parameters)
+
+
+@dataclass
+class StoredCalls(WrapperToolset[Any]):
+    """Tools whose calls are steps.
+
+    Attributes:
+        run: stores the calls.
+        demanded: names of tools that must be there, because they need approval.
+    """
+
+    run: Run
+    demanded: frozenset[str] = frozenset()
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """Return the tools. Refuse a server that lacks one of those that need approval: it may have another name."""
+        tools = await super().get_tools(ctx)
+        if missing := sorted(self.demanded - tools.keys()):
+            raise RefusedError(f"the MCP server has no tool {missing[0]}, which needs approval")
+        return tools
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:  # noqa: ANN401 - a tool's result
+        """Return the stored result, or call the tool."""
+
+        async def function(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a tool's result
+            return await self.wrapped.call_tool(name, arguments, ctx, tool)
+
+        return await self.run.call(name, tool_args, ctx, function)
+
+
+def conversation(said: Sequence[Said]) -> list[ModelMessage]:
+    """Return a thread's messages as those of a conversation with the model."""
+    return [
+        ModelResponse(parts=[TextPart(each["text"])])
+        if each["own"]
+        else ModelRequest(parts=[UserPromptPart(each["text"])])
+        for each in said
+    ]
+
+
+async def _spoken(event: ModelResponseStreamEvent, speech: Speech) -> int:
+    """Say the text of a part of a response. Return the part's length."""
+    match event:
+        case (
+            PartStartEvent(part=TextPart(content=text))
+            | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+        ):
+            await speech.add(text)
+            return len(text)
+        case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(text))):
+            return len(text)
+    return 0
+
+
+def _shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
+    """Return a tool's result as JSON of a bounded size."""
+    plain = to_jsonable_python(_without_bytes(result), fallback=str)
+    text = json.dumps(plain, ensure_ascii=False)
+    if len(text) <= LONGEST_RESULT:
+        return plain
+    return f"{text[:LONGEST_RESULT]}… (cut; the whole result has {len(text):,} characters)"
+
+
+def _without_bytes(result: object) -> object:
+    if isinstance(result, BinaryContent):
+        return f"({result.media_type} of {len(result.data):,} bytes)"
+    return [_without_bytes(each) for each in result] if isinstance(result, list) else result
+
+
+def _shown(call: ToolCallPart) -> str:
+    """Return a call's arguments for a question. What would hide or imitate something is shown as its code."""
+    text = json.dumps(call.args_as_dict(), indent=1, ensure_ascii=False)
+    visible = "".join(each if each.isprintable() or each == "\n" else f"\\u{ord(each):04x}" for each in text)
+    escaped = visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("`", "\u02cb")
+
+
+def _safe(name: str) -> str:
+    """Return a tool's name as the name of a step: the model, or an MCP server, has chosen it."""
+    return UNSAFE.sub("_", name)[:LONGEST_NAME]

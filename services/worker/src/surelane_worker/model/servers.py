@@ -1,0 +1,96 @@
+"""Read the file that names MCP servers, and connect to them for one turn."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from fastmcp.client.transports import StdioTransport
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.toolsets import AbstractToolset
+
+from surelane.errors import SettingsError
+
+START = 60.0
+"""Seconds that a server may take to start. Some download themselves."""
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}", re.ASCII)
+
+
+class Server(BaseModel):
+    """An MCP server: a command that speaks over standard input and output, or an address.
+
+    Attributes:
+        approval: whether people must approve calls of its tools: all, or those of these names.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] | None = None
+    approval: bool | list[str] = False
+
+    def toolset(self, name: str) -> AbstractToolset[Any]:
+        """Return its tools, whose names begin with the server's. Each turn has a connection of its own."""
+        client: Any = self.url
+        if self.command is not None:
+            client = StdioTransport(self.command, self.args, self.env, self.cwd, keep_alive=False)
+        headers = self.headers if self.command is None else None
+        return MCPToolset(
+            client, id=name, headers=headers, tool_error_behavior="failed", init_timeout=START
+        ).prefixed(name)
+
+    def must_have(self, name: str) -> frozenset[str]:
+        """Return the names of the tools that need approval, as the model calls them."""
+        listed = self.approval if isinstance(self.approval, list) else []
+        return frozenset(f"{name}_{tool}" for tool in listed)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    mcpServers: dict[str, Server]  # noqa: N815 - the name that other programs use for it
+
+
+def servers(path: Path | None) -> dict[str, Server]:
+    """Return the servers of a file, ``{"mcpServers": {name: {"command" or "url": …}}}``, by name.
+
+    ``${NAME}`` and ``${NAME:-default}`` stand for variables of the environment.
+
+    Raises:
+        SettingsError: the file cannot be used. The message quotes no values: they may be secrets.
+    """
+    if path is None:
+        return {}
+    try:
+        found = _File.model_validate(_filled(json.loads(path.read_bytes()))).mcpServers
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise SettingsError(f"SURELANE_MODEL_MCP: {path}: {'; '.join(wrong)}") from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"SURELANE_MODEL_MCP: {path}: {error}") from None
+    for name, server in found.items():
+        if (server.command is None) == (server.url is None):
+            raise SettingsError(f"SURELANE_MODEL_MCP: {path}: {name} needs a command or a url")
+    return found
+
+
+def _filled(value: object) -> object:
+    """Put variables of the environment in their places."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(_variable, value)
+    if isinstance(value, dict):
+        return {key: _filled(each) for key, each in value.items()}
+    return [_filled(each) for each in value] if isinstance(value, list) else value
+
+
+def _variable(found: re.Match[str]) -> str:
+    value = os.environ.get(found[1]) or found[2]
+    if value is None:
+        raise ValueError(f"{found[1]} is not set")
+    return value

@@ -1,0 +1,104 @@
+"""Read what was said in a thread before an event: the context of a turn."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from slack_sdk.errors import SlackApiError
+
+from surelane.events import Event
+from surelane_worker.handling.context import Context
+from surelane_worker.slack.client import slack_error
+from surelane_worker.slack.place import Place
+from surelane_worker.slack.sent import UNREADABLE
+
+MOST_MESSAGES = 50
+"""Messages of a thread that a model gets: the first one and the last ones."""
+MOST_CHARACTERS = 40_000
+"""Of all of them together. The oldest are left out, but not the first one."""
+LONGEST_MESSAGE = 4000
+"""Characters of one earlier message. The rest is cut."""
+PAGE, PAGES = 200, 10
+"""Messages per call, and most calls. A longer thread is read up to there."""
+
+
+class Said(TypedDict):
+    """A message of a thread."""
+
+    own: bool
+    text: str
+
+
+async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
+    """Return the earlier messages of the event's thread, oldest first.
+
+    Nothing is read for an event that begins a thread. A thread that the bot may not read has no messages.
+    """
+    if not place.channel or not place.thread_ts or place.thread_ts == place.message_ts:
+        return []
+    try:
+        me = await _own_user(event, ctx)
+        first, last = await _read(ctx, place)
+    except SlackApiError as error:
+        if slack_error(error) not in UNREADABLE:
+            raise
+        ctx.log.warning("cannot read the thread", error=slack_error(error))
+        return []
+    return shortened([_said(message, me) for message in (*first, *last) if message.get("text")])
+
+
+async def _own_user(event: Event, ctx: Context) -> str:
+    """Return the bot's user id. Slack's envelopes name it."""
+    authorizations = event.payload.get("authorizations")
+    if isinstance(authorizations, list) and authorizations and isinstance(authorizations[0], Mapping):
+        return str(authorizations[0].get("user_id"))
+    return str((await ctx.slack.client.auth_test())["user_id"])
+
+
+async def _read(ctx: Context, place: Place) -> tuple[list[Any], deque[Any]]:
+    first: list[Any] = []
+    last: deque[Any] = deque(maxlen=MOST_MESSAGES - 1)
+    cursor: str | None = None
+    for _ in range(PAGES):
+        page = await ctx.slack.client.conversations_replies(
+            channel=str(place.channel),
+            ts=str(place.thread_ts),
+            latest=place.message_ts,
+            limit=PAGE,
+            cursor=cursor,
+        )
+        messages: list[Any] = [
+            message for message in page.get("messages") or [] if message.get("ts") != place.message_ts
+        ]
+        if not first:
+            first, messages = messages[:1], messages[1:]
+        last.extend(messages)
+        cursor = (page.get("response_metadata") or {}).get("next_cursor")
+        if not cursor:
+            break
+    return first, last
+
+
+def _said(message: Mapping[str, Any], me: str) -> Said:
+    text = str(message["text"])[:LONGEST_MESSAGE]
+    user = message.get("user") or message.get("bot_id")
+    return {"own": True, "text": text} if user == me else {"own": False, "text": quoted(user, text)}
+
+
+def quoted(user: object, text: str) -> str:
+    """Return a text with its author's id in front, because a thread may have several."""
+    return f"<@{user}>: {text}" if user else text
+
+
+def shortened(said: list[Said]) -> list[Said]:
+    """Leave out the oldest messages, except the first, that would exceed :data:`MOST_CHARACTERS`."""
+    if not said:
+        return said
+    left = MOST_CHARACTERS - len(said[0]["text"])
+    kept: list[Said] = []
+    for each in reversed(said[1:]):
+        left -= len(each["text"])
+        if left < 0:
+            break
+        kept.append(each)
+    return [said[0], *reversed(kept)]

@@ -1,0 +1,112 @@
+"""Tools: plain functions that a model may call in a turn."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from surelane.errors import SettingsError
+from surelane_worker.handling.asks import People
+from surelane_worker.handling.outcomes import Pause, duration
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a model may call.
+
+    Attributes:
+        function: the function. Its name, docstring and annotations are what the model knows about it.
+        approval: whether people in the thread must approve each call.
+        by: who may approve; ``None``: everybody who sees the question.
+        timeout: how long a call may take; ``None`` for no limit of its own.
+    """
+
+    function: Callable[..., Any]
+    approval: bool
+    by: People
+    timeout: Pause | None
+
+    @property
+    def name(self) -> str:
+        """The name by which the model calls it."""
+        return self.function.__name__
+
+
+class Tools:
+    """The tools of an agent."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def get(self, name: str) -> Tool | None:
+        """Return the tool of a name; ``None`` if there is none."""
+        return self._tools.get(name)
+
+    @overload
+    def add(self, function: Function, /) -> Function: ...
+    @overload
+    def add(
+        self, /, *, approval: bool = False, by: People = None, timeout: Pause | None = None
+    ) -> Callable[[Function], Function]: ...
+    def add(
+        self,
+        function: Function | None = None,
+        /,
+        *,
+        approval: bool = False,
+        by: People = None,
+        timeout: Pause | None = None,
+    ) -> Function | Callable[[Function], Function]:
+        """Register a function as a tool: ``@tools.add`` or ``@tools.add(approval=True)``.
+
+        The model learns the function's name, its docstring and the types of its parameters. A synchronous function
+        runs in a thread. What it returns must be JSON, or a pydantic model or dataclass. The model gets
+        the type and the message of an exception.
+
+        Args:
+            function: the function.
+            approval: whether people in the thread must approve each call.
+            by: who may approve: a user's id, several, or a function of an id; by default everybody in the thread.
+            timeout: how long a call may take.
+
+        Raises:
+            ValueError: there is a tool of this name, or the timeout cannot be read.
+        """
+
+        def register(function: Function) -> Function:
+            tool = Tool(function, approval or by is not None, by, timeout)
+            if tool.name in self._tools:
+                raise ValueError(f"there are two tools called {tool.name!r}")
+            if not inspect.isroutine(function):
+                raise ValueError(f"a tool is a function, not a {type(function).__name__}")
+            if timeout is not None:
+                duration(timeout)
+            self._tools[tool.name] = tool
+            return function
+
+        return register if function is None else register(function)
+
+
+def load_tools(path: str) -> Tools:
+    """Import the tools that ``SURELANE_MODEL_TOOLS`` names, as ``module:attribute``.
+
+    Raises:
+        SettingsError: it names no :class:`Tools`, or the import failed.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise SettingsError(
+            f"SURELANE_MODEL_TOOLS={path!r}: write module:attribute of a surelane_worker.model.Tools;"
+            f" {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, Tools):
+        raise SettingsError(f"SURELANE_MODEL_TOOLS: {path} is a {type(found).__name__}, not a Tools")
+    return found

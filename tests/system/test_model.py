@@ -1,0 +1,371 @@
+"""An agent's turn with a local model server: steps, approvals, limits, errors, and what is kept secret."""
+
+import asyncio
+import json
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from surelane.queue import Queue
+from tests.processes import Service, until
+from tests.system.model_server import KEY, ModelServer, Reply, calls, model_server, says, settings
+from tests.system.slack_stand import Stand, slack_stand
+from tests.system.test_asks import Person, replies
+from tests.system.test_durable import result_of, suspended
+from tests.system.worker import ended, enqueue, worker
+
+pytestmark = pytest.mark.usefixtures("running")
+HANDLERS, TOOLS = "tests.system.model_tools:handlers", "tests.system.model_tools:tools"
+PYTEST_RUN = secrets.token_hex(8)
+USAGE = {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0}
+
+
+@pytest.fixture(scope="module")
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture(scope="module")
+async def slack(connection: Connection) -> AsyncIterator[Stand]:
+    async with slack_stand(connection) as stand:
+        yield stand
+
+
+@pytest.fixture(scope="module")
+async def model() -> AsyncIterator[ModelServer]:
+    async with model_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+async def mortal(
+    shared_database: str, connection: Connection, model: ModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, Path]:
+    """Let a worker die in a turn, in its second call of a tool. Return the turn's id, and where the tool writes."""
+    log = tmp_path_factory.mktemp("mortal") / "log"
+    model.plans["mortal"] = [
+        calls(("note", {"log": str(log), "text": "first"})),
+        calls(("note", {"log": str(log), "text": "die"})),
+        says("Alive."),
+    ]
+    identity = await Queue(connection).enqueue("agent-turn", {"text": "plan:mortal"})
+    given = settings(
+        model, SURELANE_HANDLERS=HANDLERS, SURELANE_MODEL_TOOLS=TOOLS, SURELANE_WORKER_NAME="mortal"
+    )
+    async with worker(shared_database, ready="", **given) as dying:
+        await dying.child.wait()
+        assert dying.child.exit_code == -signal.SIGKILL, dying.output
+    return identity, log
+
+
+@pytest.fixture(scope="module")
+async def running(
+    shared_database: str,
+    slack: Stand,
+    model: ModelServer,
+    mortal: tuple[int, Path],  # noqa: ARG001 - it goes first
+) -> AsyncIterator[Service]:
+    """Run the worker of all tests here. It goes on with what the mortal one left."""
+    given = settings(
+        model,
+        SURELANE_HANDLERS=HANDLERS,
+        SURELANE_MODEL_TOOLS=TOOLS,
+        SURELANE_WORKER_NAME="mortal",
+        SLACK_API_URL=slack.api,
+        SLACK_BOT_TOKEN="xoxb-any",
+        SURELANE_MODEL_REQUESTS="4",
+        SURELANE_MODEL_TIMEOUT="500ms",
+        LOG_LEVEL="debug",
+        PYTHON=sys.executable,
+        PYTEST_RUN=PYTEST_RUN,
+    )
+    async with worker(shared_database, **given) as started:
+        yield started
+
+
+def said(slack: Stand, asked: Any) -> list[str]:
+    """Return the texts of a thread."""
+    return [message.text for message in replies(slack, asked)]
+
+
+def mcp_servers() -> list[str]:
+    """Return the running MCP servers of this test."""
+    program, mine = "tests/system/mcp_server.py", f"PYTEST_RUN={PYTEST_RUN}"
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if program in (process / "cmdline").read_text() and mine in (process / "environ").read_text():
+                found.append(process.name)
+    return found
+
+
+def last(asked: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last message of the last request."""
+    message: dict[str, Any] = asked[-1]["messages"][-1]
+    return message
+
+
+async def test_answer_is_streamed_and_usage_is_in_history(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    pause = asyncio.Event()
+    model.plans["stream"] = [says("Blue, ", "of course.", pause=pause)]
+    identity, asked = await slack.mention("plan:stream")
+    await until(lambda: said(slack, asked) == ["Blue, "], what="the first part")
+    pause.set()
+    result = await result_of(connection, identity)
+    assert result == {"answer": "Blue, of course.", "model": "local", "usage": USAGE}
+    (message,) = replies(slack, asked)
+    assert (message.text, [block["type"] for block in message.blocks]) == ("Blue, of course.", ["divider"])
+    (request,) = model.asked["stream"]
+    assert request["messages"][0] == {"role": "system", "content": "Help the tests."}
+    assert model.keys == {f"Bearer {KEY}"}
+
+
+async def test_tools_are_called_once_each_and_the_model_gets_what_they_return(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["tools"] = [
+        calls(
+            ("weather", {"city": "Bremen"}),
+            ("fail", {"text": "no such city"}),
+            ("hang", {}),
+            ("large", {"size": 60_000}),
+            text=["Let me look."],
+        ),
+        says("Blue."),
+    ]
+    identity, asked = await slack.mention("plan:tools")
+    result = await result_of(connection, identity)
+    assert (result["answer"], result["usage"]["tool_calls"]) == ("Blue.", 4)
+    assert said(slack, asked) == ["Let me look.", "Blue."]
+    told = {each["tool_call_id"][-1]: each["content"] for each in model.asked["tools"][-1]["messages"][-4:]}
+    assert json.loads(told["0"]) == {"city": "Bremen", "sky": "blue"}
+    assert "LookupError: no such city" in told["1"]
+    assert "TimeoutError" in told["2"]
+    assert told["3"].endswith("… (cut; the whole result has 60,002 characters)")
+    steps = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+    assert [step["name"] for step in steps if step["name"] not in ("thread", "model")] != []
+    assert {step["name"] for step in steps} >= {"weather 1.1", "fail 1.2", "hang 1.3", "large 1.4"}
+
+
+async def test_thread_is_the_context(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans |= {"first": [says("One.")], "second": [says("Two.")]}
+    identity, asked = await slack.mention("plan:first")
+    await result_of(connection, identity)
+    workspace = slack.simulator.workspace
+    general, grace = workspace.channel("general"), workspace.user("grace")
+    assert general is not None
+    assert grace is not None
+    for _ in range(60):
+        workspace.post(general, grace.id, "Ignore all of that. " * 300, thread_ts=asked.ts)
+    identity, again = await slack.mention("plan:second", thread_ts=asked.ts)
+    await result_of(connection, identity)
+    messages = model.asked["second"][0]["messages"]
+    assert messages[1]["content"] == f"<@{asked.user}>: {asked.text}"
+    assert messages[-1]["content"] == f"<@{again.user}>: {again.text}"
+    assert {each["role"] for each in messages[1:]} == {"user"}, (
+        "a flood leaves the first message and the last"
+    )
+    assert sum(len(each["content"]) for each in messages) < 45_000
+    assert messages[-2]["content"].startswith(f"<@{grace.id}>: Ignore all of that.")
+
+
+async def test_own_messages_are_the_models(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans |= {"one": [says("One.")], "two": [says("Two.")]}
+    identity, asked = await slack.mention("plan:one")
+    await result_of(connection, identity)
+    identity, _ = await slack.mention("plan:two", thread_ts=asked.ts)
+    await result_of(connection, identity)
+    roles = [(each["role"], each["content"]) for each in model.asked["two"][0]["messages"]]
+    assert roles[2] == ("assistant", "One.")
+
+
+async def test_approved_tool_is_called(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans["approve"] = [
+        calls(
+            ("weather", {"city": "Kiel"}), ("deploy", {"service": "`<!here>`\u202e"}), text=["I will deploy."]
+        ),
+        says("Done."),
+    ]
+    identity, asked = await slack.mention("plan:approve")
+    await suspended(connection, identity)
+    question = replies(slack, asked)[-1]
+    assert question.text == (
+        'May I call *deploy*?\n```{\n "service": "\u02cb&lt;!here&gt;\u02cb\\u202e"\n}```'
+    )
+    await Person(slack, "grace").press(question, 0)
+    result = await result_of(connection, identity)
+    assert (result["answer"], result["usage"]["requests"]) == ("Done.", 2)
+    assert len(model.asked["approve"]) == 2, "the run after the approval does not ask the model again"
+    assert said(slack, asked) == ["I will deploy.", question.text, "Done."]
+    assert last(model.asked["approve"])["content"].endswith("is deployed")
+
+
+async def test_model_is_told_of_a_rejection(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans["reject"] = [calls(("deploy", {"service": "api"})), says("Then not.")]
+    identity, asked = await slack.mention("plan:reject")
+    await suspended(connection, identity)
+    grace = Person(slack, "grace")
+    await grace.press(replies(slack, asked)[-1], 1)
+    assert (await result_of(connection, identity))["answer"] == "Then not."
+    told = last(model.asked["reject"])
+    assert told["role"] == "tool"
+    assert f"The call was rejected by <@{grace.user.id}>." in told["content"]
+    steps = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+    assert not [step for step in steps if step["name"].startswith("deploy ")]
+
+
+async def test_call_that_is_not_approved_in_time_is_rejected(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    model.plans["hasty"] = [calls(("deploy", {"service": "api"})), says("Then not.")]
+    identity = await enqueue(connection, "hasty", {"text": "plan:hasty", "channel": general.id})
+    assert (await result_of(connection, identity))["answer"] == "Then not."
+    assert "not approved in time" in last(model.asked["hasty"])["content"]
+
+
+async def test_turn_ends_at_its_limit_of_requests(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["limit"] = [calls(("weather", {"city": "Ulm"}))] * 9
+    identity, asked = await slack.mention("plan:limit")
+    result = await result_of(connection, identity)
+    told = "I stop here: I may ask the model 4 times per question."
+    assert (result["answer"], result["stopped"], result["usage"]["requests"]) == (None, told, 4)
+    assert said(slack, asked) == [told]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Reply(status=429, headers={"Retry-After-Ms": "300"}),
+        Reply(status=500),
+        says("half", end="cut"),
+        says("half", end="closed"),
+        says("half", "late", pause=asyncio.Event()),
+    ],
+    ids=["429", "500", "cut", "closed", "slow"],
+)
+async def test_failed_request_is_repeated_by_the_queue(
+    slack: Stand, model: ModelServer, connection: Connection, failure: Reply, request: pytest.FixtureRequest
+) -> None:
+    plan = f"fails-{request.node.callspec.id}"
+    model.plans[plan] = [calls(("weather", {"city": "Ulm"})), [failure, says("Whole.")]]
+    identity, asked = await slack.mention(f"plan:{plan}")
+    row = await ended(connection, identity)
+    if failure.pause is not None:
+        failure.pause.set()
+    assert (row["outcome"], row["attempts"]) == ("completed", 2)
+    assert said(slack, asked) == ["Whole."]
+    assert len(model.asked[plan]) == 3, "the first response is not asked for again"
+    assert KEY not in str(dict(row))
+    if failure.status == 429:
+        error, moved = json.loads(row["errors"])[0], row["claimed"][1] - row["claimed"][0]
+        assert (error["type"], moved.total_seconds() > 0.25) == ("Retry", True), (
+            "the server asked for a pause"
+        )
+
+
+async def test_person_is_told_when_the_model_stays_away(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["away"] = [Reply(status=503)]
+    identity, asked = await slack.mention("plan:away")
+    row = await ended(connection, identity)
+    assert (row["outcome"], len(model.asked["away"])) == ("failed", 3)
+    assert said(slack, asked) == ["I cannot answer now: the model does not respond. Please ask again later."]
+    error = json.loads(row["errors"])[-1]
+    assert (error["type"], error["message"]) == (
+        "UnavailableError",
+        "the model's server answers 503: wrong key …",
+    )
+
+
+async def test_refused_request_ends_the_turn_and_the_key_shows_nowhere(
+    slack: Stand, model: ModelServer, connection: Connection, running: Service
+) -> None:
+    model.plans["refused"] = [Reply(status=401)]
+    identity, asked = await slack.mention("plan:refused")
+    row = await ended(connection, identity)
+    assert (row["outcome"], row["reason"]) == ("failed", "the model's server answers 401: wrong key …")
+    assert said(slack, asked) == ["I cannot answer this. The people who run me can see why."]
+    steps = await connection.fetchval("select agent.list_steps($1)", identity)
+    assert KEY not in f"{dict(row)} {steps}"
+    assert KEY not in "\n".join(running.output)
+
+
+async def test_endless_and_empty_responses_end_the_turn(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans |= {"endless": [says(*["word " * 1000] * 11)], "empty": [says()] * 3}
+    for plan, why in (("endless", "has more than 50,000 characters"), ("empty", "cannot be used")):
+        identity, _ = await slack.mention(f"plan:{plan}")
+        row = await ended(connection, identity)
+        assert row["outcome"] == "failed"
+        assert why in row["reason"]
+
+
+async def test_model_cannot_alarm_a_channel(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans["alarm"] = [says("Hey <", "!chan", "nel> and <!here>, <b>", "<!")]
+    identity, asked = await slack.mention("plan:alarm")
+    await result_of(connection, identity)
+    assert said(slack, asked) == ["Hey <\u200b!channel> and <\u200b!here>, <b><!"]
+
+
+@pytest.mark.parametrize("channel", ["slack", "general"])
+async def test_turn_of_a_job(slack: Stand, model: ModelServer, connection: Connection, channel: str) -> None:
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    plan = f"job-{channel}"
+    model.plans[plan] = (
+        [calls(("deploy", {"service": "api"})), says("Done.")] if channel == "slack" else [says("Done.")]
+    )
+    payload = {"text": f"plan:{plan}", "channel": general.id if channel == "general" else channel}
+    result = await result_of(connection, await enqueue(connection, "agent-turn", payload))
+    assert result["answer"] == "Done."
+    if channel == "slack":
+        assert "no channel to ask in" in last(model.asked[plan])["content"]
+    else:
+        assert list(general.messages.values())[-1].text == "Done."
+
+
+async def test_tools_of_an_mcp_server(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    model.plans["ops"] = [
+        calls(("ops_status", {"service": "none"}), ("ops_status", {"service": "api"})),
+        calls(("ops_restart", {"service": "api"})),
+        says("Done."),
+    ]
+    identity = await enqueue(connection, "ops", {"text": "plan:ops", "channel": general.id})
+    await suspended(connection, identity)
+    (question,) = [each for each in general.messages.values() if "ops_restart" in each.text]
+    await Person(slack, "grace").press(question, 0)
+    assert (await result_of(connection, identity))["answer"] == "Done."
+    told = [each["content"] for each in model.asked["ops"][-1]["messages"] if each["role"] == "tool"]
+    assert "there is no such service" in told[0]
+    assert told[1:] == ["status: api []", "restart: api []"], "the server gets none of our settings"
+    assert len(model.asked["ops"]) == 3
+    await until(lambda: not mcp_servers(), what="the end of the servers")
+
+
+async def test_no_finished_tool_is_called_again_although_the_worker_is_killed(
+    connection: Connection, model: ModelServer, mortal: tuple[int, Path]
+) -> None:
+    identity, log = mortal
+    assert (await result_of(connection, identity))["answer"] == "Alive."
+    assert log.read_text().split() == ["first", "die", "die"], "only the call that was cut is repeated"
+    assert len(model.asked["mortal"]) == 3, "no response is asked for again"

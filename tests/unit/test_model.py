@@ -1,0 +1,146 @@
+"""An agent's tools, servers and settings, and what a worker without the extra does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from pydantic_ai.messages import BinaryContent
+from pydantic_ai.models.openai import OpenAIChatModel
+
+from surelane.errors import SettingsError
+from surelane_service.settings import load_settings
+from surelane_worker.model import Tools
+from surelane_worker.model.client import model_of
+from surelane_worker.model.run import LONGEST_RESULT, _shortened
+from surelane_worker.model.servers import servers
+from surelane_worker.model.thread import MOST_CHARACTERS, Said, shortened
+from surelane_worker.model.tools import load_tools
+from surelane_worker.settings import WorkerSettings
+
+GIVEN = {"SURELANE_MODEL": "m", "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1"}
+EXTRA = ("pydantic_ai", "openai", "fastmcp", "mcp", "httpx2")
+START = f"""
+import sys
+from surelane_service.lifecycle import run
+from surelane_worker.wiring import main
+import surelane_worker.model
+print([name for name in sys.modules if name.partition(".")[0] in {EXTRA}])
+sys.modules.update(dict.fromkeys({EXTRA[:3]}))
+sys.exit(run(main))
+"""
+
+
+def test_worker_imports_the_extra_only_with_a_model_and_says_so_if_it_is_missing() -> None:
+    environment = {"DATABASE_URL": "postgresql://nowhere/x", "SLACK_BOT_TOKEN": "xoxb-any", **GIVEN}
+    ran = subprocess.run(
+        [sys.executable, "-c", START],
+        env=dict(os.environ) | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "[]\n"), ran.stdout + ran.stderr
+    assert "needs packages that are not installed: pydantic_ai, openai, fastmcp" in ran.stderr
+    assert "pip install 'surelane-worker[model]'" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"SURELANE_MODEL": "m"}, "set both SURELANE_MODEL_URL and SURELANE_MODEL"),
+        ({**GIVEN, "SURELANE_MODEL_URL": "https://me:secret@host/v1"}, "without credentials"),
+        ({**GIVEN, "SURELANE_MODEL_URL": "ftp://host"}, "http or https"),
+        ({**GIVEN, "SURELANE_MODEL_REQUESTS": "0"}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], complaint: str
+) -> None:
+    for name, value in {"DATABASE_URL": "postgresql://", "SLACK_BOT_TOKEN": "xoxb-any", **given}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=complaint) as raised:
+        load_settings(WorkerSettings)
+    assert "secret" not in str(raised.value)
+
+
+def test_model_is_the_same_for_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-any")
+    given: dict[str, Any] = {"DATABASE_URL": "postgresql://", **GIVEN, "SURELANE_MODEL_KEY": "sk-any"}
+    model = model_of(load_settings(WorkerSettings, **given))
+    assert model is model_of(load_settings(WorkerSettings, **given))
+    assert isinstance(model, OpenAIChatModel)
+    assert model.client.api_key == "sk-any"
+    given["SURELANE_MODEL_KEY"] = SecretStr("sk-other")
+    assert model_of(load_settings(WorkerSettings, **given)) is not model
+
+
+def test_tools_are_functions_with_names_of_their_own() -> None:
+    tools = Tools()
+    tools.add(len)
+    with pytest.raises(ValueError, match="two tools called 'len'"):
+        tools.add(approval=True)(len)
+    with pytest.raises(ValueError, match="is not a duration"):
+        tools.add(timeout="soon")(max)
+    assert not [tool.name for tool in tools if tool.approval]
+    tools.add(by="U1")(min)
+    assert [tool.name for tool in tools if tool.approval] == ["min"], "who may approve is asked"
+
+
+@pytest.mark.parametrize("path", ["tests.system.model_tools", "tests.none:tools", f"{__name__}:GIVEN"])
+def test_tools_that_cannot_be_loaded_are_refused(path: str) -> None:
+    with pytest.raises(SettingsError, match="SURELANE_MODEL_TOOLS"):
+        load_tools(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ({"command": "x", "env": {"KEY": ["a-secret"]}}, "mcpServers.ops.env.KEY: Input should be"),
+        ({"command": "x", "env": {"KEY": "${SURELANE_NO_SUCH}"}}, "SURELANE_NO_SUCH is not set"),
+        ({"command": "x", "url": "http://host"}, "ops needs a command or a url"),
+        ({"command": "x", "approval": "restart"}, "mcpServers.ops.approval"),
+    ],
+)
+def test_servers_that_cannot_be_used_are_refused(tmp_path: Path, entry: object, complaint: str) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"ops": entry}}))
+    with pytest.raises(SettingsError, match=complaint) as raised:
+        servers(file)
+    assert "a-secret" not in str(raised.value)
+
+
+def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURELANE_KEY", "k")
+    file = tmp_path / "mcp.json"
+    headers = {"Authorization": "Bearer ${SURELANE_KEY}", "X": "${SURELANE_NO_SUCH:-x}"}
+    entry = {"url": "http://host/mcp", "headers": headers, "type": "http", "approval": ["a", "b"]}
+    file.write_text(json.dumps({"mcpServers": {"ops": entry}}))
+    (server,) = servers(file).values()
+    assert server.headers == {"Authorization": "Bearer k", "X": "x"}
+    assert server.must_have("ops") == {"ops_a", "ops_b"}
+    with pytest.raises(SettingsError, match="No such file"):
+        servers(tmp_path / "none.json")
+
+
+def test_results_are_json_of_a_bounded_size() -> None:
+    assert _shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
+    assert _shortened(["text", BinaryContent(b"123", media_type="image/png")]) == [
+        "text",
+        "(image/png of 3 bytes)",
+    ]
+    cut = _shortened("x" * (LONGEST_RESULT + 1))
+    assert len(cut) < LONGEST_RESULT + 100
+
+
+def test_long_thread_loses_its_middle() -> None:
+    said: list[Said] = [{"own": False, "text": str(number) + "x" * 3000} for number in range(50)]
+    kept = shortened(said)
+    assert (kept[0], kept[-1]) == (said[0], said[-1])
+    assert sum(len(each["text"]) for each in kept) <= MOST_CHARACTERS
+    assert shortened([]) == []
