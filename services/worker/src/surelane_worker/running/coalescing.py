@@ -89,7 +89,9 @@ class Coalescer:
         events = [event, *(claim.event for claim in others)]
         if len(others) < len(followers):
             events += await steps.patiently(partial(engine.ended_followers, event.id))
-        events.sort(key=lambda each: (each.event_ts, each.id))
+        # A replay happened after the events that it gets again. It is the first of them.
+        replayed = event.notes is not None and "replay_of" in json.loads(event.notes)
+        events.sort(key=lambda each: (replayed and each is not event, each.event_ts, each.id))
         return Coalesced([head, *others], events)
 
     def _put_back(self, head: Claim, pause: float) -> None:
