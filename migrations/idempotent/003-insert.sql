@@ -223,7 +223,14 @@ begin
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
     -- In a new statement, after the insert: it sees a duplicate that was moving to history
     -- meanwhile. First whether there may be any.
-    _known_keys := agent.keys_in_history(_stored_keys, _first - interval '3 days', _last + interval '1 hour');
+    _first := _first - interval '3 days';
+    _last := _last + interval '1 hour';
+    if agent.history_has_chunks() then
+        _known_keys := agent.keys_in_history(_stored_keys, _first, _last);
+    else
+        -- Of one table the plan for all values is as good, and need not be made at each call.
+        _known_keys := array(select item_key from agent.event_hist where item_key = any(_stored_keys) and event_ts between _first and _last);
+    end if;
     if _known_keys <> '{}' then
         with known as (
             delete from agent.event where id = any(_stored) and item_key = any(_known_keys)
