@@ -87,6 +87,13 @@ return _kind like 'slack.command.%' or _kind in ('slack.block_actions', 'slack.b
     , 'slack.dialog_submission', 'slack.dialog_suggestion', 'slack.interactive_message', 'slack.message_action', 'slack.shortcut'
     , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit', 'surelane.answer', 'slack.agent_session_stopped');
 
+-- The key of an event that comes from outside. Keys of named schedules and of webhooks are theirs
+-- alone: an event under such a key would be found in place of a firing, which would then be
+-- skipped.
+create or replace function agent.outside_key(_key text) returns text
+language sql immutable parallel safe
+return case when left(_key, 5) = 'cron:' or left(_key, 8) = 'webhook:' then agent.bounded_key('event:' || _key) else _key end;
+
 -- The group of a new event. Commands and interactions have none, and so wait for no other event,
 -- unless a handler keeps their thread's order.
 create or replace function agent.stored_group_key(_kind text, _event jsonb) returns text

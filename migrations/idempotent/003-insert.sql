@@ -19,10 +19,14 @@ $$;
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     _new text;
 begin
+    if not exists (select from unnest(_kinds) as given where not exists (select from agent.kind where kind = given)) then
+        return;
+    end if;
     for _new in
         select distinct given from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given
     loop
@@ -110,17 +114,13 @@ begin
 end
 $$;
 
--- The natural key of an event that comes from outside: the one given, else its own. Keys of named
--- schedules and of webhooks are theirs alone: an event under such a key would be found in place of
--- a firing, which would then be skipped.
+-- The natural key of an event that comes from outside: the one given, else its own.
 create or replace function agent.stored_item_key(_given text, _event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    _key text := coalesce(agent.bounded_key(_given), agent.event_item_key(_event));
 begin
-    return case when _key ~ '^(cron|webhook):' then agent.bounded_key('event:' || _key) else _key end;
+    return agent.outside_key(coalesce(agent.bounded_key(_given), agent.event_item_key(_event)));
 end
 $$;
 
@@ -175,11 +175,13 @@ language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$ select id from agent.store_event(_event, null, null) $$;
 
--- Stores the new events of a batch in one statement and returns their ids (of _ids). Rows go in one
+-- Stores the new events of a batch in one statement and returns their ids (of _ids). _kinds are the
+-- events' kinds, and _apart those whose events have no group. Rows go in one
 -- by one, in the order of their groups and keys. Each locks the head of its group first, so batches
 -- wait in one order. Left out: an event with a duplicate in the queue, in history or earlier in the
 -- batch, and the first event of a group to which another transaction has just given a head.
-create or replace function agent.store_new_events(_ids int8[], _events jsonb[], _traceparents text[], _item_keys text[]) returns int8[]
+create or replace function agent.store_new_events
+( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -193,15 +195,15 @@ declare
     _first timestamptz;
     _last timestamptz;
     _known_keys text[];
-    _shared text[] := array(select kind from agent.band where workspace is not null union select kind from agent.kind_limit where parks);
+    _shared text[] := array(select kind from agent.band where workspace is not null) || array(select kind from agent.kind_limit where parks);
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
-        from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as given (id, event, traceparent, item_key, nth)
+        from unnest(_ids, _events, _traceparents, _item_keys, _kinds) with ordinality as given (id, event, traceparent, item_key, kind, nth)
         cross join lateral agent.event_time(event, _now)
-        -- "offset 0": the kind is read once, however often it is used.
-        cross join lateral (select agent.event_kind(event) as kind offset 0) as known
-        cross join lateral (values (agent.stored_group_key(kind, event), agent.stored_item_key(given.item_key, event))) as read (group_key, item_key)
+        -- "offset 0": the key is read once, however often it is used.
+        cross join lateral (select coalesce(agent.bounded_key(given.item_key), agent.event_item_key(event)) as key offset 0) as own
+        cross join lateral (values (case when kind <> all(_apart) then agent.event_group_key(event) end, agent.outside_key(own.key))) as read (group_key, item_key)
         where jsonb_typeof(event) = 'object'
         order by read.item_key, nth
     ), stored as (
@@ -210,7 +212,10 @@ begin
         , group_key is null or not agent.lock_head(group_key, kind, _now, several)
         , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane(group_key) end
         , agent.clock(), traceparent
-        from (select *, min(kind) over same_group <> max(kind) over same_group as several from new window same_group as (partition by group_key)) as grouped
+        from (
+            select *, min(kind) over same_group <> max(kind) over same_group as several from new
+            window same_group as (partition by group_key order by item_key rows between unbounded preceding and unbounded following)
+        ) as grouped
         order by group_key, item_key
         on conflict do nothing returning id, item_key, event_ts
     )
@@ -239,6 +244,7 @@ create or replace function agent.insert_events(_events jsonb[], _traceparents te
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '500ms'
 as $$
 #variable_conflict use_column
@@ -247,17 +253,20 @@ declare
     _stored int8[];
     _given record;
     _kinds text[] := array(select agent.event_kind(event) from unnest(_events) as event);
+    _apart text[];
 begin
     perform agent.require_read_committed();
     -- At once, not at commit: waiting for a head is bounded here.
     set constraints agent.member_joins immediate;
     perform agent.register_kinds(_kinds);
-    if exists (select from unnest(_kinds) as kind where agent.is_interactive(kind)) then
+    _apart := array(select distinct kind from unnest(_kinds) as kind where agent.is_interactive(kind));
+    if _apart <> '{}' then
         perform pg_notify('agent_event', 'interactive');
+        _apart := array(select one from unnest(_apart) as one where not exists (select from agent.kind where kind = one and ordered));
     end if;
     for _turn in 1..4 loop
         begin
-            _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys);
+            _stored := agent.store_new_events(_ids, _events, _traceparents, _item_keys, _kinds, _apart);
             exit when cardinality(_stored) = cardinality(_ids) or _turn = 4;
             exit when not exists (
                 select from unnest(_ids, _events, _item_keys) as g (id, event, item_key)
@@ -468,7 +477,7 @@ set jit = off
 as $$
 declare
     _added int8[];
-    _shared text[] := array(select kind from agent.band where workspace is not null union select kind from agent.kind_limit where parks);
+    _shared text[] := array(select kind from agent.band where workspace is not null) || array(select kind from agent.kind_limit where parks);
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline

@@ -1,16 +1,18 @@
 -- The id of an event in history by its item key. An exact event_ts narrows the search to one chunk.
 -- Where it had to be replaced, now or perhaps at the first delivery, the last 25 hours are
--- searched: Slack retries for 24; those who send webhooks may for longer. Planned at each call,
--- with its values: one plan for all values would lock and open every chunk of history (0036).
+-- searched: Slack retries for 24; those who send webhooks may for longer. Chunks are searched by a
+-- statement that is planned at each call, with its values: one plan for all values would lock and
+-- open every chunk (0036).
 create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz, _exact boolean) returns int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_custom_plan
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     _now timestamptz := case when _exact then agent.clock() else _event_ts end;
     _first timestamptz := _event_ts;
     _last timestamptz := _event_ts;
+    _id int8;
 begin
     -- A timestamp more than a day ahead is replaced, and the same one is not a little later: as it
     -- then lies ahead still, or only just behind, older ones need not be searched for.
@@ -18,21 +20,38 @@ begin
         _first := _now - case when _item_key like 'webhook:%' then interval '3 days' else interval '25 hours' end;
         _last := greatest(_event_ts, _now + interval '1 hour');
     end if;
-    return (select id from agent.event_hist where item_key = _item_key and event_ts between _first and _last limit 1);
+    if agent.history_has_chunks() then
+        execute 'select id from agent.event_hist where item_key = $1 and event_ts between $2 and $3 limit 1' into _id using _item_key, _first, _last;
+    else
+        select id into _id from agent.event_hist where item_key = _item_key and event_ts between _first and _last limit 1;
+    end if;
+    return _id;
 end
 $$;
 
 -- Those of _item_keys that history has in a range of time, perhaps in another case than
--- find_in_history looks for: that one decides. Planned at each call, as it is.
+-- find_in_history looks for: that one decides. It searches chunks as that one does.
 create or replace function agent.keys_in_history(_item_keys text[], _first timestamptz, _last timestamptz) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_custom_plan
+set plan_cache_mode = force_generic_plan
 as $$
+declare
+    _keys text[];
 begin
+    if agent.history_has_chunks() then
+        execute 'select array(select item_key from agent.event_hist where item_key = any($1) and event_ts between $2 and $3)'
+        into _keys using _item_keys, _first, _last;
+        return _keys;
+    end if;
     return array(select item_key from agent.event_hist where item_key = any(_item_keys) and event_ts between _first and _last);
 end
 $$;
+
+-- Whether history is a hypertable that has chunks, which are its children.
+create or replace function agent.history_has_chunks() returns boolean
+language sql stable parallel safe
+return exists (select from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass);
 
 -- Moves events to history with how they ended; returns the ids of those that moved, and the
 -- continuations that waited for them. Each is locked, copied and deleted in one pass. Without

@@ -1,8 +1,8 @@
 -- Limits of kinds: how many of their events run at once, and how many begin in a period, counted by
--- key (docs/adr/0040-limits.md). Events of a limited kind are parked as they are stored. Ordinary
--- claims do not look there. A claim takes them from there directly, as far as the limit goes.
+-- key (docs/adr/0040-limits.md). Events of a limited kind are parked as they are stored: in lanes
+-- that ordinary claims do not visit. agent.hold_limited claims them, as far as the limit allows.
 
--- The limits that hold: what operators set, else what workers declared.
+-- The limits that hold: an operator's, otherwise the one that workers declared.
 create or replace view agent.limits as
 select l.kind, coalesce(l.set_per, l.per) as per, nullif(coalesce(l.set_concurrency, l.concurrency), 0) as concurrency
 , case when l.set_rate is null then l.rate else nullif(l.set_rate, 0) end as rate
@@ -11,7 +11,7 @@ select l.kind, coalesce(l.set_per, l.per) as per, nullif(coalesce(l.set_concurre
 , l.concurrency as declared_concurrency, l.rate as declared_rate, l.period as declared_period
 from agent.kind_limit as l;
 
--- Some kinds, in their places, with an empty one in place of those whose events are parked.
+-- Returns the kinds in their order, each kind whose events are parked replaced by an empty string.
 create or replace function agent.without_parked(_kinds text[]) returns text[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -51,8 +51,8 @@ begin
 end
 $$;
 
--- What the limit of its kind counts an event with. _given: what it was counted with before, or a
--- key that came with it.
+-- Returns the key under which the limit of its kind counts an event. _given: the key that it has,
+-- or that came with it.
 create or replace function agent.limit_key(_kind text, _event jsonb, _given text) returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -71,19 +71,19 @@ begin
 end
 $$;
 
--- The changes of an event with its key as the first one. That one is always kept.
+-- Returns the changes of an event with its key as the first entry, which is always kept.
 create or replace function agent.with_limit_key(_changes jsonb, _key text) returns jsonb
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 return jsonb_build_array(jsonb_build_object('limit_key', _key)) || case when _changes #> '{0,limit_key}' is null then _changes else _changes - 0 end;
 
--- The lane that claims report for a parked event: one of its priority.
+-- Returns the lane that claims report for a parked event: an ordinary lane of its priority.
 create or replace function agent.claimed_lane(_lane int2) returns int2
 language sql immutable parallel safe
 return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
 
--- Gives a parked event its key, and notes it. An insert that is left out as a duplicate leaves a
--- note that causes one look for nothing.
+-- Gives a parked event its key, and notes it. If the event turns out to be a duplicate, its note
+-- stays, and costs one look that finds nothing.
 create or replace function agent.event_parked() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -97,7 +97,8 @@ begin
 end
 $$;
 
--- Notes a parked event that has become claimable, or will. Where a claim ended, its slot is free.
+-- Notes a parked event that can be claimed now or at its vt. If its claim ended, notes the free
+-- slot.
 create or replace function agent.event_parked_anew() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -128,7 +129,7 @@ begin
         for each row when (new.lane < 0) execute function agent.event_parked();
     end if;
     if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_parked_anew') then
-        -- Not as it is claimed, or its lease is renewed.
+        -- Do not fire when an event is claimed, or its lease is renewed.
         create trigger event_parked_anew after update of vt, head, lane, claimed_by, changes on agent.event
         for each row when (new.lane < 0 and new.head and (new.claimed_by is null or new.vt < old.vt))
         execute function agent.event_parked_anew();
@@ -136,9 +137,9 @@ begin
 end
 $$;
 
--- Notes keys under which a run has ended, for claims to look at, and wakes a worker where something
--- waits. It always leaves a note: what waits may be uncommitted, and a claim that looks at it now
--- still counts this run.
+-- Notes keys under which a run has ended, and wakes a worker if an event waits. It leaves a note
+-- even if no event waits: an uncommitted event is not visible here, and a claim that looks at the
+-- key now still counts the run.
 create or replace function agent.note_freed(_kinds text[], _keys text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -163,10 +164,10 @@ begin
 end
 $$;
 
--- How many more events of a key may begin now (null: any number), of those what runs, and until
--- when the rate alone forbids more (null: it does not). _state as the caller read it. Callers set
--- the planner's settings, here and in agent.hold_key: setting them anew for each key would take
--- longer than the rest.
+-- Returns how many more events of a key may begin now (null: any number), the runs of the key that
+-- still stand, and until when the rate allows no event (null: it allows one). _state: as the caller
+-- read it. This function and agent.hold_key leave the planner's settings to their callers: to set
+-- them anew for each key would take longer than all the rest.
 create or replace function agent.limit_room
 ( _limit agent.limits, _state agent.limit_state, _now timestamptz
 , out room int4, out free_at timestamptz, out running int8[], out claims int4[])
@@ -177,7 +178,7 @@ begin
     running := '{}';
     claims := '{}';
     if _limit.concurrency is not null then
-        -- One probe a run. What ended or lapsed no longer has this claim.
+        -- One probe per run. An event whose run ended or lapsed does not have this claim.
         select coalesce(array_agg(run.id), '{}'), coalesce(array_agg(run.claim), '{}') into running, claims
         from unnest(_state.running, _state.claims) as run (id, claim)
         cross join lateral (select from agent.event as e where e.id = run.id and e.claimed_by is not null and array_upper(e.claimed, 1) = run.claim and e.vt > _now) as held;
@@ -198,9 +199,9 @@ begin
 end
 $$;
 
--- Locks up to _most visible heads of a key, as far as its limit goes, and records them as runs. The
--- caller holds the lock of the key, so the count is exact. Returns when the key is to be looked at
--- again, null: not before another note; and how many bytes the events have.
+-- Locks up to _most visible heads of a key, as far as its limit allows, and records them as runs.
+-- The caller holds the lock of the key, so the count is exact. Also returns the events' bytes, and
+-- when claims must look at the key again (null: not before another note).
 create or replace function agent.hold_key
 ( _kind text, _key text, _most int4, _most_bytes int8, _attempts int4, _lease interval, _noted_at timestamptz
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out look_at timestamptz
@@ -258,7 +259,7 @@ begin
     ) as fits
     where fits.nth = 1 or fits.until <= _most_bytes or _most_bytes is null;
     _taken := coalesce(cardinality(places), 0);
-    -- The next one that waits, or whose lease ends.
+    -- When the next event becomes visible, or its lease ends.
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
@@ -278,7 +279,8 @@ begin
         elsif _taken < coalesce(_room.room, _taken + 1) then
             look_at := _now + interval '1 second'; -- another transaction has them locked
         else
-            -- The rate says when; of slots, their release, or else the ends of their leases.
+            -- The rate gives the time. A slot is noted when it is released; a dead run's lease ends
+            -- without a note, so look once a minute.
             look_at := coalesce(_room.free_at, case when _limit.rate is not null and _taken > 0 then _now end, _now + interval '1 minute');
         end if;
     else
@@ -293,7 +295,7 @@ begin
     end if;
     if _taken > 0 then
         if _limit.rate is not null then
-            -- Rounded up to a hundredth of the period where there are many: so the row stays small,
+            -- For limits above 100, round up to a hundredth of the period. So the row stays small,
             -- and no period has more events than the limit.
             _start := case when _limit.rate <= 100 then _now else date_bin(_limit.period / 100, _now, 'epoch') + _limit.period / 100 end;
             select array_agg(began.at), array_agg(began.count) into _state.starts, _state.counts
@@ -324,7 +326,7 @@ begin
 end
 $$;
 
--- Waits up to 10 ms for the lock of a key, as another claim is done sooner.
+-- Waits up to 10 ms for the lock of a key. Another claim usually holds it for less.
 create or replace function agent.await_limit(_lock int8) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -338,11 +340,11 @@ exception when lock_not_available then
 end
 $$;
 
--- Locks up to _limit parked heads, of keys that are noted and have room. It looks at keys in the
--- order of their notes, at up to 64 in each turn, and takes another turn where that found none. A
--- key that another claim is looking at is left to its note, unless there is no other. Where a kind
--- got its limit after its events, it parks some of them. A head comes without its group,
--- unless its handler takes groups: each event is a run.
+-- Locks up to _limit parked heads, of keys that have a note and room. It looks at keys in the order
+-- of their notes, at up to 64 per turn, and takes another turn if one found no event. It skips a
+-- key that another claim looks at, unless there is no other key. If a kind got its limit after some
+-- of its events were stored, it parks some of them. It locks a head without its group, because each
+-- event is a run, unless the handler takes groups.
 create or replace function agent.hold_limited
 ( _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[], _all text[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
@@ -396,7 +398,7 @@ begin
                 continue;
             end if;
             if _noted.limit_key = '' then
-                -- The note stays until nothing is left to park.
+                -- The note stays until all events are parked.
                 if agent.park_events(_noted.kind, 200) > 0 then
                     _again := _turn = 1;
                 else
@@ -405,7 +407,7 @@ begin
                 continue;
             end if;
             select * into _held from agent.hold_key(_noted.kind, _noted.limit_key, _left, _bytes, _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
-            -- Their places are theirs as long as this statement's snapshot is.
+            -- No other row gets these ctids while this statement's snapshot exists.
             delete from agent.limit_note as n where n.ctid = any(_noted.places);
             if _held.look_at is not null then
                 insert into agent.limit_note (kind, limit_key, due_at) values (_noted.kind, _noted.limit_key, _held.look_at);
@@ -426,7 +428,7 @@ begin
 end
 $$;
 
--- Adds parked events to what a claim holds: see agent.claim_events.
+-- Adds parked events to the heads of a claim: see agent.claim_events.
 create or replace function agent.hold_parked
 ( _limited text[], _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[]
@@ -439,7 +441,7 @@ declare
 begin
     select * into _held from agent.hold_limited(_limited, _limit, _most_bytes, _max_attempts, _lease, _now, _cursors, _kinds);
     if array_remove(_held.group_keys, null) <> '{}' then
-        -- Where a handler takes groups, with the members of such kinds.
+        -- If the handler takes groups, add the members of these kinds.
         select * into _held from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed
             , array(select l.kind from agent.limits as l where l.kind = any(_limited) and l.grouped), _limit, _max_attempts, _now, 0);
     end if;
@@ -448,8 +450,9 @@ begin
 end
 $$;
 
--- What a claim holds if some of its kinds are limited: parked events, and those of the other kinds,
--- with their groups. Either come first in half of the claims. See agent.claim_events.
+-- Returns the events of a claim if some of its kinds are limited: parked events, and events of the
+-- other kinds with their groups. Each sort comes first in half of the claims. See
+-- agent.claim_events.
 create or replace function agent.hold_mixed
 ( _limited text[], _kinds text[], _member_kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[]
@@ -486,7 +489,7 @@ begin
 end
 $$;
 
--- The key after _after under which events of a kind are parked; null at the end.
+-- Returns the next key after _after under which events of a kind are parked; null at the end.
 create or replace function agent.next_key(_kind text, _after text) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -504,8 +507,8 @@ begin
 end
 $$;
 
--- Parks up to _most events that were stored before their kind had a limit, and gives those another
--- key that are counted by another rule. Steps over locked rows. Returns how many.
+-- Parks up to _most events that were stored before their kind had a limit. Gives a new key to
+-- events whose key follows an older rule. Skips locked rows. Returns the number of events.
 create or replace function agent.park_events(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -543,9 +546,9 @@ begin
 end
 $$;
 
--- Notes up to _most keys of a kind under which events wait, and that events are to be parked: after
--- its limit changed, and in sweeps, should a note be missing as an owner changed rows by hand, or
--- events that were stored before a limit have been committed after it. Wakes a worker.
+-- Notes up to _most keys of a kind under which events wait, and notes events that must be parked.
+-- Wakes a worker. It runs after a limit changed, and in sweeps. A sweep repairs missing notes:
+-- after changes by hand, and for events that were stored before a limit and committed after it.
 create or replace function agent.note_keys(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -592,10 +595,10 @@ begin
 end
 $$;
 
--- Records the limits that the handlers of a worker have: {"kind": {"per": …, "concurrency": …,
--- "rate": …, "period": seconds, "grouped": …}}. Its other kinds have none. Of several, that of the
--- worker which started last holds. Waits for no other transaction; what it could not
--- record, the next announcement does. Returns the kinds whose limit it changed.
+-- Records the limits of a worker's handlers: {"kind": {"per": …, "concurrency": …, "rate": …,
+-- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. If workers differ, the
+-- one that started last decides. Waits for no other transaction: the next announcement records a
+-- limit whose row is locked now. Returns the kinds whose limit it changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -633,8 +636,8 @@ begin
 end
 $$;
 
--- Changes the limit of a kind: what is null stays as it was; 0 lifts a bound. It holds until
--- agent.reset_limit, also where workers declare another one.
+-- Changes the limit of a kind. Null leaves a field as it is; 0 lifts a bound. The change holds
+-- until agent.reset_limit, even if workers declare another limit.
 create or replace function agent.set_limit(_kind text, _concurrency int4, _rate int4, _period interval, _per text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -655,8 +658,8 @@ begin
 end
 $$;
 
--- Takes back what operators changed of the limit of a kind: what workers declare holds again.
--- Returns whether there was anything.
+-- Removes an operator's changes to the limit of a kind: the limit that workers declare holds again.
+-- Returns whether there were changes.
 create or replace function agent.reset_limit(_kind text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -681,7 +684,7 @@ begin atomic
     select * from agent.limits as l where l.parks or l.set_at is not null order by l.kind;
 end;
 
--- Why the limit of its kind keeps an event waiting; null: it does not.
+-- Returns why an event waits for the limit of its kind; null: it does not.
 create or replace function agent.why_limited(_e agent.event, _now timestamptz) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -709,8 +712,8 @@ begin
 end
 $$;
 
--- What sweeps do for limits, in bounded steps: note keys whose note is missing, and forget idle
--- keys and limits.
+-- Sweeps the limits in bounded steps: notes keys whose note is missing, and deletes idle keys and
+-- limits.
 create or replace function agent.sweep_limits(_lanes int4[], _found text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -720,7 +723,7 @@ as $$
 declare
     _unknown text;
 begin
-    -- Parked, though the kind has no limit.
+    -- These are parked although the kind has no limit.
     for _unknown in
         select distinct seen.kind from unnest(_lanes, _found) as seen (lane, kind)
         where seen.lane < 0 and not exists (select from agent.kind_limit as l where l.kind = seen.kind)

@@ -1,12 +1,12 @@
--- Answers in the HTTP response to Slack's request (docs/adr/0042-synchronous-answers.md): ingest
--- stores a command or an interaction together with a row that says that its request waits, a worker
--- answers that row, and a notification brings the answer to the ingest process.
+-- Answers in the HTTP response to Slack's request (docs/adr/0042-synchronous-answers.md). Ingest
+-- stores a command or an interaction, and a row for the request that waits. A worker answers that
+-- row, and a notification brings the answer to the ingest process.
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
--- an answer, null: not at all. _channel: where this ingest process listens. waits says whether
--- an answer is possible: an event that has ended takes none. A request that repeats a live
--- one waits beside it. A menu's question is of no use once its request has its answer: it has one
--- attempt, and a deadline.
+-- an answer; null: it does not wait. _channel: the channel on which this ingest process listens.
+-- Returns in waits whether an answer is possible: an event that has ended takes none. A request
+-- that repeats a live event waits beside the first one. A menu's question has one attempt, and a
+-- deadline when its request stops waiting: its answer is of no use later.
 create or replace function agent.insert_requests
 ( _events jsonb[], _traceparents text[], _item_keys text[], _waits interval[], _channel text
 ) returns table (ordinal int4, id int8, duplicate boolean, waits boolean)
@@ -40,10 +40,10 @@ end
 $$;
 
 -- Answers the requests that wait for these events, each with JSON: null, a text or an object. The
--- claim must stand; after the event's end, null is taken all the same. Each request takes one
--- answer. Returns the ids whose answer was taken. A small answer travels in the notification;
--- ingest fetches a large one. Waits for no other transaction: who holds a request's row is
--- answering or ending it.
+-- claim must stand; after the event's end, only null is taken. Each request takes one answer.
+-- Returns the ids whose answer was taken. A small answer travels in the notification; ingest
+-- fetches a large one. Waits for no other transaction: one that has locked a request's row is
+-- answering or ending that request.
 create or replace function agent.answer_requests(_ids int8[], _claims int4[], _answers text[]) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -74,8 +74,9 @@ begin
 end
 $$;
 
--- Takes the answers to requests of one ingest process, and ends those of _ending, answered or not.
--- From then on they take no answer. Leaves alone what is being answered at this moment.
+-- Takes the answers to requests of one ingest process, and ends the requests of _ending, answered
+-- or not. Requests that ended take no answer. Skips requests that a worker is answering at this
+-- moment.
 create or replace function agent.take_answers(_channel text, _ids int8[], _ending int8[]) returns table (event_id int8, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -108,8 +109,8 @@ begin
 end
 $$;
 
--- Records which of a worker's kinds keep their thread's order. Of several workers, the one that
--- started last decides: so a change of it prevails as workers roll. Call it after announce_worker.
+-- Records which of a worker's kinds keep their thread's order. If workers differ, the one that
+-- started last decides, so a rollout changes it. Call it after announce_worker.
 create or replace function agent.order_kinds(_name text, _ordered text[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- Locks an event whose claim stands, without waiting. Returns null where it does not stand, or
--- another transaction has the row locked. A weaker lock than a settle's: new members of its group
--- may join meanwhile, as the row itself is not changed.
+-- Locks an event whose claim stands, without waiting. Returns null if the claim does not stand, or
+-- another transaction has locked the row. The lock is weaker than a settle's, because the row is
+-- not changed: new members of the group may join meanwhile.
 create or replace function agent.hold_running(_id int8, _claim int4) returns agent.event
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -17,7 +17,7 @@ begin
 end
 $$;
 
--- What to answer where a claim could not be held: busy, as it stands, or stale.
+-- Returns the answer for a claim that could not be locked: busy if it stands, otherwise stale.
 create or replace function agent.unheld(_id int8, _claim int4) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -30,9 +30,9 @@ begin
 end
 $$;
 
--- Stores what a step of a running handler came to, fenced by its claim: its result where _done, and
--- the errors of the tries that failed. Storing it again changes nothing. Answers done; stale: the
--- claim no longer stands; busy: another transaction has the event locked.
+-- Stores a step of a running handler, fenced by its claim: its result if _done, and the errors of
+-- failed tries. A second call changes nothing. Answers done; stale: the claim no longer stands;
+-- busy: another transaction has locked the event.
 create or replace function agent.store_step
 ( _id int8, _claim int4, _name text, _nth int4, _arguments text, _result json, _errors jsonb, _took interval, _done boolean
 ) returns text
@@ -59,7 +59,7 @@ begin
 end
 $$;
 
--- The steps that earlier attempts stored, and whether the sleeps among them are over.
+-- Returns the steps that earlier attempts stored, and whether the sleeps among them are over.
 create or replace function agent.read_steps(_id int8)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
 language plpgsql stable security definer
@@ -76,9 +76,9 @@ begin
 end
 $$;
 
--- Takes the oldest signal of a name for a wait of a running handler, fenced by its claim, or ends
--- the wait where its time has passed. Answers done, with the signal as {"value", "at", "by"}, null
--- where the time has passed; pending; stale; busy.
+-- Takes the oldest signal of a name for a wait of a running handler, fenced by its claim. Ends the
+-- wait if its time has passed. Answers done, with the signal as {"value", "at", "by"}, or with null
+-- if the time has passed; pending: no signal has come; stale; busy.
 create or replace function agent.take_signal(_id int8, _claim int4, _name text, _nth int4, _timeout interval, out answer text, out signal json)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -116,11 +116,11 @@ begin
 end
 $$;
 
--- Suspends a claim until the first of its sleeps and waits ends: {"waits": [{"sort", "name", "nth",
--- "seconds"}], "blocking": boolean}. The attempt is not counted. Those that an earlier attempt
--- began keep their time. One whose signal is there already is visible at once. Meanwhile its group
--- goes on, unless it is to block. An event that was asked to be cancelled ends. Returns the id if
--- it was settled.
+-- Suspends an event until the first of its sleeps and waits ends: {"waits": [{"sort", "name",
+-- "nth", "seconds"}], "blocking": boolean}. The attempt is not counted. Waits that an earlier
+-- attempt began keep their time. If a signal has come already, the event is visible at once. Its
+-- group goes on meanwhile, unless blocking is true. An event with a request to cancel ends instead.
+-- Returns the id if the event was settled.
 create or replace function agent.settle_suspended(_id int8, _claim int4, _given jsonb) returns int8[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -144,7 +144,7 @@ begin
     on conflict do nothing;
     select case when bool_or(s.sort = 'wait' and exists (
             select from agent.signal as sent where sent.event_id = _id and sent.name = s.name and sent.taken_by is null))
-        -- Not infinity: by that an event is known which awaits an answer.
+        -- Do not use infinity: it marks an event that awaits a remote agent's answer.
         then _now else coalesce(min(s.due_at), _now + interval '3650 days') end
     into _until
     from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
@@ -161,11 +161,11 @@ begin
 end
 $$;
 
--- Sends a value to a live event. The oldest wait of that name takes it, also one that begins later;
--- an event that is suspended in such a wait is visible at once. With _once only the first signal of
--- a name counts. Answers sent; decided, with the value that counted (null: the wait's time had
--- passed), also after the event ended; unknown: no such event is live. Raises 55P03 where the event
--- stays locked for two seconds.
+-- Sends a value to a live event. The oldest wait of that name takes it, even if the wait begins
+-- later. An event that is suspended in such a wait becomes visible at once. With _once only the
+-- first signal of a name counts. Answers sent; decided, with the value that counted (null: the
+-- wait's time had passed), even after the event ended; unknown: no such event is live. Raises 55P03
+-- if the event stays locked for two seconds.
 create or replace function agent.send_signal
 ( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
 )
@@ -220,8 +220,8 @@ begin
 end
 $$;
 
--- The steps and signals of an event, live or ended, as a JSON array in the order of time: for
--- operators. Without results, which may be large.
+-- Returns the steps and signals of an event, live or ended, as a JSON array in the order of time,
+-- for operators. It leaves out the results, which may be large.
 create or replace function agent.list_steps(_id int8) returns jsonb
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -242,7 +242,7 @@ begin
 end
 $$;
 
--- What an event is suspended for, in words; null: it is not suspended.
+-- Returns in words what a suspended event waits for; null: it is not suspended.
 create or replace function agent.suspended_for(_id int8) returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -257,7 +257,7 @@ begin
 end
 $$;
 
--- Drops the steps and signals of events before _cutoff that are neither live nor in history.
+-- Deletes steps and signals from before _cutoff whose events are neither live nor in history.
 create or replace function agent.drop_steps(_cutoff timestamptz) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -275,7 +275,7 @@ begin
 end
 $$;
 
--- Of (id, claim) pairs that a worker runs, those that were asked to be cancelled.
+-- Returns those of a worker's (id, claim) pairs that have a request to cancel.
 create or replace function agent.cancelled_claims(_ids int8[], _claims int4[]) returns setof int8
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp

@@ -3,8 +3,8 @@
 -- made. The next call may begin once fewer than that number count.
 
 -- Lock a limit's row, and return the ends of its calls that still count, in order. Null: another
--- transaction has the row locked. It waits for no row. Only a transaction that has just added the
--- same row could keep it waiting, so its callers bound that by lock_timeout.
+-- transaction has locked the row. It waits for no locked row. It may wait for a transaction that
+-- has just inserted the same row, so its callers set lock_timeout.
 create or replace function agent.lock_slack_limit(_name text, _now timestamptz) returns timestamptz[]
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -17,7 +17,7 @@ begin
     if not found then
         insert into agent.slack_limit (name) values (_name) on conflict do nothing returning busy into _busy;
         if found and random() < 0.1 then
-            -- Drop limits of quiet channels: about as many as are added.
+            -- Delete limits without recent calls: about as many as are added.
             delete from agent.slack_limit where name in (
                 select name from agent.slack_limit
                 where name <> _name and coalesce(busy[cardinality(busy)], '-infinity') < _now - interval '1 minute' limit 50 for update skip locked);
@@ -28,12 +28,12 @@ end
 $$;
 
 -- Lease calls of several limits at once. The arrays have an element per limit: its name, the calls
--- that it allows in a window, the window in seconds, the calls that are wanted, further ones to
--- have at hand, and the seconds for which those may be kept. The calls wanted begin within _within
--- seconds. Calls at hand are leased only while a quarter of the limit is free.
--- An answer has the seconds from now until each wanted call that was leased; the number of calls at
--- hand; the seconds until the first call that was not leased (null: all were); and the number of
--- workers alive. A limit that another transaction has locked has no row: ask again.
+-- that it allows in a window, the window in seconds, the wanted calls, the spare calls, and the
+-- seconds for which spare calls may be kept. Wanted calls begin within _within seconds. Spare calls
+-- are leased only while a quarter of the limit is free.
+-- A row has the seconds from now until each wanted call that was leased; the number of spare calls;
+-- the seconds until the first call that was not leased (null: all were); and the number of live
+-- workers. If another transaction has locked a limit, the answer has no row for it: ask again.
 create or replace function agent.lease_slack_calls
 ( _names text[], _calls int4[], _windows float8[], _wanted int4[], _spare int4[], _keep float8[], _within float8
 ) returns table (ordinal int4, waits float8[], at_hand int4, later float8, workers int4)
@@ -82,8 +82,8 @@ begin
 end
 $$;
 
--- Slack refused a call although it was leased: let none of this limit's begin for so many seconds,
--- and then one after the other at the limit's rate. False: another transaction has the row locked.
+-- Record that Slack refused a leased call: no call of this limit begins for so many seconds, and
+-- then one after the other at the limit's rate. False: another transaction has locked the row.
 create or replace function agent.delay_slack_calls(_name text, _calls int4, _window float8, _for float8) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -115,3 +115,13 @@ set search_path = pg_catalog, pg_temp
 begin atomic
     select agent.cancel_job(_id, null, null, false);
 end;
+
+create or replace function agent.store_new_events(_ids int8[], _events jsonb[], _traceparents text[], _item_keys text[]) returns int8[]
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select agent.store_new_events(_ids, _events, _traceparents, _item_keys
+    , array(select agent.event_kind(event) from unnest(_events) as event)
+    , array(select distinct kind from (select agent.event_kind(event) as kind from unnest(_events) as event) as given
+        where agent.is_interactive(kind) and not exists (select from agent.kind as known where known.kind = given.kind and ordered)));
+end;

@@ -22,6 +22,7 @@ class Row:
     well_after: float
     lost: int
     double_handled: int
+    over_limit: int
     duplicate_replies: int
     handlers_stopped: int
     stale_settles: int
@@ -36,6 +37,7 @@ HEADINGS = {
     "well_after": "well again after, s",
     "lost": "lost",
     "double_handled": "double handled",
+    "over_limit": "claims over the limit",
     "duplicate_replies": "duplicate replies",
     "handlers_stopped": "handlers stopped",
     "stale_settles": "stale settles",

@@ -11,7 +11,7 @@ from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.faults import Fault
 from tests.chaos.report import Row
 from tests.chaos.traffic import Story, Traffic
-from tests.chaos.witness import double_handled, logged, rescued_within, stale_settles
+from tests.chaos.witness import double_handled, logged, over_limit, rescued_within, stale_settles
 from tests.deploy.compose import Project
 
 WELL_WITHIN = 30.0
@@ -56,6 +56,7 @@ class Stage:
             well_after=round(max([0.0, *troubles(stories, over)]), 1),
             lost=len(lost(stories)),
             double_handled=await double_handled(self.project),
+            over_limit=await over_limit(self.project),
             duplicate_replies=said.total() - len(said),
             handlers_stopped=await logged(self.project, "lease lost", began),
             stale_settles=await stale_settles(self.project, began),
@@ -82,6 +83,7 @@ def check(row: Row, stories: list[Story], said: Counter[str], over: float) -> No
     assert not lost(stories), row
     assert not expected - set(said), f"replies are missing: {row}"
     assert row.double_handled == 0, row
+    assert row.over_limit == 0, row
     assert row.duplicate_replies == 0, (row, [text for text, times in said.items() if times > 1])
     assert row.well_after < WELL_WITHIN, (row, troubles(stories, over))
 

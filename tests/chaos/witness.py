@@ -2,11 +2,13 @@
 
 import asyncio
 
+from tests.chaos.handlers import AT_ONCE
 from tests.deploy.compose import Project
 
-WATCH = """
+WATCH = f"""
 create schema chaos;
 create table chaos.double_claim (event int8, at timestamptz, holder text, claimant text);
+create table chaos.over_limit (at timestamptz, running int8);
 create function chaos.see_claim() returns trigger language plpgsql security definer as $$
 begin
     if old.claimed_by is not null and old.vt > clock_timestamp() then
@@ -17,12 +19,16 @@ begin
     from agent.event o
     where o.group_key = new.group_key and o.id <> new.id
       and o.claimed_by <> new.claimed_by and o.vt > clock_timestamp();
+    insert into chaos.over_limit
+    select clock_timestamp(), count(*) from agent.event o
+    where o.kind = 'slack.app_mention' and o.claimed_by is not null and o.vt > clock_timestamp()
+    having count(*) > {AT_ONCE};
     return null;
 end $$;
 create trigger chaos_see_claim after update on agent.event for each row
 when (cardinality(new.claimed) > cardinality(old.claimed)) execute function chaos.see_claim();
 """
-"""Records every claim of an event while another worker has a live lease on it or on its group."""
+"""Records every claim of an event while another worker has a live lease on it or on its group, or over the limit."""
 
 DOUBLE = """
 select (select count(*) from chaos.double_claim)
@@ -45,6 +51,11 @@ async def watch(project: Project) -> None:
 async def double_handled(project: Project) -> int:
     """Count the events that had two valid claims at once, or ended twice."""
     return int(await asyncio.to_thread(project.query, DOUBLE))
+
+
+async def over_limit(project: Project) -> int:
+    """Count the claims after which more events ran than the limit allows."""
+    return int(await asyncio.to_thread(project.query, "select count(*) from chaos.over_limit"))
 
 
 async def rescued_within(project: Project, since: float) -> float:

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
 LOADED = """
 import os
-from surelane_worker.handling.registry import load_handlers
+from surelane_worker.handling.loading import load_handlers
 print(*sorted(kind for handler in load_handlers(os.environ["SURELANE_HANDLERS"]).all() for kind in handler.kinds))
 """
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from surelane.calls import Connection
-from tests.sql.model import CANCEL_GRACE, DEAD_FOR, LEASE, Event, Model
+from tests.sql.model import AT_ONCE, CANCEL_GRACE, DEAD_FOR, LEASE, LIMITS, Event, Model
 from tests.sql.queue_steps import claim, claim_one, complete, extend, fail, release, snooze
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -17,8 +17,9 @@ EMPTY = (
     "delete from agent.event; delete from agent.event_hist; delete from agent.kind;"
     " delete from agent.kind_limit; delete from agent.limit_state; delete from agent.limit_note;"
     " update agent.test_clock set at = '2024-01-01 00:00:00+00';"
-    # A limit that is never reached: it parks events, and claims must find all of them.
+    # A limit that is never reached: it parks events, and claims must find all of them. And one that is reached.
     " select agent.set_limit('slack.few', 10000, 1000000, '1 day', null)"
+    f"; select agent.set_limit('slack.two', {AT_ONCE}, null, null, null)"
 )
 LIVE = (
     "select id, head, vt, attempts, cardinality(claimed), claimed_by is not null, heartbeat_at, retrying"
@@ -29,7 +30,8 @@ ENDED = (
     " from agent.event_hist"
 )
 
-kinds = st.sampled_from(["slack.calm", "slack.parked", "slack.few"])
+KINDS = ["slack.calm", "slack.parked", "slack.few", "slack.two", "slack.two"]
+kinds = st.sampled_from(KINDS)
 groups = st.sampled_from(["g", "g", "g", "h", None])
 keys = st.sampled_from([None, "i", "j"])
 numbers = st.integers(0, 10_000)
@@ -200,19 +202,28 @@ class Machine(RuleBasedStateMachine):
             self.enqueue_a_job("slack.calm", "g", None, None, 0, attempts)
 
     def claim_all(self) -> None:
+        heads, room = self.model.claimable(), self.model.room("slack.two")
+        rows = self.run(claim(self.queue, "slack.calm", "slack.parked", *LIMITS, limit=1000))
+        taken = {row["id"] for row in rows}
+        few = [head for head in heads if head.kind == "slack.two"]
+        assert len([head for head in few if head.id in taken]) == min(len(few), room)
         expected = [
             event
-            for head in self.model.claimable()
+            for head in heads
+            if head.kind != "slack.two" or head.id in taken  # the queue chooses which ones run
             for event in self.model.claim(head, whole=True, beats=True)
         ]
-        rows = self.run(claim(self.queue, "slack.calm", "slack.parked", "slack.few", limit=1000))
         assert {(row["id"], row["claim"], row["attempts"]) for row in rows} == {
             (event.id, event.claims, event.attempts) for event in expected
         }
         self.claims += [(event.id, event.claims) for event in expected]
 
     def claim_a_single_one(self) -> None:
-        candidates = {event.id: event for event in self.model.claimable()}
+        candidates = {
+            event.id: event
+            for event in self.model.claimable()
+            if event.kind != "slack.two" or self.model.room("slack.two") > 0
+        }
         row = self.run(claim_one(self.queue))
         if row is None:
             assert not candidates

@@ -8,8 +8,9 @@ MAX_ATTEMPTS = 3
 MAX_AGE = 3600
 CANCEL_GRACE = 10
 DEAD_FOR = 300
-LIMITED = "slack.few"
-"""A kind with a limit: each of its events is a run, so a claim takes it alone."""
+AT_ONCE = 2
+LIMITS = {"slack.few": 10_000, "slack.two": AT_ONCE}
+"""How many events of a kind may run at once. Each of them is a run, so a claim takes it alone."""
 
 
 @dataclass
@@ -163,12 +164,19 @@ class Model:
             and self.is_head(event)
         ]
 
+    def room(self, kind: str) -> int:
+        """Return how many more events of a kind may run. A claim that lapsed does not count."""
+        running = sum(
+            event.kind == kind and event.held and event.vt > self.now for event in self.live.values()
+        )
+        return max(0, LIMITS[kind] - running)
+
     def claim(self, head: Event, *, whole: bool, beats: bool) -> list[Event]:
         """Claim a head, and with it the ``whole`` group unless its claim lapsed. Return the claimed events."""
         batch = [head]
         if head.held:
             self.fence(head.group)
-        elif whole and head.group is not None and head.kind != LIMITED:
+        elif whole and head.group is not None and head.kind not in LIMITS:
             batch += [
                 event for event in self.members(head.group) if event is not head and self.may_join(event)
             ]
@@ -181,7 +189,7 @@ class Model:
 
     def may_join(self, event: Event) -> bool:
         return (
-            event.kind != LIMITED
+            event.kind not in LIMITS
             and not event.held
             and event.vt <= self.now
             and not event.spent

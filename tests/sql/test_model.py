@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from surelane.calls import Connection
-from tests.sql.machine import Machine
+from tests.sql.machine import KINDS, Machine
 from tests.sql.model import LEASE
 
 CLOCK = """
@@ -58,7 +58,7 @@ def slack_event(chance: Random) -> tuple[int, str, str | None]:
     """Return one of the events of the batches."""
     return (
         chance.randrange(10),
-        chance.choice(["slack.calm", "slack.parked", "slack.few"]),
+        chance.choice(KINDS),
         chance.choice(["g", "h", None]),
     )
 
@@ -77,7 +77,7 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
     for _ in range(steps):
         number, pause = chance.randrange(10_000), chance.choice([0, 0, 1, 400, 4000])
         kind, group = (
-            chance.choice(["slack.calm", "slack.parked", "slack.few"]),
+            chance.choice(KINDS),
             chance.choice(["g", "g", "g", "h", None]),
         )
         match chance.choices(range(10), weights=[3, 3, 2, 5, 10, 3, 2, 1, 2, 2])[0]:

@@ -104,7 +104,7 @@ async def test_step_that_became_a_sleep_is_refused(connection: Connection) -> No
 async def test_renamed_step_is_logged(running: Service, connection: Connection, tmp_path: Path) -> None:
     payload = {"log": str(tmp_path / "log"), "runs": 2, "run1": [["a", "1"]], "run2": [["b", "1"]]}
     assert await result_of(connection, await enqueue(connection, "steps", payload)) == ["1"]
-    assert any("stored steps were not asked for" in line and '"a"' in line for line in running.output)
+    assert any("stored steps were not used" in line and '"a"' in line for line in running.output)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("together", "register this handler with on"), ("nested", "step 'outer' may contain no step or wait")],
+    [("together", "register this handler with on"), ("nested", "step 'outer' contains another step or wait")],
 )
 async def test_step_in_a_place_without_steps_is_refused(connection: Connection, kind: str, why: str) -> None:
     row = await ended(connection, await enqueue(connection, kind, max_attempts=1))

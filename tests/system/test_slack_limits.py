@@ -13,9 +13,9 @@ from surelane_service.logs import get_logger
 from surelane_service.settings import load_settings
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.settings import WorkerSettings
-from surelane_worker.slack import limits
+from surelane_worker.slack import limiter
 from surelane_worker.slack.client import slack_clients
-from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.limiter import Limiter
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tiers import Rule
 from surelane_worker.slack.turns import SlackBusyError
@@ -63,8 +63,8 @@ async def calls(pool: Pool) -> AsyncIterator[Calls]:
     metrics = [Metrics() for _ in range(3)]
     limiters = [Limiter(Engine(pool), each, rules) for each in metrics]
     yield Calls(limiters, metrics)
-    for limiter in limiters:
-        await limiter.close()
+    for each in limiters:
+        await each.close()
 
 
 async def test_workers_that_flood_a_method_keep_its_limit_together_with_few_statements(calls: Calls) -> None:
@@ -142,7 +142,7 @@ async def test_calls_go_ahead_by_a_share_while_the_database_is_away() -> None:
 async def test_calls_made_while_the_database_was_away_count_when_it_is_back(
     calls: Calls, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "AWAY", 0.05)
+    monkeypatch.setattr(limiter, "AWAY", 0.05)
     await connection.execute("alter function agent.lease_slack_calls rename to hidden")
     await calls.call("long", worker=0)
     await connection.execute("alter function agent.hidden rename to lease_slack_calls")

@@ -11,7 +11,7 @@ from slack_bolt.async_app import AsyncApp, AsyncAssistant
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.bolt.kinds import INTERACTIONS, kinds_of
 from surelane_worker.handling import routes
-from surelane_worker.handling.registry import HandlersError
+from surelane_worker.handling.handler import HandlersError
 
 MESSAGES = list(routes.MESSAGES)
 

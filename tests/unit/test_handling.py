@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
-from surelane_worker.handling.registry import load_handlers
+from surelane_worker.handling.loading import load_handlers
 
 NO_EVENT = cast("Event", None)
 NO_CONTEXT = cast("Context", None)

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
-from surelane_worker.handling.handler import Handler
-from surelane_worker.handling.registry import NO_ROUTE, warn_of_doubts
+from surelane_worker.handling.handler import NO_ROUTE, Handler
+from surelane_worker.handling.loading import warn_of_doubts
 from surelane_worker.handling.routes import MESSAGES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ import yaml
 from surelane_dev.simulator.manifest import DOCUMENTED, manifest_of
 from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_worker import Handlers
-from surelane_worker.handling.registry import load_handlers
+from surelane_worker.handling.loading import load_handlers
 from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT, Wants
 from surelane_worker.slack.replies import Replies
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from surelane.events import Event
-from surelane_worker.slack.replies import Place, place_of
+from surelane_worker.slack.place import Place, place_of
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from surelane_worker.wiring import beside
+from surelane_worker.duties import beside
 
 
 async def test_a_duty_that_crashes_begins_again_and_ends_no_other() -> None:

@@ -1,8 +1,11 @@
-"""The duties of a worker besides running handlers: announce, rescue, fire schedules and sweep."""
+"""The duties of a worker besides running handlers: announce, rescue, fire schedules and sweep.
+
+:func:`beside` runs them, and starts one that crashed again.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -33,8 +36,14 @@ FALLBACK = 20
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to take it off the list."""
 
+RESTART = 1.0
+"""Seconds until a crashed duty starts again. They double each time, up to a minute."""
+LONGEST_RESTART = 60.0
+
 ClockOffset = Callable[[], Awaitable[timedelta | None]]
 """Returns how far this worker's clock is ahead of the database's; ``None`` until it is measured."""
+
+Duty = Callable[[], Coroutine[Any, Any, None]]
 
 log = get_logger("surelane_worker.duties")
 
@@ -322,3 +331,30 @@ class Sweeper:
             if swept:
                 self._metrics.expired(swept)
                 log.info("events expired", count=swept)
+
+
+@asynccontextmanager
+async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
+    """Run duties for the length of the block. A duty that crashes is logged and starts again; the others go on.
+
+    Args:
+        duties: the functions to run.
+        restart: seconds until a crashed duty starts again, the first time.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_kept(duty, restart)) for duty in duties]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _kept(duty: Duty, pause: float) -> None:
+    while True:
+        try:
+            await duty()
+        except Exception:
+            log.exception("duty crashed; it starts again", duty=duty.__qualname__, again_in=pause)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_RESTART)

@@ -2,8 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -29,10 +29,12 @@ from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller, Wakeup
 from surelane_worker.claiming.position import Position, PositionKeeper, Side
 from surelane_worker.claiming.sharer import Sharer
-from surelane_worker.duties import Announcer, Rescuer, Scheduler, Sweeper
+from surelane_worker.duties import Announcer, Duty, Rescuer, Scheduler, Sweeper, beside
 from surelane_worker.handling.answers import Answers
-from surelane_worker.handling.handler import Handler, Services
-from surelane_worker.handling.registry import Handlers, load_handlers, warn_of_doubts
+from surelane_worker.handling.context import Services
+from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.loading import load_handlers, warn_of_doubts
+from surelane_worker.handling.registry import Handlers
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
@@ -45,15 +47,12 @@ from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
-from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.limiter import Limiter
 from surelane_worker.slack.tiers import rules_of
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
 
-RESTART = 1.0
-"""Seconds until a crashed duty starts again. They double each time, up to a minute."""
-LONGEST_RESTART = 60.0
 FLUSH = 10.0
 """Seconds that a drain waits for the database to take the last outcomes."""
 
@@ -207,13 +206,13 @@ class Worker:
     sweeper: Sweeper
     scheduler: Scheduler
     rescuer: Rescuer
-    session_duties: "list[Duty]"
+    session_duties: list[Duty]
     """None behind a pooler, where no worker has a session."""
     watch: Watch
     announcer: Announcer
     kinds: list[str]
 
-    def duties(self) -> "list[Duty]":
+    def duties(self) -> list[Duty]:
         """Return the duties that run beside the claimer, until the worker has drained."""
         return [
             self.settler.run,
@@ -302,15 +301,18 @@ def assemble(
     )
     cancels = Cancels(Engine(pools.settles), listener, leases, settler, notifications=settings.notifications)
     sharer = Sharer(Engine(pools.sweeps), settings.lease)
-    outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
-    claimer = Claimer(settings, listener, cursors, wakeup, position, sharer, slots, observer, outage)
-    quick_claimer = (
-        None
-        if quick_slots is None
-        else Claimer(
-            settings, listener, cursors, quick_wakeup, position, sharer, quick_slots, observer, outage
-        )
+    claimer_for = partial(
+        Claimer,
+        settings,
+        listener,
+        cursors=cursors,
+        position=position,
+        sharer=sharer,
+        observer=observer,
+        outage=Outage(get_logger("surelane_worker.claiming.claimer"), "claims"),
     )
+    claimer = claimer_for(wakeup, slots)
+    quick_claimer = None if quick_slots is None else claimer_for(quick_wakeup, quick_slots)
     kinds = sorted(handlers)
     heartbeats = Heartbeats(settings.name)
     sweeps, looks = Engine(pools.sweeps), Engine(pools.looks)
@@ -411,33 +413,3 @@ def _lost(session: Session, position: Position) -> None:
     session.lost()
     position.lost()
     position.wake()
-
-
-Duty = Callable[[], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
-    """Run duties for the length of the block. A duty that crashes is logged and starts again; the others go on.
-
-    Args:
-        duties: the functions to run.
-        restart: seconds until a crashed duty starts again, the first time.
-    """
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_kept(duty, restart)) for duty in duties]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-
-
-async def _kept(duty: Duty, pause: float) -> None:
-    while True:
-        try:
-            await duty()
-        except Exception:  # noqa: BLE001 - without its duties a worker loses leases, or never sweeps
-            _log.exception("duty crashed; it starts again", duty=duty.__qualname__, again_in=pause)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_RESTART)

@@ -14,7 +14,7 @@ const WORDS = {
   posting_is_off: "not sent: the app is a real one",
 };
 
-const QUEUE = { pending: "waiting", scheduled: "waits to be tried again", completed: "done" };
+const QUEUE = { pending: "waiting", completed: "done" };
 
 export function summary(delivery) {
   const last = delivery.attempts.at(-1);

@@ -31,10 +31,10 @@ def bolt_handlers(app: "App | AsyncApp", kinds: Iterable[str] = ()) -> Handlers:
 
     Args:
         app: the app. From now on it runs nowhere else.
-        kinds: kinds of events beside those that its listeners are seen to take.
+        kinds: further kinds of events, beside those of its listeners.
 
     Raises:
-        HandlersError: it has no listeners, or it cannot be told which kinds of events they take.
+        HandlersError: it has no listeners, or their kinds of events cannot be read.
     """
     from slack_bolt.async_app import AsyncApp  # noqa: PLC0415 - slack-bolt is optional
 

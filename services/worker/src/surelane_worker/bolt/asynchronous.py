@@ -1,8 +1,8 @@
 """Run the listeners of an ``AsyncApp`` on the worker's event loop.
 
-Everything here is public in slack-bolt. Its listener runner is set to wait for listeners, and is given an error handler
-and a runner of lazy listeners that report to the attempt. The request's context has our ``ack`` and ``respond``, and
-marks the client that Bolt makes for each request.
+This module uses only public parts of slack-bolt. It makes the app's listener runner wait for listeners, and gives it an
+error handler and a runner of lazy listeners, which report to the attempt. The request's context has our ``ack`` and
+``respond``, and marks the client that Bolt makes for each request.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current, message_of, refusal
 from surelane_worker.bolt.calls import point_at
-from surelane_worker.bolt.respond import message_of, refusal
-from surelane_worker.handling.handler import Call, Context, Given
+from surelane_worker.handling.context import Context
+from surelane_worker.handling.handler import Call, Given
 from surelane_worker.slack.client import ResponseRefusedError
 
 
@@ -104,7 +104,7 @@ class _Attempt(Attempt):
 
 
 class _Lazy(AsyncioLazyListenerRunner):
-    """Starts lazy listeners as tasks that the attempt waits for. None starts after the listener failed."""
+    """Start lazy listeners as tasks that the attempt waits for. Start none after the listener failed."""
 
     def start(self, function: Callable[..., Awaitable[None]], request: AsyncBoltRequest) -> None:
         attempt = current.get()
@@ -130,7 +130,7 @@ class _Lazy(AsyncioLazyListenerRunner):
 
 
 class _Started(AsyncListenerStartHandler):
-    """Notes that a listener was found."""
+    """Note that Bolt found a listener."""
 
     def __init__(self, own: AsyncListenerStartHandler) -> None:
         self._own = own
@@ -172,7 +172,7 @@ class _Ack(AsyncAck):
 
 
 class _Respond(AsyncRespond):
-    """``respond(…)``: posts through the worker's guarded client, and once."""
+    """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     def __init__(self, attempt: Attempt, response_url: str | None) -> None:
         super().__init__(response_url=response_url)
@@ -195,7 +195,7 @@ class _Respond(AsyncRespond):
 def _marked(
     client: AsyncWebClient, attempt: Attempt | None
 ) -> Callable[..., Coroutine[Any, Any, AsyncSlackResponse]]:
-    """Return an ``api_call`` that belongs to an attempt: to this one, or to the one in which it is called."""
+    """Return an ``api_call`` that sends through ``attempt``; ``None``: through the attempt that runs at the call."""
     plain = client.api_call
 
     async def api_call(api_method: str, **request: Any) -> AsyncSlackResponse:

@@ -1,16 +1,19 @@
-"""One attempt of a Bolt app at an event: what its listeners raise, and which of its parts runs now."""
+"""Keep the state of one attempt of a Bolt app at an event: its errors, its answer, and the part that runs now."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
+from slack_sdk.models import JsonObject
+from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
 from surelane_worker.bolt.calls import Calls
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Complete
 from surelane_worker.handling.routes import COMMAND, is_interactive
 from surelane_worker.slack.client import ResponseRefusedError
@@ -21,6 +24,9 @@ ERROR_HANDLER = 998
 LATE_ANSWER = 999
 ANSWERED = "bolt:ack"
 """The name of the note that a command's answer was sent."""
+
+RESPOND = ("text", "blocks", "attachments", "response_type", "replace_original", "delete_original")
+"""The parameters of Bolt's ``respond``, in their order."""
 
 UNHANDLED = Complete({"unhandled": "no listener"})
 """The outcome of an event that no listener took."""
@@ -52,7 +58,7 @@ class Attempt:
         self.ctx = ctx
         self.calls = Calls(event, ctx)
         self.errors: list[Exception] = []
-        """What the listener, its lazy functions and the middleware raised, in this order of time."""
+        """The exceptions of the listener, its lazy listeners and the middleware, in the order of time."""
         self.ran = False
         """Whether a listener was found."""
         self.unhandled = False
@@ -81,7 +87,7 @@ class Attempt:
         return self._lazy
 
     def note_error(self, error: Exception) -> None:
-        """Note what the app raised."""
+        """Note an exception of the app."""
         if isinstance(error, BoltUnhandledRequestError):
             self.unhandled = True
         else:
@@ -126,7 +132,7 @@ class Attempt:
         """Return the attempt's outcome, once all its parts have ended.
 
         Raises:
-            Exception: what the app raised first.
+            Exception: the first exception of the app.
             NotAuthorizedError: no token was found for the workspace.
             RefusedError: the app answered with a status of 5xx.
         """
@@ -154,3 +160,30 @@ def _body(response: BoltResponse) -> str | Mapping[str, object]:
     except ValueError:
         return text
     return parsed
+
+
+def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
+    """Return the message of a call ``respond(text, blocks, attachments, …)`` or ``respond(message)``."""
+    given = dict(zip(RESPOND, args, strict=False)) | arguments
+    whole = given.get("text")
+    message = whole if isinstance(whole, dict) else given
+    return {name: _plain(value) for name, value in message.items() if value is not None}
+
+
+def refusal(url: str, error: ResponseRefusedError) -> WebhookResponse:
+    """Return Slack's refusal as Bolt does. An app may ignore it.
+
+    Raises:
+        ResponseRefusedError: Slack answered with a status of 5xx, so another attempt may succeed.
+    """
+    if error.status >= 500:
+        raise error
+    return WebhookResponse(url=url, status_code=error.status, body="", headers={})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, JsonObject):
+        return value.to_dict()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(part) for part in value]
+    return value

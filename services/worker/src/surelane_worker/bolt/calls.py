@@ -14,14 +14,14 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.web.client import WebClient
 
 from surelane.events import Event
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import slack_error
 
 PART = 10_000
-"""Ordinals of each part of a listener: part 0 has those from 0 on, part 1 those from 10,000 on, and so on.
+"""The distance of the parts' first ordinals: part 0 counts from 0 on, part 1 from 10,000 on, and so on.
 
-The parts run at the same time, or not in every attempt. So each counts its own messages.
+Parts may run at the same time, and a part may be missing in an attempt. So each counts its own messages.
 """
 
 ONCE = frozenset(
@@ -35,10 +35,10 @@ ONCE = frozenset(
         "views.push",
     }
 )
-"""Methods whose answer is kept on the event's row, so that no later attempt calls them again."""
+"""Methods whose answer is kept on the event's row. A later attempt returns it and does not call them again."""
 
 LONGEST_KEPT = 1000
-"""Most characters of an answer that is kept as it is. Of longer ones only the ids are kept."""
+"""Most characters of an answer that is kept whole. Longer answers are kept without their long texts and lists."""
 
 
 class _Posting(AsyncWebClient):
@@ -66,10 +66,10 @@ class Calls:
     async def send(
         self, part: int, client: AsyncWebClient | WebClient, method: str, request: dict[str, Any]
     ) -> AsyncSlackResponse:
-        """Send one call of ``client``, and return Slack's answer; of an earlier attempt's call, that one's.
+        """Send one call of ``client``, and return Slack's answer. If an earlier attempt made it, return that answer.
 
         Args:
-            part: which part of the listener calls.
+            part: the part of the listener that makes the call.
             client: the client of the app, with its token.
             method: such as ``chat.postMessage``.
             request: the other arguments of slack-sdk's ``api_call``.
@@ -168,7 +168,7 @@ class Calls:
         return answer
 
     async def _remove(self, client: AsyncWebClient, channel: str, ts: str) -> None:
-        """Remove the unfinished stream of an earlier attempt: what it would have said next is not known."""
+        """Remove the unfinished stream of an earlier attempt. The rest of its text is not known."""
         for method in ("chat.stopStream", "chat.delete"):
             try:
                 await client.api_call(method, json={"channel": channel, "ts": ts})
@@ -209,7 +209,7 @@ def like(
 
 
 def _arguments(request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a method's arguments; ``None``: they are in a form that only Slack can read."""
+    """Return a method's arguments; ``None`` if they are no mapping, such as a body that is encoded already."""
     given: dict[str, Any] = {}
     for name in ("params", "data", "json"):
         part = request.get(name)
@@ -232,7 +232,7 @@ def _answer(client: AsyncWebClient, method: str, data: dict[str, Any]) -> AsyncS
 
 
 def _kept(answer: AsyncSlackResponse) -> str:
-    """Return of an answer, as JSON text, what the row keeps."""
+    """Return the part of an answer that the row keeps, as JSON text."""
     data = answer.data if isinstance(answer.data, dict) else {}
     text = json.dumps(data)
     return text if len(text) <= LONGEST_KEPT else json.dumps(_short(data))

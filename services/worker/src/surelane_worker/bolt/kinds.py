@@ -1,4 +1,4 @@
-"""Tell which kinds of events the listeners of a Bolt app take."""
+"""Read from a Bolt app's listeners which kinds of events they take."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from slack_bolt import App
 from slack_bolt.async_app import AsyncApp
 
 from surelane_worker.bolt.internals import Registered, assistants, registered
-from surelane_worker.handling.registry import HandlersError
+from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.routes import command_kinds, event_kinds
 
 SETTING = "SURELANE_BOLT_KINDS"
@@ -45,10 +45,10 @@ def kinds_of(app: App | AsyncApp, further: Iterable[str] = ()) -> tuple[str, ...
 
     Args:
         app: the app.
-        further: kinds to add. If there are any, listeners whose kinds cannot be told are left out.
+        further: kinds to add. If there are any, listeners whose kinds cannot be read are left out.
 
     Raises:
-        HandlersError: the kinds of a listener cannot be told, or there are no listeners.
+        HandlersError: the kinds of a listener cannot be read, or there are no listeners.
     """
     kinds = dict.fromkeys(further)
     lenient = bool(kinds)
@@ -58,8 +58,8 @@ def kinds_of(app: App | AsyncApp, further: Iterable[str] = ()) -> tuple[str, ...
         except ValueError as error:
             if not lenient:
                 raise HandlersError(
-                    f"the listener {listener.name} of the Bolt app: {error}. Name the kinds that it takes in "
-                    f"{SETTING}, such as slack.command.deploy,slack.app_mention"
+                    f"the listener {listener.name} of the Bolt app: {error}; name its kinds in {SETTING}, "
+                    "such as slack.command.deploy,slack.app_mention"
                 ) from None
     if assistants(app):
         kinds |= dict.fromkeys(event_kinds(ASSISTANT))
@@ -72,7 +72,7 @@ def _kinds_of(listener: Registered) -> Iterator[str]:
     """Yield a listener's kinds.
 
     Raises:
-        ValueError: they cannot be told.
+        ValueError: they cannot be read.
     """
     wanted = listener.wanted
     match listener.sort:

@@ -1,7 +1,8 @@
 """Run the listeners of an ``App`` in a thread of their own.
 
-The same as :mod:`surelane_worker.bolt.asynchronous`, for threads: each call to Slack is made on the worker's event
-loop, and the listener's thread waits for it. A thread cannot be cancelled. After a lost lease its calls are refused.
+This module does for threads what :mod:`surelane_worker.bolt.asynchronous` does for tasks. Each call to Slack runs on
+the worker's event loop, and the listener's thread waits for it. A thread cannot be cancelled: after a lost lease its
+calls are refused.
 """
 
 import contextvars
@@ -21,10 +22,10 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current, message_of, refusal
 from surelane_worker.bolt.calls import point_at
-from surelane_worker.bolt.respond import message_of, refusal
-from surelane_worker.handling.handler import Call, Context, Given, threaded
+from surelane_worker.handling.context import Context
+from surelane_worker.handling.handler import Call, Given, threaded
 from surelane_worker.slack.client import ResponseRefusedError
 
 
@@ -82,7 +83,7 @@ class _Attempt(Attempt):
 
 
 class _Threads(Executor):
-    """Runs each lazy listener in a daemon thread of its own, so that it does not keep a stopping worker."""
+    """Run each lazy listener in a daemon thread of its own, so that a stopping worker does not wait for it."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **arguments: Any) -> Future[Any]:
         attempt = cast("_Attempt", current.get())
@@ -96,7 +97,7 @@ class _Threads(Executor):
 
 
 class _Lazy(ThreadLazyListenerRunner):
-    """Starts lazy listeners in threads that the attempt waits for. None starts after the listener failed."""
+    """Start lazy listeners in threads that the attempt waits for. Start none after the listener failed."""
 
     def start(self, function: Callable[..., None], request: BoltRequest) -> None:
         attempt = current.get()
@@ -115,7 +116,7 @@ class _Lazy(ThreadLazyListenerRunner):
 
 
 class _Started(ListenerStartHandler):
-    """Notes that a listener was found."""
+    """Note that Bolt found a listener."""
 
     def __init__(self, own: ListenerStartHandler) -> None:
         self._own = own
@@ -157,7 +158,7 @@ class _Ack(Ack):
 
 
 class _Respond(Respond):
-    """``respond(…)``: posts through the worker's guarded client, and once."""
+    """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     def __init__(self, attempt: Attempt, response_url: str | None) -> None:
         super().__init__(response_url=response_url)
@@ -179,7 +180,7 @@ class _Respond(Respond):
 
 
 def _marked(client: WebClient, attempt: Attempt | None) -> Callable[..., SlackResponse]:
-    """Return an ``api_call`` that belongs to an attempt: to this one, or to the one in which it is called."""
+    """Return an ``api_call`` that sends through ``attempt``; ``None``: through the attempt that runs at the call."""
     plain = client.api_call
 
     def api_call(api_method: str, **request: Any) -> SlackResponse:

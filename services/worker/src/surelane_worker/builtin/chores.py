@@ -10,7 +10,7 @@ from typing import Any
 
 from surelane.events import Event
 from surelane.jobs import Continuation
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, FanOut
 from surelane_worker.handling.registry import Handlers
 

@@ -12,7 +12,7 @@ from surelane.events import Event
 from surelane.jobs import Continuation, Job
 from surelane_service.durations import parse_duration
 from surelane_worker.builtin.messages import tell
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.remote_agents import Accepted, Answered, RefusedError, RemoteAgents

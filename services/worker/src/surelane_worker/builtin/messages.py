@@ -7,7 +7,7 @@ functions for these kinds.
 import re
 
 from surelane.events import Event
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers
 
 handlers = Handlers()

@@ -11,7 +11,7 @@ from typing import Any
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
 from surelane_worker.builtin.messages import tell
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, FanOut
 from surelane_worker.handling.registry import Handlers
 

@@ -1,6 +1,7 @@
 """Take people's answers to ``ctx.ask``, and their clicks on the Stop button of ``ctx.stoppable``.
 
-A worker with a bot token handles these beside its own kinds: the answer may reach another worker than asked.
+Every worker with a bot token handles these clicks beside its own kinds. Any worker may get an answer, not only the one
+that asked.
 """
 
 import json
@@ -21,7 +22,7 @@ from surelane_worker.handling.asks import (
     modal,
     tell,
 )
-from surelane_worker.handling.handler import Context
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Retry
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import ANSWERS
@@ -82,7 +83,7 @@ async def _stop(ctx: Context, block: Block, posted: Mapping[str, Any], user: str
 
 
 async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
-    """Return the stored question; ``None``: it is not stored, perhaps not yet."""
+    """Return the stored question; ``None`` if it is not stored, or not yet."""
     name = asked_as(block.question)
     steps = await ctx.durable.read_steps(block.identity)
     for step in steps:
@@ -98,7 +99,7 @@ async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -
 
 
 def _read(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
-    """Return the question, the action's id without its number, and what was chosen or written."""
+    """Return the question, the action's id without its number, and the choice or text of the person."""
     if payload.get("type") == "view_submission":
         view = payload.get("view") or {}
         try:

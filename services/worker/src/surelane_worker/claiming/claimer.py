@@ -30,14 +30,16 @@ class Claimer:
         self,
         settings: WorkerSettings,
         listener: Listener,
-        cursors: Cursors,
         wakeup: Wakeup,
+        slots: Slots,
+        *,
+        cursors: Cursors,
         position: Position,
         sharer: Sharer,
-        slots: Slots,
         observer: Observer,
         outage: Outage,
     ) -> None:
+        """Claim over ``listener`` for ``slots`` when ``wakeup`` says so. A worker's claimers share the other parts."""
         self._settings = settings
         self._listener = listener
         self._cursors = cursors

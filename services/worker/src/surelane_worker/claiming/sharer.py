@@ -1,7 +1,7 @@
-"""The sharer: keeps a workspace with a backlog of a kind from holding up the others.
+"""Give a workspace with a large backlog of a kind lanes of its own, so that it does not hold up the others.
 
-Claims tell it of events that have waited long. The database finds the workspaces that they are of, and gives them
-lanes of their own (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
+Claims report events that have waited long. The database then finds their workspaces and moves them
+(``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 
 LONG = timedelta(seconds=2)
-"""How long an event has waited that is worth a look; the database's number, too."""
+"""The wait of an event from which on its kind is looked at. The database uses the same number."""
 PAUSE = 1.0
-"""Seconds between two looks, at least, where nothing is being moved."""
+"""Least seconds between two looks while no events are being moved."""
 SHARE = 0.25
-"""The part of the time that steps take, at most, while events are being moved."""
+"""While events are being moved, steps take at most this part of the time."""
 
 log = get_logger("surelane_worker.claiming.sharer")
 
 
 class Sharer:
-    """Look at kinds whose events wait long, until no workspace of them is a crowd."""
+    """Look at kinds whose events wait long, until the lanes of all their crowds are separate."""
 
     def __init__(self, engine: Engine, lease: timedelta) -> None:
-        """``lease`` is that of claims: it tells when an event was claimed."""
+        """``lease``: how long claims stand; it tells when an event was claimed."""
         self._engine = engine
         self._long = lease + LONG
         self._kinds: set[str] = set()
         self._reason = asyncio.Event()
 
     def claimed(self, events: Sequence[Event]) -> None:
-        """Take note of a claim: if its first event has waited long, its kind is looked at."""
+        """Note a claim. If its first event has waited long, look at its kind soon."""
         first = events[0]
         if first.prior_vt is not None and first.vt - first.prior_vt > self._long:
             self._kinds.add(first.kind)
@@ -62,5 +62,6 @@ class Sharer:
         except (DatabaseUnavailable, TransientConflict):
             pass  # the claimer logs the outage; the next claim of an old event brings the kind again
         except DatabaseRefused as error:
-            log.error("a kind is not shared", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            # The error's message may quote data.
+            log.error("could not separate workspaces' backlogs", kind=kind, error=type(error).__name__)  # noqa: TRY400
         return None

@@ -1,6 +1,6 @@
 """Answer commands, modals and menus in the HTTP response to Slack's request.
 
-:func:`answer_text` makes the body that a kind takes, and refuses what Slack would not understand.
+:func:`answer_text` makes the body that a kind takes, and refuses parts that Slack would not understand.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ EMPTY = "null"
 SEND_WITHIN = 2.5
 """Seconds that one call may take, in which answers are sent."""
 WAIT = timedelta(seconds=10)
-"""After that time no request waits any longer, by any clock: it has 2.5 seconds."""
+"""No request waits for so long: it has 2.5 seconds. The rest allows for clocks that differ."""
 
 log = get_logger("surelane_worker.handling.answers")
 
 
 class AnswerError(ValueError):
-    """An answer is not one that the event's kind takes."""
+    """The event's kind does not take this answer."""
 
 
 def answer_text(kind: str, body: Body | None, parts: Mapping[str, Any]) -> str:
@@ -127,10 +127,10 @@ def _plain(value: object) -> object:
 
 
 class Answers:
-    """Sends answers to the ingest processes that wait. Those that come during a call share the next one."""
+    """Send answers to the ingest processes that wait. Answers that come during a call share the next one."""
 
     def __init__(self, engine: Engine, lease: timedelta) -> None:
-        """``lease`` is that of claims: it tells when an event was claimed."""
+        """``lease``: how long claims stand; it tells when an event was claimed."""
         self._engine = engine
         self._lease = lease
         self._waiting: list[tuple[Event, str, asyncio.Future[bool]]] = []
@@ -141,12 +141,12 @@ class Answers:
         return await self._put(event, text)
 
     def acknowledge(self, event: Event) -> None:
-        """Answer Slack's request with nothing, if it may still wait. Return at once."""
+        """Answer Slack's request with an empty answer, if it may still wait. Return at once."""
         if event.vt - self._lease - event.event_ts < WAIT:
             self._put(event, EMPTY)
 
     def claimed(self, event: Event, handler: "Handler") -> None:
-        """Answer the request of an event that was just claimed, unless its handler does."""
+        """Answer the request of an event that was just claimed, unless its handler answers it."""
         try:
             answers = handler.for_event(event).answers
         except Exception:  # noqa: BLE001 - a payload that no route can read fails its attempt
@@ -177,5 +177,5 @@ class Answers:
                     [(event.id, event.claim, text) for event, text, _ in batch]
                 )
         except (SurelaneError, TimeoutError, OSError) as error:
-            log.warning("requests of Slack's are not answered", count=len(batch), error=type(error).__name__)
+            log.warning("could not answer Slack's requests", count=len(batch), error=type(error).__name__)
             return set()

@@ -1,7 +1,8 @@
-"""Ask people in Slack, and let them stop a handler: messages with buttons, and what their clicks say.
+"""Ask people in Slack, and let them stop a handler: post messages with buttons, and read the clicks.
 
-A click is an event of the kind ``surelane.answer``, which has slots of its own: it does not wait for its handler. Its
-block names the event and the question. Who may answer is stored with the event, not in the message.
+A click is an event of the kind ``surelane.answer``, which has slots of its own, so it does not wait behind the handler
+that asked. The id of the message's block names the event and the question. The users who may answer are stored with
+the event, not in the message.
 """
 
 import json
@@ -18,7 +19,8 @@ from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.steps import StepError, Steps
 from surelane_worker.handling.waits import Waits
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
-from surelane_worker.slack.replies import Replies, place_of
+from surelane_worker.slack.place import place_of
+from surelane_worker.slack.replies import Replies
 
 CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.written", "surelane.stop"
 """The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
@@ -31,7 +33,7 @@ LONGEST_SECTION = 3000
 MOST_SECTIONS = 10
 
 People = str | Sequence[str] | Callable[[str], Any] | None
-"""The users who may answer: an id, several, or a function of an id; ``None``: everybody."""
+"""The users who may answer: an id, several ids, or a function that takes an id; ``None``: everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The event and the question that a block of a message is about."""
+    """The event and the question to which a block of a message belongs."""
 
     identity: int
     question: str
@@ -61,7 +63,7 @@ class Block:
 
     @classmethod
     def read(cls, text: object) -> "Block | None":
-        """Return what a block's id says; ``None``: it is not ours."""
+        """Return the block that an id names; ``None`` if the id is not Surelane's."""
         prefix, _, rest = str(text).partition(":")
         identity, _, question = rest.partition(":")
         if prefix != "surelane" or not (identity.isascii() and identity.isdigit()) or not question:
@@ -134,9 +136,11 @@ class Asks:
         await tell(self._replies, posted, user, "You may not answer this question.")
 
     async def show_stop(self, event: Event, text: str, by: People) -> Mapping[str, Any]:
-        """Post a message with a Stop button, once for the event. Return where it is."""
+        """Post a message with a Stop button, once per event. Return its channel and timestamp."""
         if callable(by):
-            raise StepError("name the users who may stop a handler; a function cannot be asked while it runs")
+            raise StepError(
+                "by: name the users who may stop a handler; a function cannot run while the handler does"
+            )
         name = "stop button"
         key = self._steps.key(name)
         block = Block(self._steps.event.id, f"{key.name}:{key.nth}")
@@ -155,7 +159,7 @@ class Asks:
         return posted
 
     async def remove(self, posted: Mapping[str, Any]) -> None:
-        """Delete a message, if it is there."""
+        """Delete a message, if it still exists."""
         with ignoring_final_errors():
             await self._replies.client.chat_delete(channel=posted["channel"], ts=posted["ts"])
 
@@ -166,17 +170,17 @@ def asked_as(question: str) -> str:
 
 
 def may(posted: Mapping[str, Any], user: str) -> bool:
-    """Return whether a user may answer, as far as the stored question says."""
+    """Return whether the stored question lets a user answer. A function of ``by`` decides later."""
     return posted["by"] is None or user in posted["by"]
 
 
 def chosen(choice: str, user: str) -> str:
-    """Say who chose what."""
+    """Return a sentence that names the choice and the user."""
     return f"*{choice}*, says <@{user}>."
 
 
 async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
-    """Replace a message's buttons by a sentence, if the message is there."""
+    """Replace a message's buttons by a sentence, if the message still exists."""
     said = {"type": "context", "elements": [{"type": "mrkdwn", "text": how[:LONGEST_SECTION]}]}
     with ignoring_final_errors():
         await replies.client.chat_update(
@@ -188,7 +192,7 @@ async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
 
 
 async def tell(replies: Replies, posted: Mapping[str, Any], user: str, text: str) -> None:
-    """Say something below a question to one person alone."""
+    """Show one person a text below a question. The others do not see it."""
     thread = {"thread_ts": posted["thread_ts"]} if posted["thread_ts"] else {}
     with ignoring_final_errors():
         await replies.client.chat_postEphemeral(channel=posted["channel"], user=user, text=text, **thread)
@@ -196,7 +200,7 @@ async def tell(replies: Replies, posted: Mapping[str, Any], user: str, text: str
 
 @contextmanager
 def ignoring_final_errors() -> Iterator[None]:
-    """Ignore Slack's errors that no other attempt can solve: the message may have been deleted."""
+    """Ignore Slack's final errors: somebody may have deleted the message, and another attempt would not help."""
     try:
         yield
     except SlackApiError as error:

@@ -1,4 +1,4 @@
-"""The limit of a handler: how many of its events run at once, or begin in a period, in the whole fleet."""
+"""Limit how many events of a handler run at once, or begin in a period, in the whole fleet."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,15 +17,15 @@ MOST_KEY = 1000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most so many events of a kind at once, or in any period, counted over all workers.
+    """A bound on the events of a kind that run at once, or begin in any period, counted over all workers.
 
-    Each kind of a handler has a limit of its own. What is over a limit waits. It costs no attempt and holds no slot.
+    Each kind of a handler has a limit of its own. Events over it wait. They cost no attempt and hold no slot.
 
     Attributes:
         concurrency: how many run at once, from 1 to 10,000.
         rate: how many begin in any period, such as ``60/1m``.
-        per: what has a limit of its own: each ``workspace``, ``channel`` or ``user``, or each key that a function
-            returns for a job's payload. ``None`` is the kind as a whole.
+        per: ``workspace``, ``channel`` or ``user``: each of them has a limit of its own. Or a function that returns
+            a key for a job's payload: each key has a limit of its own. ``None``: the kind has one limit.
 
     Raises:
         ValueError: a field cannot be used; the message begins with its name.
@@ -38,7 +38,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.concurrency is None and self.rate is None:
-            raise ValueError("concurrency or rate is needed: a limit without them limits nothing")
+            raise ValueError("concurrency or rate is missing: set at least one of them")
         if self.concurrency is not None and (
             type(self.concurrency) is not int or not 1 <= self.concurrency <= MOST_AT_ONCE
         ):

@@ -1,51 +1,36 @@
-"""Register handlers and schedules, and load the set that ``SURELANE_HANDLERS`` names.
+"""Register handlers and schedules.
 
 Every mistake that can be seen at start is raised at start.
 """
 
-import importlib
-import inspect
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
-from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane.jobs import Priority
 from surelane_service.cron import CatchUp, Cron
-from surelane_service.durations import parse_duration
-from surelane_service.logs import get_logger
 from surelane_worker.handling import routes
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import (
-    Call,
-    Context,
-    Given,
     Handler,
+    HandlersError,
     Middleware,
     Route,
-    threaded,
+    handler_of,
+    is_async,
+    name_of,
+    routed,
+    takes_arguments,
 )
-from surelane_worker.handling.limit import Limit, refused
-from surelane_worker.handling.outcomes import Complete, Pause
+from surelane_worker.handling.limit import Limit
+from surelane_worker.handling.outcomes import Pause
 from surelane_worker.handling.routes import Sort, Takes, Wanted, every
-
-SETTING = "SURELANE_HANDLERS"
 
 OnEvent = TypeVar("OnEvent", bound=Callable[[Event, Context], Any])
 OnGroup = TypeVar("OnGroup", bound=Callable[[list[Event], Context], Any])
 OnFunction = TypeVar("OnFunction", bound=Callable[..., Any])
 OnMiddleware = TypeVar("OnMiddleware", bound=Middleware)
-
-NO_ROUTE = {"unhandled": "no route"}
-"""The result of an event that no route took."""
-
-_log = get_logger(__name__)
-
-
-class HandlersError(SettingsError):
-    """The handlers cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +275,8 @@ class Handlers:
         Raises:
             HandlersError: it is not a coroutine function of three arguments.
         """
-        if not _is_async(function) or not _takes(function, 3):
-            raise HandlersError(f"middleware {_name(function)} must be: async def (event, ctx, call_next)")
+        if not is_async(function) or not takes_arguments(function, 3):
+            raise HandlersError(f"middleware {name_of(function)} must be: async def (event, ctx, call_next)")
         self._middlewares.append(function)
         return function
 
@@ -353,7 +338,7 @@ class Handlers:
         for kind, end in last.items():
             alike.setdefault((end, routes.is_interactive(kind)), []).append(kind)
         return [
-            replace(_routed(tried, end, tuple(kinds)), waits=waits) for (end, waits), kinds in alike.items()
+            replace(routed(tried, end, tuple(kinds)), waits=waits) for (end, waits), kinds in alike.items()
         ]
 
     def tried(self) -> list[Route]:
@@ -411,23 +396,16 @@ class Handlers:
         """Return a decorator that registers a route, or without ``takes`` the handler of whole kinds."""
 
         def register(function: OnFunction) -> OnFunction:
-            name = _name(function)
-            self._check(name, function, kinds, grouped)
-            if concurrency is not None and concurrency < 1:
-                raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
-            if (answers or ordered) and not any(map(routes.is_interactive, kinds)):
-                raise HandlersError(
-                    f"handler {name}: answers and ordered are for commands and interactions, not {kinds[0]!r}"
-                )
-            if reason := refused(limit, kinds):
-                raise HandlersError(f"handler {name}: limit: {reason}")
-            call = (
-                cast("Call", function)
-                if _is_async(function)
-                else threaded(cast("Callable[[Given, Context], object]", function))
+            handler = handler_of(
+                function,
+                kinds,
+                timeout,
+                concurrency,
+                grouped=grouped,
+                answers=answers,
+                ordered=ordered,
+                limit=limit,
             )
-            bound = _seconds(name, timeout)
-            handler = Handler(name, kinds, call, grouped, bound, concurrency, answers, ordered, limit=limit)
             if takes is None:
                 self._check_one_per_kind(handler)
                 self._fallbacks.append(Route(handler, every))
@@ -437,14 +415,6 @@ class Handlers:
             return function
 
         return register
-
-    @staticmethod
-    def _check(name: str, function: Callable[..., Any], kinds: tuple[str, ...], grouped: bool) -> None:
-        first = "events" if grouped else "event"
-        if not kinds or not all(kind and kind.isprintable() for kind in kinds):
-            raise HandlersError(f"handler {name}: name the kinds it takes, such as 'slack.app_mention'")
-        if not _takes(function, 2):
-            raise HandlersError(f"handler {name} must take two arguments: ({first}, ctx)")
 
     def _check_one_per_kind(self, handler: Handler) -> None:
         taken = {kind: known.handler.name for known in self._fallbacks for kind in known.handler.kinds}
@@ -468,49 +438,6 @@ class Handlers:
                 taken = dict.fromkeys(handler.kinds, handler.name) | taken
 
 
-def _routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Handler:
-    """Return the handler of ``kinds``, whose events ``end`` takes if no route before it does."""
-    before = tried if end is None else tried[: tried.index(end)]
-    chosen = tuple(
-        route
-        for route in before
-        if route.takes is not every and not set(kinds).isdisjoint(route.handler.kinds)
-    )
-    if end is None:
-        return Handler("no route", kinds, _unrouted, routes=chosen)
-    if end.handler.grouped and chosen:
-        raise HandlersError(
-            f"handler {end.handler.name} takes groups of {kinds[0]!r}, so no route can take one of them: "
-            f"{chosen[0].handler.name}"
-        )
-    return replace(end.handler, kinds=kinds, routes=chosen)
-
-
-async def _unrouted(given: Given, ctx: Context) -> Complete:
-    """Complete an event that no route took. People wait for what they clicked, so that is a warning."""
-    event = cast("Event", given)
-    if event.kind.startswith("slack.") and event.kind.removeprefix("slack.") in routes.INTERACTIONS:
-        ctx.log.warning("no route takes this event; it is completed", ids=routes.ids(event))
-    else:
-        ctx.log.debug("no route takes this event; it is completed")
-    return Complete(NO_ROUTE)
-
-
-def warn_of_doubts(kinds: Collection[str], taken: Collection[str] | None) -> None:
-    """Log the kinds whose events can never arrive.
-
-    Args:
-        kinds: the kinds that have handlers.
-        taken: the event types that ingest takes; ``None`` if they are not known here.
-    """
-    doubts = {kind: reason for kind in sorted(kinds) if (reason := routes.doubt(kind, taken))}
-    arriving = set(kinds) - doubts.keys()
-    for kind, reason in doubts.items():
-        # A route for all messages announces their five kinds, of which few are subscribed to.
-        if not (kind in routes.MESSAGES and arriving.intersection(routes.MESSAGES)):
-            _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
-
-
 def _named(
     sort: str, kinds_of: Callable[[tuple[Any, ...]], Iterable[str]], names: tuple[Any, ...]
 ) -> tuple[str, ...]:
@@ -521,66 +448,3 @@ def _named(
         return tuple(dict.fromkeys(kinds_of(names)))
     except ValueError as error:
         raise HandlersError(f"handlers.{sort}(…): {error}") from None
-
-
-def load_handlers(path: str, adapt: Callable[[object], object] = lambda found: found) -> Handlers:
-    """Import ``module:attribute``. Modules are found in the working directory too.
-
-    Args:
-        path: what to import.
-        adapt: makes handlers of an object that is none, such as another framework's app.
-
-    Raises:
-        HandlersError: it does not name a :class:`Handlers` with at least one handler, or the import failed.
-    """
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise HandlersError(f"{SETTING}={path!r}: write module:attribute, such as my_bot:handlers")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except HandlersError:
-        raise
-    except Exception as error:
-        raise HandlersError(
-            f"{SETTING}: cannot import {module_name}: {type(error).__name__}: {error}"
-        ) from error
-    found = getattr(module, attribute, None)
-    if found is None:
-        raise HandlersError(f"{SETTING}: {module_name} has no attribute {attribute!r}")
-    found = adapt(found)
-    if not isinstance(found, Handlers):
-        raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
-    if not found.all():
-        raise HandlersError(f"{SETTING}: {path} has no handlers: register one with @handlers.on(...)")
-    return found
-
-
-def _name(function: object) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    """Return whether it is a coroutine function, or an object whose call is one."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _takes(function: Callable[..., Any], count: int) -> bool:
-    try:
-        inspect.signature(function).bind(*range(count))
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _seconds(name: str, timeout: Pause | None) -> float | None:
-    if timeout is None:
-        return None
-    try:
-        duration = parse_duration(timeout).total_seconds()
-    except ValueError as error:
-        raise HandlersError(f"handler {name}: timeout: {error}") from None
-    if duration <= 0:
-        raise HandlersError(f"handler {name}: timeout must be positive")
-    return duration

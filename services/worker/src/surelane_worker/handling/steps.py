@@ -1,8 +1,8 @@
-"""Steps: parts of a handler whose results are stored, so that a later attempt does not run them again.
+"""Run the steps of a handler, and store their results, so that a later attempt does not run them again.
 
 The first success of a step is stored in one statement, fenced by the claim, before the next line of the handler runs.
-The steps of earlier attempts are read in one statement, when the first one is asked for. An event's first claim has
-none.
+One statement reads the steps of all earlier attempts, when the handler comes to its first step. An event's first claim
+has no earlier attempts, so it reads nothing.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from surelane.events import Event
 from surelane_service.engine import Engine, Settled, StoredStep
 from surelane_service.logs import Logger
 from surelane_worker.handling.outcomes import Backoff, Pause, duration
+from surelane_worker.handling.records import message_of, plain
 from surelane_worker.handling.threads import in_thread
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.replies import SCOPE
@@ -32,7 +33,6 @@ from surelane_worker.slack.replies import SCOPE
 MOST_BYTES = 1_000_000
 """Of a step's result, as JSON in UTF-8."""
 LONGEST_NAME = 200
-LONGEST_MESSAGE = 2000
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
 """Seconds between two tries to store a step while another transaction has the event locked."""
 AWAY = 0.25
@@ -58,7 +58,7 @@ class Suspended(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The name of a step, and which of that name it is in this run: 1 is the first."""
+    """A step's name, and its number among the steps of that name in this run: 1 is the first."""
 
     name: str
     nth: int
@@ -86,7 +86,7 @@ class Steps:
             event: the event whose steps these are.
             log: the handler's logger.
             check_claim: awaited before each step: it returns while the claim stands, or cancels the handler.
-            grouped: the handler takes several events, and so has no steps.
+            grouped: whether the handler takes several events. Then it has no steps.
         """
         self.engine = engine
         self.event = event
@@ -102,14 +102,14 @@ class Steps:
         self.ran = asyncio.Event()
         """Set as a step ends."""
         self.suspended = False
-        """Whether a wait has suspended the handler. A part of it that still runs begins no step."""
+        """Whether a wait has suspended the handler. Its other tasks may still run, but begin no step."""
 
     def key(self, name: str) -> Key:
         """Return the key of the next step of this name.
 
         Raises:
             StepError: the name cannot be used, the caller is itself a step, or the handler takes several events.
-            Suspended: another part of the handler waits.
+            Suspended: a wait in another task has suspended the handler.
         """
         if self.suspended:
             raise Suspended
@@ -120,7 +120,9 @@ class Steps:
         if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise StepError(f"the name of a step has 1 to {LONGEST_NAME} printable characters: {name!r:.80}")
         if outer := _INSIDE.get():
-            raise StepError(f"step {outer!r} may contain no step or wait of its own, such as {name!r}")
+            raise StepError(
+                f"step {outer!r} contains another step or wait, {name!r}: call it outside of the step"
+            )
         self._counts[name] += 1
         return Key(name, self._counts[name])
 
@@ -142,8 +144,8 @@ class Steps:
             if stored.arguments is not None and hashed is not None and stored.arguments != hashed:
                 raise StepMismatchError(
                     f"step {key} was stored for other arguments than it is now called with: give each step of a loop"
-                    " a name of its own, and a step whose arguments changed with the code a new name; arguments that"
-                    " may differ between attempts belong in a lambda"
+                    " a name of its own; give the step a new name if the code changed its arguments; put arguments"
+                    " that may differ between attempts into a lambda"
                 )
             if stored.done:
                 return shape.read(key, stored.result or "null")
@@ -210,7 +212,7 @@ class Steps:
         }
 
     def unasked(self) -> list[str]:
-        """Return the steps that earlier attempts stored and this one did not ask for."""
+        """Return the steps that earlier attempts stored and that this attempt did not use."""
         return sorted(str(key) for key in (self._stored or {}) if key not in self._asked)
 
     async def _store(
@@ -242,14 +244,14 @@ class Steps:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the call's answer
-        """Send a statement until the database answers. The lease ends the wait at the latest."""
+        """Send a statement until the database answers. Stop at the latest when the lease ends."""
         warned = False
         while True:
             try:
                 return await call()
             except (DatabaseUnavailable, TransientConflict) as error:
                 if not warned:
-                    self._log.warning("a step waits for the database", error=type(error).__name__)
+                    self._log.warning("a step waits: the database is away", error=type(error).__name__)
                 warned = True
             await asyncio.sleep(AWAY)
             await self._check_claim()
@@ -299,7 +301,7 @@ class Shape:
         if size > MOST_BYTES:
             raise StepError(
                 f"the result of step {key} has {size:,} bytes; at most {MOST_BYTES:,} are stored: keep the data"
-                " elsewhere and return where it is"
+                " elsewhere and return its place"
             )
         return text
 
@@ -339,7 +341,10 @@ def _adapter_of(annotated: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any type
 
 
 def fingerprint(arguments: Sequence[Any], named: Mapping[str, Any]) -> str | None:
-    """Return a hash of arguments. Those that JSON cannot hold do not count; ``None``: none of them counts."""
+    """Return a hash of arguments. An argument that JSON cannot hold counts by its type only.
+
+    Return ``None`` if there are no arguments, or JSON cannot hold their structure.
+    """
     if not arguments and not named:
         return None
     try:
@@ -360,18 +365,9 @@ def _dumped(value: object) -> object:
 
 
 def _record(error: BaseException, attempt: int) -> dict[str, Any]:
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - __str__ is the function's code
-        message = ""
-    text = json.dumps(message[:LONGEST_MESSAGE]).replace("\\u0000", "\\ufffd")
-    if "\\ud" in text:
-        text = json.dumps(
-            message[:LONGEST_MESSAGE].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        )
     return {
         "type": type(error).__name__,
-        "message": json.loads(text),
+        "message": plain(message_of(error)),
         "at": datetime.now(UTC).isoformat(),
         "attempt": attempt,
     }

@@ -1,7 +1,7 @@
-"""Waits: a handler is suspended until a time comes, or a value is sent to its event.
+"""Suspend a handler until a time comes, or a value is sent to its event.
 
 A suspended event holds no claim, no slot and no memory. When its wait ends, the handler runs again from its top, on any
-worker, with its steps remembered.
+worker, and gets the stored results of its steps.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from surelane_worker.handling.steps import FIRST_PAUSE, LONGEST_PAUSE, Key, Step
 from surelane_worker.slack.notes import ClaimLostError
 
 TURNS = 20
-"""Turns of the event loop in which other parts of the handler may begin a step before it is suspended."""
+"""Turns of the event loop in which other tasks of the handler may begin a step before it is suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Waits:
         return await self._suspend(key, Wait("wait", key.name, key.nth, seconds, blocking))
 
     async def _take(self, key: Key, seconds: float | None) -> "str | Pending | None":
-        """Return a signal as JSON text, ``None`` if the wait's time has passed, or that it is pending."""
+        """Return a signal as JSON text, ``None`` past the timeout, or ``PENDING`` while no signal has come."""
         event, pause = self._steps.event, FIRST_PAUSE
         while True:
             answer, text = await self._steps.patiently(
@@ -90,7 +90,7 @@ class Waits:
             while not self._steps.suspended and await self._goes_on():
                 pass
         except asyncio.CancelledError:
-            if not self._steps.suspended:  # this wait alone was given up
+            if not self._steps.suspended:  # only this wait was cancelled, such as by a timeout around it
                 del self._pending[key]
             raise
         self._steps.suspended = True

@@ -1,8 +1,8 @@
-"""Cancel handlers whose events were asked to be cancelled while they run.
+"""Cancel running handlers when somebody cancels their events.
 
-A notification says so. Each session that listens costs the database a transaction per notification of any channel
-(docs/adr/0034-positions.md), so a worker listens only while a handler of its own has run for a moment. As it begins, it
-asks once.
+A notification reports the request. Each session that listens costs the database a transaction per notification of any
+channel (docs/adr/0034-positions.md). So a worker listens only while it has a handler that has run for a moment. When it
+begins to listen, it asks once about all its claims.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from surelane_worker.running.runner import CANCELLED, Work
 from surelane_worker.settling import Settler
 
 LONG = 0.2
-"""Seconds between two looks at what runs. A handler that runs at two of them is worth listening for."""
+"""Seconds between two looks at the running handlers. The worker listens if two looks find the same handler."""
 QUIET = 10.0
 """Seconds without such a handler after which the worker stops listening."""
 POLL = 1.0
@@ -28,7 +28,7 @@ log = get_logger("surelane_worker.running.cancels")
 
 
 class Cancels:
-    """Hears which events are to be cancelled, and stops their handlers."""
+    """Listen for requests to cancel, and stop the handlers of these events."""
 
     def __init__(
         self, engine: Engine, listener: Listener, leases: Leases, settler: Settler, *, notifications: bool
@@ -39,12 +39,12 @@ class Cancels:
         self._settler = settler
         self._notifications = notifications
         self._heard: set[int] | None = set()
-        """The ids to ask about; ``None``: all that are held."""
+        """The ids of claims to ask about; ``None``: all claims."""
         self._some = asyncio.Event()
         listener.hear(CANCELS, self.heard)
 
     def heard(self, payload: str) -> None:
-        """Take a notification: ids, or nothing where they were too many."""
+        """Take a notification: ids, or an empty text if there were too many."""
         if not payload:
             self._heard = None
         elif self._heard is not None:
@@ -52,7 +52,7 @@ class Cancels:
         self._some.set()
 
     async def run(self) -> None:
-        """Keep listening while it is worth it, until cancelled."""
+        """Listen while handlers run for long, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep())
             group.create_task(self._answer())

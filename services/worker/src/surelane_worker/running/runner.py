@@ -16,7 +16,8 @@ from surelane.trace_context import traceparent_of
 from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, running
-from surelane_worker.handling.handler import Context, Handler, Services
+from surelane_worker.handling.context import Context, Services
+from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import (
     COMPLETE,
     Await,
@@ -34,18 +35,18 @@ from surelane_worker.handling.outcomes import (
     moment,
     outcome_of,
 )
-from surelane_worker.leasing import LOST, Claim
-from surelane_worker.observing.tracing import Observer
-from surelane_worker.settling import (
+from surelane_worker.handling.records import (
     OutcomeError,
     ResultError,
-    Settler,
     error_record,
     message_of,
     result_text,
     storable,
     where,
 )
+from surelane_worker.leasing import LOST, Claim
+from surelane_worker.observing.tracing import Observer
+from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.turns import SlackBusyError
 
@@ -207,7 +208,7 @@ class Runner:
         if suspend is not None and not isinstance(outcome, Release):
             return suspend  # also if the handler caught what was to end it
         if isinstance(outcome, Complete) and (unasked := context.unasked_steps()):
-            context.log.warning("stored steps were not asked for; was one renamed?", steps=unasked)
+            context.log.warning("stored steps were not used; was one renamed?", steps=unasked)
         return outcome
 
     async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:

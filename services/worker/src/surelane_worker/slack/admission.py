@@ -1,4 +1,4 @@
-"""Let the requests of an HTTP session to Slack's Web API wait for Slack's limits."""
+"""Make the requests of an HTTP session to Slack's Web API wait for Slack's limits."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,20 +13,20 @@ from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER
 from aiohttp.payload import Payload
 from yarl import URL
 
-from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.limiter import Limiter
 
 check_after_wait: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("check_after_wait")
-"""Awaited when a call's turn has come: it cancels the call of a handler whose claim was lost meanwhile."""
+"""Awaited when a call's turn has come. If the claim was lost meanwhile, it cancels the handler and its call."""
 
 LONGEST_DELAY = 3600.0
-"""Most seconds that all calls of a limit are delayed because Slack asks for it."""
+"""Most seconds for which a 429 delays all calls of a limit."""
 
 
 def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
-    """Return what makes an HTTP session keep Slack's limits: for all its clients, for pages and for further tries.
+    """Return a middleware that makes an HTTP session keep Slack's limits, in all its clients, pages and retries.
 
-    Slack's limits are per app and workspace. A bot's token stands for both, so its digest names the workspace. The
-    digest of a token does not lead back to it.
+    Slack's limits are per app and workspace. A bot's token stands for both, so a digest of the token names the
+    workspace. The digest does not reveal the token.
 
     Args:
         limiter: admits the calls.

@@ -28,7 +28,7 @@ from yarl import URL
 from surelane_service.outbound import Guard, Reply, guarded_session, post
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.admission import admitting
-from surelane_worker.slack.limits import Limiter
+from surelane_worker.slack.limiter import Limiter
 
 FINAL = frozenset(
     {

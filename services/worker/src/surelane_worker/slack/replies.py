@@ -10,14 +10,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from slack_sdk.errors import SlackApiError
-from slack_sdk.models import JsonObject
 from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
 
@@ -35,163 +33,17 @@ from surelane_worker.slack.client import (
     unknown_whether_done,
 )
 from surelane_worker.slack.notes import Notebook, Sent
+from surelane_worker.slack.place import object_in, place_of, text_in
+from surelane_worker.slack.sent import Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.stream import INTERVAL, Stream
-
-Ordinal = int | str
-"""The number of a reply in an attempt; in a step, the step's name and the reply's number in it."""
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
 """The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
-
-SLACK_KINDS = "slack."
-"""The prefix of the kinds of Slack's events."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where to answer an event.
-
-    Attributes:
-        channel: the channel's id, if there is one.
-        thread_ts: the thread's timestamp; the message's own if it began no thread yet.
-        message_ts: the timestamp of the message that the event is about.
-        since: a lookup of earlier answers starts at this timestamp.
-        user: the person who caused the event.
-        team: the workspace.
-        response_url: the URL for answers to commands and interactions; a secret. Only Slack's own events have one:
-            a job's payload comes from its producer, who may not choose where the worker posts.
-    """
-
-    channel: str | None = None
-    thread_ts: str | None = None
-    message_ts: str | None = None
-    since: str | None = None
-    user: str | None = None
-    team: str | None = None
-    response_url: str | None = None
-
-
-def place_of(event: Event) -> Place:
-    """Return the place of an event of the Events API, a slash command, or an interaction."""
-    payload, inner = event.payload, event.slack
-    about = (
-        _object(inner.get("item")) or _object(inner.get("assistant_thread")) or _object(inner.get("message"))
-    )
-    message_ts = _text(inner.get("ts")) or _text(about.get("ts"))
-    return Place(
-        channel=_channel(inner) or _channel(about),
-        thread_ts=_text(inner.get("thread_ts")) or _text(about.get("thread_ts")) or message_ts,
-        message_ts=message_ts,
-        since=message_ts or _text(inner.get("event_ts")),
-        user=_identity(inner.get("user")) or _text(inner.get("user_id")),
-        team=_text(payload.get("team_id")) or _identity(payload.get("team")),
-        response_url=_response_url(payload) if event.kind.startswith(SLACK_KINDS) else None,
-    )
-
-
-def _response_url(payload: dict[str, Any]) -> str | None:
-    """Return the URL for answers. A modal with ``response_url_enabled`` has a list of them."""
-    urls = payload.get("response_urls")
-    first = _object(urls[0]) if isinstance(urls, list) and urls else {}
-    return _text(payload.get("response_url")) or _text(first.get("response_url"))
-
-
-def _channel(holder: dict[str, Any]) -> str | None:
-    return _identity(holder.get("channel")) or _text(holder.get("channel_id"))
-
-
-def _identity(value: object) -> str | None:
-    """Return an id. Slack gives it as text, or inside an object."""
-    return _text(value.get("id")) if isinstance(value, dict) else _text(value)
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
 
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then posted again."""
 LONGEST_PAUSE = 300
 """Most seconds to wait when a response URL asks for a pause."""
-METADATA_TYPE = "surelane_reply"
-PAGES = 10
-"""Most pages of messages that a lookup reads."""
-UNREADABLE = (
-    "missing_scope",
-    "thread_not_found",
-    "not_in_channel",
-    "channel_not_found",
-    "method_not_supported_for_channel_type",
-)
-"""Slack's errors after which a lookup is impossible. The reply is then posted: rather twice than never."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """The messages to search: a thread's, or a channel's if ``ts`` is ``None``, from the timestamp ``since`` on."""
-
-    channel: str
-    ts: str | None
-    since: str | None
-
-
-class SentReplies:
-    """Finds the replies to events that Slack has already. Used by one attempt."""
-
-    def __init__(self, client: AsyncWebClient, log: Logger) -> None:
-        self._client = client
-        self._log = log
-        self._found: dict[tuple[int, Thread], dict[Ordinal, str]] = {}
-
-    async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
-        """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
-        key = (event.id, thread)
-        if key not in self._found:
-            self._found[key] = await self.look(event, thread)
-        return self._found[key]
-
-    async def look(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
-        """Return the timestamps of the event's replies in the thread now, by ordinal.
-
-        Raises:
-            SlackApiError: Slack failed for a reason that may pass.
-        """
-        try:
-            return await self._read(event, thread)
-        except SlackApiError as error:
-            if slack_error(error) not in UNREADABLE:
-                raise
-            self._log.warning("cannot look for an earlier reply", error=slack_error(error))
-            return {}
-
-    async def _read(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
-        found: dict[Ordinal, str] = {}
-        cursor: str | None = None
-        for _ in range(PAGES):
-            page = await self._page(thread, cursor)
-            for message in page.get("messages") or []:
-                ordinal = ordinal_of(message, event)
-                if ordinal is not None:
-                    found.setdefault(ordinal, str(message["ts"]))
-            cursor = (page.get("response_metadata") or {}).get("next_cursor")
-            if not cursor:
-                break
-        return found
-
-    async def _page(self, thread: Thread, cursor: str | None) -> Any:  # noqa: ANN401 - Slack's answer
-        asked: dict[str, Any] = {
-            "channel": thread.channel,
-            "oldest": thread.since,
-            "include_all_metadata": True,
-            "cursor": cursor,
-        }
-        if thread.ts:
-            return await self._client.conversations_replies(ts=thread.ts, **asked)
-        return await self._client.conversations_history(**asked)
 
 
 class Replies:
@@ -401,7 +253,7 @@ class Replies:
             SlackApiError: Slack refused it; ``expired_trigger_id`` after the three seconds.
             NoTriggerError: the event is no command or interaction.
         """
-        trigger = _text(event.payload.get("trigger_id"))
+        trigger = text_in(event.payload.get("trigger_id"))
         if trigger is None:
             raise NoTriggerError
         name = self._call_name(event, "views.open")
@@ -443,7 +295,7 @@ class Replies:
             NowhereToReplyError: the event is about no modal, and none is named.
         """
         if view_id is None and "external_id" not in arguments:
-            view_id = _text(_object(event.payload.get("view")).get("id"))
+            view_id = text_in(object_in(event.payload.get("view")).get("id"))
             if view_id is None:
                 raise NowhereToReplyError
         await self._check_claim()
@@ -574,28 +426,3 @@ class Replies:
                 break
             await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
         raise ResponseRefusedError(reply.status)
-
-
-def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:
-    """Return the metadata that marks a message as the event's reply number ``ordinal``.
-
-    Args:
-        event: the event that is answered.
-        ordinal: the reply's number.
-        given: the message's own metadata, if it has any. The mark is added to it.
-    """
-    mark = {"event_id": event.key, "ordinal": ordinal}
-    if isinstance(given, JsonObject):
-        given = given.to_dict()
-    if not isinstance(given, Mapping) or not given:
-        return {"event_type": METADATA_TYPE, "event_payload": mark}
-    return {**given, "event_payload": {**(given.get("event_payload") or {}), METADATA_TYPE: mark}}
-
-
-def ordinal_of(message: dict[str, Any], event: Event) -> Ordinal | None:
-    """Return the ordinal of a message that is a reply to the event, or ``None`` for any other message."""
-    metadata = message.get("metadata") or {}
-    payload = metadata.get("event_payload") or {}
-    mark = _object(payload if metadata.get("event_type") == METADATA_TYPE else payload.get(METADATA_TYPE))
-    ordinal = mark.get("ordinal") if mark.get("event_id") == event.key else None
-    return ordinal if isinstance(ordinal, int | str) else None

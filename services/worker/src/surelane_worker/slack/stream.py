@@ -30,8 +30,8 @@ Block = dict[str, Any] | JsonObject
 class Stream:
     """A reply that grows.
 
-    Text is sent at once if the last call is an interval ago. Otherwise it is sent when the interval ends, together with
-    all text that was appended until then, also while the handler waits for something else.
+    Text is sent at once if the interval since the last call is over. Otherwise it is sent when the interval ends,
+    together with all text that was appended until then, even while the handler waits for something else.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Stream:
         self._earlier = notebook.stream(ordinal)
         self._ts: str | None = self._earlier.get("ts")
         self._live = not self._earlier
-        """Whether Slack takes more of the message; otherwise the whole message replaces it at the end."""
+        """Whether Slack takes more text for the message. If not, the end of the stream replaces the whole message."""
         self._everything: list[dict[str, Any]] = []
         self._waiting: list[dict[str, Any]] = []
         self._next_at = 0.0
@@ -64,7 +64,7 @@ class Stream:
 
     @property
     def ts(self) -> str | None:
-        """The message's timestamp; ``None`` before Slack has any of it."""
+        """The message's timestamp; ``None`` before the first text is sent."""
         return self._ts
 
     async def __aenter__(self) -> Self:
@@ -99,7 +99,7 @@ class Stream:
             self._sender = asyncio.create_task(self._send_later())
 
     async def stop(self, *, blocks: Sequence[Block] | None = None) -> None:
-        """Finish the message, with ``blocks`` such as feedback buttons below it. The end of the block does it too.
+        """Finish the message, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it.
 
         Raises:
             SlackApiError: Slack refused it.
@@ -134,7 +134,7 @@ class Stream:
             await self._send()
 
     async def _send(self) -> None:
-        """Send all that waits now, or start the message. Long texts take several calls."""
+        """Send all waiting text, or start the message with it. Long texts take several calls."""
         async with self._sending:
             parts, self._waiting = _parts(self._waiting), []
             for part in parts:
@@ -179,7 +179,7 @@ class Stream:
         return self._live
 
     async def _replace(self, blocks: list[dict[str, Any]]) -> None:
-        """Finish a message that cannot be appended to with all text and blocks of this attempt."""
+        """Replace a message that Slack no longer extends, by all text and blocks of this attempt."""
         channel, ts = self._arguments["channel"], str(self._ts)
         await self._streaming(self._client.chat_stopStream(channel=channel, ts=ts))
         text = "".join(chunk["text"] for chunk in self._everything if chunk["type"] == "markdown_text")

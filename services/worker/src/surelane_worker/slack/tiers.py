@@ -1,7 +1,7 @@
 """Say how often Slack lets an app call each method of its Web API in one workspace.
 
-The numbers are those that Slack documents as a minimum. Where it says "several hundred per minute" or "short bursts",
-ours are at the careful end.
+The numbers are the minimums that Slack documents. For "several hundred per minute" and "short bursts", we chose careful
+numbers.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from typing import Literal
 MINUTE = 60.0
 
 Apps = Literal["on", "non-marketplace"]
-"""Which limits an app has: the usual ones, or those of apps that are sold outside of Slack's Marketplace."""
+"""The limits of an app: the usual ones, or those of apps that are sold outside of Slack's Marketplace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A limit: so many calls in any window of so many seconds, per workspace or per channel."""
+    """A limit on the calls in any window of ``seconds``, per workspace or per channel."""
 
     calls: int
     seconds: float = MINUTE
@@ -72,7 +72,7 @@ _NON_MARKETPLACE = {"conversations.history": (TIER_1,), "conversations.replies":
 
 
 def rules_of(method: str, apps: Apps = "on") -> tuple[Rule, ...]:
-    """Return the rules of a method. Methods that are not listed have Tier 2, as most of Slack's have."""
+    """Return the rules of a method. Methods that are not listed have Tier 2, like most of Slack's methods."""
     if apps == "non-marketplace" and method in _NON_MARKETPLACE:
         return _NON_MARKETPLACE[method]
     return _RULES.get(method, (TIER_2,))

@@ -1,4 +1,4 @@
-"""Give those who call Slack their turns at one of its limits, in order."""
+"""Give callers of Slack their turns at one of its limits, in order."""
 
 import asyncio
 from bisect import insort
@@ -13,13 +13,13 @@ from surelane_worker.slack.tiers import Rule
 LONGEST_WAIT = 120.0
 """Most seconds that a call waits for its turn. Its handler keeps its slot and its lease meanwhile."""
 LATE = 0.4
-"""Seconds by which a turn may be used late, because the process was busy."""
+"""Seconds by which a busy process may use a turn late."""
 UNSTEADY = 0.3
-"""Seconds by which one call may take longer on its way to Slack than another one."""
+"""Seconds by which the times of two calls on their way to Slack may differ."""
 HANDFUL = 4
-"""Most calls to have at hand. As many callers who wait are reason enough for another question."""
+"""Most spare calls. A worker also asks the database at once if so many callers wait."""
 LEAD = 1.0
-"""Seconds before its last leased turn when a worker asks for further ones."""
+"""A worker asks for further turns so many seconds before its last leased turn."""
 
 
 class SlackBusyError(Exception):
@@ -38,39 +38,39 @@ class Turn:
     Attributes:
         at: the earliest time.
         until: the latest time.
-        refusals: how often Slack had refused a call of this limit. After a further one the turn is void.
+        refusals: how often Slack had refused a call of this limit. A further refusal makes the turn void.
     """
 
     at: float
     until: float
     refusals: int
     counts: bool = False
-    """Whether it is among the calls that count already."""
+    """Whether ``Limit.counted`` already has this call."""
 
 
 class Limit:
-    """One rule for one workspace, or one channel: who waits for turns, and the turns that are leased."""
+    """One rule for one workspace or channel, with the callers that wait and the turns that are leased."""
 
     def __init__(self, name: str, rule: Rule) -> None:
         self.name = name
         self.rule = rule
         self.keep = min(rule.seconds / 2, 10.0)
-        """Seconds for which calls are kept at hand."""
+        """Seconds for which spare calls are kept."""
         self.callers: deque[asyncio.Future[Turn]] = deque()
         self.turns: list[Turn] = []
         self.last_at = 0.0
         """When the last leased turn begins."""
         self.crowded = False
-        """Whether turns had to be waited for at the last lease."""
+        """Whether callers had to wait for turns of the last lease."""
         self.ahead = 1
-        """How many turns to lease for callers who have yet to come, while the limit is crowded."""
+        """How many further turns to lease for callers to come, while the limit is crowded."""
         self.counted: list[float] = []
-        """When this worker's own calls cease to count, in order."""
+        """The times at which this worker's own calls stop counting, in order."""
         self.unreported: list[float] = []
-        """The same of those that the database does not know."""
+        """The same times of the calls that the database does not know."""
         self.refusals = 0
         self.delay_until: float | None = None
-        """Until when Slack refuses calls, until the database knows it."""
+        """The time until which Slack refuses calls; ``None`` once the database knows it."""
         self.not_before = 0.0
         self.retry_at = 0.0
         self.report_at = 0.0
@@ -83,7 +83,7 @@ class Limit:
 
     @property
     def ask_at(self) -> float:
-        """When to ask for turns: the later, the more callers share a question."""
+        """When to ask for turns. A later statement serves more callers."""
         if not self.callers:
             return max(self.retry_at, self.report_at)
         if self.delay_until is not None or len(self.callers) >= HANDFUL:
@@ -107,7 +107,7 @@ class Limit:
         return caller
 
     def leave(self, caller: asyncio.Future[Turn]) -> None:
-        """Leave the line. Another caller gets the turn, if it was there already."""
+        """Leave the line. If the caller has a turn already, another one gets it."""
         caller.cancel()
         if caller.cancelled():
             with suppress(ValueError):
@@ -116,7 +116,7 @@ class Limit:
             self.give([caller.result()])
 
     def give(self, turns: Sequence[Turn]) -> None:
-        """Give turns to those who wait, in order, and keep the others."""
+        """Give turns to the callers that wait, in order, and keep the rest."""
         for turn in turns:
             if caller := self._next():
                 caller.set_result(turn)
@@ -124,7 +124,7 @@ class Limit:
                 insort(self.turns, turn)
 
     def refuse(self, after: float) -> None:
-        """Send away all who wait."""
+        """Raise :class:`SlackBusyError` in all callers that wait."""
         while caller := self._next():
             caller.set_exception(SlackBusyError(after))
 
@@ -167,7 +167,7 @@ class Limit:
         )
 
     def lease(self, leased: Leased, asked: LeaseWanted, sent: float, now: float) -> None:
-        """Take the database's answer to a question of ``sent``."""
+        """Take the database's answer to the statement that was sent at ``sent``."""
         self.tries = 0
         reported, self.unreported = len(self.unreported), []
         turns = [
@@ -182,9 +182,9 @@ class Limit:
             self.refuse(leased.later)
 
     def share(self, workers: int, now: float, until: float) -> None:
-        """Give callers turns by this worker's share of the limit, without the database.
+        """Give callers turns from this worker's share of the limit, without the database.
 
-        Those whose turn would begin after ``until``, when the database is asked again, stay in line.
+        The worker asks the database again at ``until``. Callers whose turn would begin later stay in line.
         """
         calls = max(1, self.rule.calls // workers)
         window = self.window * max(1.0, workers / self.rule.calls)

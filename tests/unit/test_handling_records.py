@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.events import Event
-from surelane_worker.settling import LONGEST_MESSAGE, ResultError, error_record, result_text, storable
+from surelane_worker.handling.records import LONGEST_MESSAGE, ResultError, error_record, result_text, storable
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 EVENT = Event(7, "a", NOW, 2, 3, NOW, "{}")

@@ -1,9 +1,8 @@
 """Keep Slack's rate limits before Slack refuses a call, together with all other workers.
 
-A worker leases calls from PostgreSQL in batches (``agent.lease_slack_calls``): for those who wait, and a few to have at
-hand. One statement serves all limits that a worker wants at that moment, and a further one goes out only when the
-answer is there. No call waits for the database for long: where it is slow or away, each worker keeps to its share of
-the limits by itself.
+A worker leases calls from PostgreSQL in batches (``agent.lease_slack_calls``): for the calls that wait, and a few spare
+ones. One statement serves all limits that a worker wants at that moment. The next one is sent after its answer. No call
+waits long for the database: if that is slow or away, each worker keeps to its own share of the limits.
 """
 
 import asyncio
@@ -20,18 +19,18 @@ from surelane_worker.slack.turns import LONGEST_WAIT, Limit, SlackBusyError, Tur
 PATIENCE = 2.0
 """Seconds that a call waits for the database. It then takes its turn by the worker's own share."""
 AWAY = 2.0
-"""Seconds without another question after the database did not answer."""
+"""Seconds without a statement after the database did not answer."""
 PAUSE = 0.02
-"""Seconds, about, until a limit that another transaction has locked is asked for again."""
+"""About how many seconds until the worker asks again for a limit that another transaction has locked."""
 TRIES = 10
 MOST_AT_ONCE = 50
 """Most limits in one statement."""
 MOST_KEPT = 1000
-"""Most limits that a worker remembers although it has not used them for a window."""
+"""Most limits that a worker remembers. Above that number it forgets those that it has not used for a window."""
 WORKERS = 10
-"""The number of workers that share the limits, while the database has not told it."""
+"""The assumed number of workers that share the limits, until the database has told the real one."""
 
-_log = get_logger("surelane_worker.slack.limits")
+_log = get_logger(__name__)
 
 
 class Limiter:
@@ -55,7 +54,7 @@ class Limiter:
         self._is_away = False
 
     async def close(self) -> None:
-        """Ask no further question."""
+        """Stop asking the database."""
         tasks = [task for task in (self._keeper, self._question) if task is not None]
         for task in tasks:
             task.cancel()
@@ -69,7 +68,7 @@ class Limiter:
         """Wait until a call may be made, and return the seconds that it waited.
 
         Args:
-            workspace: what tells an app in one workspace from another, such as a digest of its token.
+            workspace: a name of an app in a workspace, such as a digest of its token.
             method: such as ``chat.postMessage``.
             channel: the channel's id, for methods that have a limit per channel.
 
@@ -110,7 +109,7 @@ class Limiter:
             if last <= now:
                 return now
             for limit, turn in list(turns.items()):
-                if turn.until < last:  # it would lapse: another caller may need it until then
+                if turn.until < last:  # it would lapse before the last turn comes: another caller may use it
                     limit.give([turns.pop(limit)])
             await asyncio.sleep(last - now)
 
@@ -142,7 +141,7 @@ class Limiter:
         return found
 
     def _forget(self, now: float) -> None:
-        """Forget limits of quiet channels, before there are too many of them."""
+        """Forget the limits of channels without recent calls, if there are too many limits."""
         if len(self._limits) < self._most:
             return
         self._limits = {
@@ -192,7 +191,7 @@ class Limiter:
             self._wanted = {name: limit for name, limit in self._wanted.items() if limit.is_wanted}
 
     async def _serve(self, limits: Sequence[Limit]) -> None:
-        """Give the callers of some limits their turns: the database's, or the worker's own."""
+        """Give the callers of some limits their turns: from the database, or from the worker's own share."""
         clock = asyncio.get_running_loop().time
         sent = clock()
         asked = [limit.wanted(sent) for limit in limits]
@@ -217,12 +216,12 @@ class Limiter:
     async def _answers(
         self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]
     ) -> list[Leased | None] | None:
-        """Ask the database, and return its answers; ``None`` if it does not answer soon."""
+        """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
         clock = asyncio.get_running_loop().time
         if clock() < self._away_until or (self._question is not None and not self._question.done()):
             return None
         self._question = asyncio.create_task(self._ask(limits, asked))
-        # A statement that takes long is not cancelled: that would take long as well.
+        # Do not cancel a slow statement: the cancellation would be slow as well.
         await asyncio.wait([self._question], timeout=PATIENCE)
         if self._question.done() and self._question.exception() is None:
             self._is_away = False
@@ -231,7 +230,7 @@ class Limiter:
         self._away_until = clock() + AWAY
         if not self._is_away:
             _log.warning(
-                "the database does not lease Slack's calls; this worker keeps to its own share of the limits",
+                "could not lease Slack's calls from the database; this worker keeps to its share of the limits",
                 error="slow" if error is None else type(error).__name__,
                 share=f"1/{self._workers}",
             )

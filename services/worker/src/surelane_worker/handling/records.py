@@ -1,0 +1,105 @@
+"""Write results and errors as JSON that PostgreSQL can hold."""
+
+import json
+import traceback
+from datetime import UTC, datetime
+from typing import Any
+
+from surelane.events import Event
+
+LONGEST_MESSAGE = 2000
+LONGEST_RESULT = 1_000_000
+
+
+class OutcomeError(Exception):
+    """The handler returned an outcome that cannot be recorded, so its attempt failed."""
+
+
+class ResultError(OutcomeError):
+    """The handler returned a result that cannot be kept."""
+
+
+def result_text(result: object) -> str | None:
+    """Return a handler's result as JSON text.
+
+    Raises:
+        ResultError: JSON cannot hold it, or it is longer than a million characters.
+    """
+    if result is None:
+        return None
+    try:
+        text = storable(json.dumps(result, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ResultError(f"the result is not JSON: {error}") from None
+    if len(text) > LONGEST_RESULT:
+        raise ResultError(f"the result has {len(text):,} characters; at most {LONGEST_RESULT:,} can be kept")
+    return text
+
+
+def error_record(
+    event: Event,
+    worker: str,
+    error: BaseException | None,
+    *,
+    kind: str | None = None,
+    message: str | None = None,
+    traceparent: str | None = None,
+) -> dict[str, Any]:
+    """Return the record of a failed attempt.
+
+    Args:
+        event: the event that was tried.
+        worker: the worker's name.
+        error: the exception, where one was raised.
+        kind: the record's ``type``; the exception's class where ``None``.
+        message: the record's ``message``; the exception's text where ``None``.
+        traceparent: the span of the attempt, so that the next one can link to it.
+    """
+    record = {
+        "type": kind or type(error).__name__,
+        "message": message_of(error) if message is None else message[:LONGEST_MESSAGE],
+        "at": datetime.now(UTC).isoformat(),
+        "worker": worker,
+        "attempt": event.attempts,
+    }
+    if error is not None and (place := where(error)):
+        record["where"] = place
+    if traceparent is not None:
+        record["traceparent"] = traceparent
+    return record
+
+
+def message_of(error: object) -> str:
+    """Return the text of an exception or of a handler's reason, or the class's name where it has no text."""
+    try:
+        return str(error)[:LONGEST_MESSAGE]
+    except Exception:  # noqa: BLE001 - __str__ is the handler's code
+        return f"({type(error).__name__} without text)"
+
+
+def where(error: BaseException) -> str | None:
+    """Return the file and line that raised an exception, where known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+
+
+def storable(text: str) -> str:
+    """Replace NUL and lone surrogates, which jsonb refuses, in JSON text."""
+    if "\\u0000" not in text and "\\ud" not in text:
+        return text
+    return json.dumps(_replaced(json.loads(text)), ensure_ascii=False)
+
+
+def plain(text: str) -> str:
+    """Replace NUL and lone surrogates, which PostgreSQL refuses, by the replacement character."""
+    return text.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _replaced(value: object) -> object:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_replaced(item) for item in value]
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(item) for key, item in value.items()}
+    return value
