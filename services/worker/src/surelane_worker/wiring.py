@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,7 +88,7 @@ async def main(stop: asyncio.Event) -> None:
     tracing = None if tracer is None else Tracing(tracer, linked=settings.process_span == "linked")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
-        pools = await _pools(settings, stack)
+        pools = await open_pools(settings, stack)
         limiter = None
         if settings.slack_limits != "off":
             rules = partial(rules_of, apps=settings.slack_limits)
@@ -103,7 +103,9 @@ async def main(stop: asyncio.Event) -> None:
         await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing))
 
 
-async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
+async def open_pools(settings: WorkerSettings, stack: AsyncExitStack) -> Pools:
+    """Open the pools of a worker. They close with the stack."""
+
     async def pool(size: int, lock_timeout: float | None = None) -> Pool:
         opened = await create_pool(
             settings.database_url.get_secret_value(),
@@ -132,17 +134,23 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         SettingsError: they cannot be used, or need a token that is not set.
     """
 
-    def adapt(found: object) -> object:
-        return bolt_handlers(cast("Any", found), settings.bolt_kinds) if is_bolt_app(found) else found
-
+    adapt = partial(handlers_of_bolt, kinds=settings.bolt_kinds)
     with nullcontext() if settings.speaks_to_slack else pointed_at(settings.slack_api_url):
         loaded = load_handlers(settings.handlers, adapt)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types
     warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
-    if settings.bot_token is None:
-        return loaded
+    return loaded if settings.bot_token is None else with_questions(loaded)
+
+
+def handlers_of_bolt(found: object, kinds: Sequence[str] = ()) -> object:
+    """Return the handlers of a Bolt app, with listeners for more ``kinds``. Return anything else as it is."""
+    return bolt_handlers(cast("Any", found), kinds) if is_bolt_app(found) else found
+
+
+def with_questions(loaded: Handlers) -> Handlers:
+    """Add the handlers of the answers to ``ctx.ask``."""
     together = Handlers()
     together.include(loaded)
     together.include(questions.handlers)
