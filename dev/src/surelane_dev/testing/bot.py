@@ -57,8 +57,10 @@ FIRST_LOOK, LONGEST_PAUSE = 0.001, 0.02
 _BUSY = """
 select exists (select from agent.event where claimed_by is not null and vt > agent.clock())
     or exists (select from agent.cron where not paused and next_at <= agent.clock())
-    or exists (select from agent.event as e where e.vt <= agent.clock() and (agent.why_waiting(e.id)).reason = 'due')
+    or exists (select from agent.event as e where e.vt <= agent.clock()
+        and (agent.why_waiting(e.id)).reason in ('due', 'running', 'group_busy', 'ended'))
 """
+"""Whether there is something to do now. ``why_waiting`` sees what was committed since the statement began."""
 _NEXT = """
 select min(at) from (
     select vt from agent.event where claimed_by is null and vt < 'infinity'
@@ -196,6 +198,8 @@ class Bot:
         if self._restart is not None:
             await self._restart
             self._restart = None
+        if self._worker is not None and self._worker.is_busy:
+            return True  # without a look into the database
         if any(not delivery.answered.is_set() for delivery in self._simulator.sender.deliveries.values()):
             return True
         return bool(await self._database.admin.fetchval(_BUSY)) or self._restart is not None
@@ -294,7 +298,8 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
         async def start() -> LocalWorker:
             worker = LocalWorker(_worker_settings(url, slack_url), observed)
             await worker.start()
-            while not await admin.fetchval(_READY, worker.settings.name, len(observed.schedules())):
+            ready = (_READY, worker.settings.name, len(observed.schedules()))
+            while not await admin.fetchval(*ready):  # noqa: ASYNC110 - the queue gives no signal of it
                 await asyncio.sleep(FIRST_LOOK)
             return worker
 
@@ -321,6 +326,7 @@ def _ingest_settings(database: str, subscriptions: frozenset[str]) -> IngestSett
         signing_secret=DEMO_SIGNING_SECRET,
         event_types=subscriptions or {"app_mention"},
         drain_timeout="1s",
+        database_budget=PATIENCE,
     )
 
 
@@ -336,6 +342,7 @@ def _simulator_settings(
         posting=True,
         manifest=manifest,
         subscriptions=subscriptions,
+        timeout=PATIENCE,
         retry_delays=(),
         state=None,
         database_url=None,

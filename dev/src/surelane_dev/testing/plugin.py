@@ -5,7 +5,7 @@ pytest loads this module in every run, so it imports the rest of the package onl
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -34,7 +34,7 @@ def surelane_server() -> "Iterator[Server]":
 
 
 @pytest.fixture
-def handlers(pytestconfig: pytest.Config) -> "Handlers | Any":
+def handlers(pytestconfig: pytest.Config) -> "Handlers":
     """Return the handlers to test: those of the setting, or of ``[tool.surelane]``. Override it to test others."""
     from surelane_dev.project import find_project  # noqa: PLC0415
     from surelane_worker.handling.loading import load_handlers  # noqa: PLC0415

@@ -163,6 +163,9 @@ class Slack:
             text, channel=channel, user=user, thread_ts=root, mention=mention, wait=True
         )
         await self._idle()
+        for event in said["events"]:
+            if event["state"] == "failed":
+                raise AssertionError(f"ingest did not take {event['kind']}: {event['attempts'][-1]}")
         place = self._channel(said["message"]["channel"])
         message = place.messages[said["message"]["ts"]]
         return Sent(

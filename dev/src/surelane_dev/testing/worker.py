@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
+from surelane.calls import Pool
 from surelane_service.engine import Engine
+from surelane_service.pool import close_pool, create_pool
 from surelane_worker.duties import Scheduler, beside
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.observing.metrics import Metrics
@@ -14,8 +16,10 @@ from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.runner import Work
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
-from surelane_worker.wiring import Pools, Worker, assemble, open_pools
+from surelane_worker.wiring import STATEMENT_TIMEOUT, Pools, Worker, assemble
 
+CONNECTIONS = 2
+"""Of all its pools together. Opening one takes more time than most tests, and no statement of a test takes long."""
 BETWEEN_LOOKS = timedelta(milliseconds=1)
 """The pause between two looks at the schedules. A worker in production takes a second."""
 
@@ -26,7 +30,7 @@ class LocalWorker:
     def __init__(self, settings: WorkerSettings, handlers: Handlers) -> None:
         self.settings = settings
         self._handlers = handlers
-        self._started: asyncio.Future[tuple[Worker, Pools]] = asyncio.get_running_loop().create_future()
+        self._started: asyncio.Future[tuple[Worker, Pool]] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -40,6 +44,11 @@ class LocalWorker:
         if not self._started.done():
             await self._task
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it holds claims."""
+        return self._started.done() and bool(self._started.result()[0].leases.held)
+
     def look_at_schedules(self) -> None:
         """Let it fire the schedules that are due."""
         if self._started.done():
@@ -52,9 +61,8 @@ class LocalWorker:
         """
         if self._task is None or not self._started.done():
             return
-        worker, pools = self._started.result()
-        for pool in (pools.leases, pools.settles, pools.looks, pools.sweeps, pools.handlers):
-            pool.terminate()
+        worker, pool = self._started.result()
+        pool.terminate()
         worker.listener.terminate()
         works = {cast("Work", work) for work in worker.leases.held.values()}
         self._task.cancel()
@@ -67,14 +75,21 @@ class LocalWorker:
 
     async def _run(self) -> None:
         async with AsyncExitStack() as stack:
-            pools = await open_pools(self.settings, stack)
+            pool = await create_pool(
+                self.settings.database_url.get_secret_value(),
+                service="surelane-testing-worker",
+                max_size=CONNECTIONS,
+                statement_timeout=STATEMENT_TIMEOUT,
+            )
+            stack.push_async_callback(close_pool, pool)
+            pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))
             metrics = Metrics()
             worker = assemble(self.settings, self._handlers, pools, slack, Observer(metrics, None))
             # The poller tells the first scheduler when schedules are due. This one is told by the test's clock.
             schedules = self._handlers.schedules()
-            scheduler = Scheduler(Engine(pools.looks), schedules, metrics, retry=BETWEEN_LOOKS)
+            scheduler = Scheduler(Engine(pool), schedules, metrics, retry=BETWEEN_LOOKS)
             worker = replace(worker, scheduler=scheduler)
             async with beside(*worker.duties()):
-                self._started.set_result((worker, pools))
+                self._started.set_result((worker, pool))
                 await worker.claim(asyncio.Event())

@@ -88,7 +88,7 @@ async def main(stop: asyncio.Event) -> None:
     tracing = None if tracer is None else Tracing(tracer, linked=settings.process_span == "linked")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
-        pools = await open_pools(settings, stack)
+        pools = await _pools(settings, stack)
         limiter = None
         if settings.slack_limits != "off":
             rules = partial(rules_of, apps=settings.slack_limits)
@@ -103,9 +103,7 @@ async def main(stop: asyncio.Event) -> None:
         await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing))
 
 
-async def open_pools(settings: WorkerSettings, stack: AsyncExitStack) -> Pools:
-    """Open the pools of a worker. They close with the stack."""
-
+async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
     async def pool(size: int, lock_timeout: float | None = None) -> Pool:
         opened = await create_pool(
             settings.database_url.get_secret_value(),
