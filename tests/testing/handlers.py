@@ -65,7 +65,7 @@ handlers.cron("report", "0 * * * *", kind="report")
 
 
 @handlers.on("report")
-async def report(event: Event, ctx: Context) -> None:
+async def report(_: Event, ctx: Context) -> None:
     """Write the hourly report."""
     await ctx.slack.client.chat_postMessage(channel="C0GENERAL1", text="the report")
 
@@ -99,6 +99,6 @@ async def reacted(event: Event, ctx: Context) -> None:
 
 @handlers.shortcut("page")
 @handlers.on("trigger-fire")
-async def noted(event: Event, ctx: Context) -> None:
+async def noted(event: Event, _: Context) -> None:
     """Note an event without an answer."""
     calls.append(event.kind)

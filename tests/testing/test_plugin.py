@@ -72,7 +72,7 @@ async def test_fresh_worker_goes_on_after_a_kill(bot: Bot, slack: Slack, point: 
 async def test_point_that_is_not_reached_fails_the_test(bot: Bot, slack: Slack) -> None:
     with (
         pytest.raises(
-            AssertionError, match="not killed at 'step deploi'; .*: start, in step build, step build, "
+            AssertionError, match=r"not killed at 'step deploi'; .*: start, in step build, step build, "
         ),
         bot.killed_at("step deploi"),
     ):

@@ -20,7 +20,13 @@ from surelane_migrations.runner import Migration
 SERVER = "SURELANE_TEST_DATABASE_URL"
 """Names a server to use in place of the embedded one, as a superuser."""
 
-UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+UNSAFE = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "jit": "off",
+}
 """A test's data need not survive a crash of the server."""
 
 CLOCK = """
@@ -73,9 +79,9 @@ def running_server() -> Iterator[Server]:
 
 
 @asynccontextmanager
-async def connected(uri: str, **options: str) -> AsyncIterator[Connection]:
-    """Connect for the length of the block."""
-    connection = await asyncpg.connect(uri, **options)
+async def connected(uri: str, database: str | None = None) -> AsyncIterator[Connection]:
+    """Connect for the length of the block, to another database than the URI's if one is given."""
+    connection = await asyncpg.connect(uri, database=database)
     try:
         yield connection
     finally:

@@ -5,10 +5,10 @@ pytest loads this module in every run, so it imports the rest of the package onl
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytest_asyncio
 
 if TYPE_CHECKING:
     from surelane_dev.testing.bot import Bot
@@ -52,8 +52,7 @@ def handlers(pytestconfig: pytest.Config) -> "Handlers":
     return load_handlers(str(path), handlers_of_bolt)
 
 
-@pytest_asyncio.fixture
-async def bot(
+async def _bot(
     surelane_server: "Server", handlers: "Handlers", pytestconfig: pytest.Config
 ) -> "AsyncIterator[Bot]":
     """Run the bot: ingest, a worker with the handlers, and a simulated Slack, on a database of the test's own."""
@@ -63,6 +62,21 @@ async def bot(
     manifest = find_project(pytestconfig.rootpath).manifest
     async with running_bot(surelane_server, handlers, manifest) as running:
         yield running
+
+
+def _missing() -> None:
+    pytest.fail(
+        "the fixtures bot and slack need pytest-asyncio: pip install 'surelane-dev[testing]'", pytrace=False
+    )
+
+
+bot: Any
+if find_spec("pytest_asyncio") is None:  # pytest loads this module also where a team tests without it
+    bot = pytest.fixture(_missing, name="bot")
+else:
+    import pytest_asyncio
+
+    bot = pytest_asyncio.fixture(_bot, name="bot")
 
 
 @pytest.fixture

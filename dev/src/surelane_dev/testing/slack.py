@@ -100,15 +100,15 @@ class Slack:
 
         Args:
             on: the message, or what the bot replied to: then its last reply.
-            action_id: the button's or the menu's; ``None`` for the first button.
-            value: what to choose in a menu; for a button, the one of its buttons.
+            action_id: the button's or the menu's; ``None`` for the first button, or the first with that ``value``.
+            value: what to choose in a menu.
             user: who does it.
         """
         message = _last(on)
         action = action_id or _first_button(message, value)
-        body = {"channel": message.channel, "ts": message.ts, "user": user, "action_id": action}
-        if value is not None and find_element(message.blocks, action, None) and action_id is not None:
-            body["value"] = value  # type: ignore[assignment] - a list is a value too
+        body: JSON = {"channel": message.channel, "ts": message.ts, "user": user, "action_id": action}
+        if action_id is not None:
+            body["value"] = value
         return await self._act(
             f"a click on {action}", "/control/actions", body, self._channel(message.channel)
         )

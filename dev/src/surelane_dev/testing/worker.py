@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from surelane.calls import Pool
 from surelane_service.engine import Engine
@@ -40,7 +40,8 @@ class LocalWorker:
             Exception: it cannot start.
         """
         self._task = asyncio.create_task(self._run())
-        await asyncio.wait([self._task, self._started], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [self._task, self._started]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._started.done():
             await self._task
 
