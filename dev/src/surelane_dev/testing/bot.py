@@ -300,7 +300,7 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
             await worker.start()
             ready = (_READY, worker.settings.name, len(observed.schedules()))
             while not await admin.fetchval(*ready):  # noqa: ASYNC110 - the queue gives no signal of it
-                await asyncio.sleep(FIRST_LOOK)
+                await asyncio.sleep(LONGEST_PAUSE / 2)
             return worker
 
         stack.push_async_callback(bot.stop)

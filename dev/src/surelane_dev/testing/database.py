@@ -29,6 +29,10 @@ UNSAFE = {
 }
 """A test's data need not survive a crash of the server."""
 
+MEMORY = "/dev/shm"  # noqa: S108 - a directory with a random name is made below it
+ENOUGH = 2**30
+"""Bytes, more than the server of a session writes."""
+
 CLOCK = """
 create table agent.test_clock (ahead interval not null);
 insert into agent.test_clock values ('0');
@@ -93,9 +97,17 @@ async def _server() -> AsyncIterator[str]:
     if given := os.environ.get(SERVER):
         yield given
         return
-    with tempfile.TemporaryDirectory(prefix="surelane-testing-") as directory:
+    with tempfile.TemporaryDirectory(prefix="surelane-testing-", dir=_memory()) as directory:
         async with embedded(Path(directory), on_line=print, settings=UNSAFE) as postgres:
             yield postgres.uri
+
+
+def _memory() -> str | None:
+    """Return a directory in memory, where copying a database takes a tenth of the time; ``None``: the default one."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return None
+    status = os.statvfs(MEMORY)
+    return MEMORY if status.f_bavail * status.f_frsize >= ENOUGH else None
 
 
 @asynccontextmanager

@@ -18,8 +18,8 @@ from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
 from surelane_worker.wiring import STATEMENT_TIMEOUT, Pools, Worker, assemble
 
-CONNECTIONS = 2
-"""Of all its pools together. Opening one takes more time than most tests, and no statement of a test takes long."""
+CONNECTIONS = 1
+"""Of all its pools together. A session that is new takes longer than a test's statements in turn."""
 BETWEEN_LOOKS = timedelta(milliseconds=1)
 """The pause between two looks at the schedules. A worker in production takes a second."""
 
