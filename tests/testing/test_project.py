@@ -12,7 +12,7 @@ from tests.databases import Server
 def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path) -> None:
     write_project(tmp_path / "mybot")
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--assert=plain"],
         cwd=tmp_path / "mybot",
         env={**os.environ, "SURELANE_TEST_DATABASE_URL": server.admin},
         capture_output=True,

@@ -38,7 +38,6 @@ def handlers(pytestconfig: pytest.Config) -> "Handlers":
     """Return the handlers to test: those of the setting, or of ``[tool.surelane]``. Override it to test others."""
     from surelane_dev.project import find_project  # noqa: PLC0415
     from surelane_worker.handling.loading import load_handlers  # noqa: PLC0415
-    from surelane_worker.wiring import handlers_of_bolt  # noqa: PLC0415
 
     path = pytestconfig.getini(INI) or find_project(pytestconfig.rootpath).handlers
     if not path:
@@ -49,7 +48,7 @@ def handlers(pytestconfig: pytest.Config) -> "Handlers":
         )
     if (root := str(pytestconfig.rootpath)) not in sys.path:
         sys.path.insert(0, root)
-    return load_handlers(str(path), handlers_of_bolt)
+    return load_handlers(str(path))
 
 
 async def _bot(

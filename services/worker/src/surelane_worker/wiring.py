@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -132,7 +132,9 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         SettingsError: they cannot be used, or need a token that is not set.
     """
 
-    adapt = partial(handlers_of_bolt, kinds=settings.bolt_kinds)
+    def adapt(found: object) -> object:
+        return bolt_handlers(cast("Any", found), settings.bolt_kinds) if is_bolt_app(found) else found
+
     with nullcontext() if settings.speaks_to_slack else pointed_at(settings.slack_api_url):
         loaded = load_handlers(settings.handlers, adapt)
     if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
@@ -140,11 +142,6 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     types = settings.event_types
     warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
     return loaded if settings.bot_token is None else with_questions(loaded)
-
-
-def handlers_of_bolt(found: object, kinds: Sequence[str] = ()) -> object:
-    """Return the handlers of a Bolt app, with listeners for more ``kinds``. Return anything else as it is."""
-    return bolt_handlers(cast("Any", found), kinds) if is_bolt_app(found) else found
 
 
 def with_questions(loaded: Handlers) -> Handlers:
