@@ -283,7 +283,7 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
         pool = await create_pool(url, service="surelane-testing", max_size=2)
         stack.push_async_callback(close_pool, pool)
         ingest_settings = _ingest_settings(server.uri(name, "surelane_ingest"), subscriptions)
-        ingest = await stack.enter_async_context(running_ingest(ingest_settings))
+        ingest = await stack.enter_async_context(running_ingest(ingest_settings, measured=False))
         webhooks = Webhooks(f"http://{LOCALHOST}:{ingest.port}", ingest_settings)
         slack_url, simulator = await stack.enter_async_context(
             serving_simulator(_simulator_settings(webhooks.url, subscriptions, manifest))
