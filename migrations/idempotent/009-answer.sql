@@ -4,11 +4,11 @@
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
 -- an answer; null: it does not wait. _channel: the channel on which this ingest process listens.
--- Returns in waits whether an answer is possible: an event that has ended takes none, and none comes
--- without a worker that knows of answers and handles the kind. That worker is alive, or has just
+-- Returns in waits whether an answer is possible. An event that has ended takes none. None comes
+-- without a worker that knows of answers and handles the kind: one that is alive, or that has just
 -- retired and may have a successor. A request that repeats a live event waits beside the first one.
--- A menu's question has one attempt, and a deadline when its request stops waiting: its answer is of
--- no use later.
+-- A menu's question has one attempt, and a deadline when its request stops waiting: its answer is
+-- of no use later.
 create or replace function agent.insert_requests
 ( _events jsonb[], _traceparents text[], _item_keys text[], _waits interval[], _channel text
 ) returns table (ordinal int4, id int8, duplicate boolean, waits boolean)

@@ -46,3 +46,8 @@ def test_the_command_says_which_extra_installs_it() -> None:
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "pip install 'surelane[operator]'" in ran.stderr
+
+
+def test_tests_of_a_team_learn_which_package_has_them() -> None:
+    ran = run("import sys; sys.modules['surelane_dev'] = None; import surelane.testing")
+    assert "surelane.testing needs the package surelane-dev: pip install surelane-dev" in ran.stderr

@@ -164,6 +164,12 @@ class Listener:
             ending.add_done_callback(self._ending.discard)
             self._connection = None
 
+    def terminate(self) -> None:
+        """Cut the connection at once, as the end of the process does."""
+        if self._connection is not None:
+            self._connection.remove_termination_listener(self._lost)
+            self._connection.terminate()
+
     async def close(self) -> None:
         """End the connection in an orderly way; cut it where that fails."""
         if self._connection is not None:

@@ -34,14 +34,14 @@ class Interactions:
         self.public_url = public_url
         self.responses: dict[str, ResponseUrl] = {}
         self.views = Views()
-        self._now = now
+        self.now = now
         self._triggers: dict[str, tuple[float, str]] = {}
         self._used: set[str] = set()
 
     def new_trigger(self, user: str) -> str:
         """Make a trigger id, valid for three seconds and one modal."""
-        trigger = f"{int(self._now() * 1000)}.{token_hex(6)}.{token_hex(16)}"
-        self._triggers[trigger] = (self._now() + TRIGGER_LASTS.total_seconds(), user)
+        trigger = f"{int(self.now() * 1000)}.{token_hex(6)}.{token_hex(16)}"
+        self._triggers[trigger] = (self.now() + TRIGGER_LASTS.total_seconds(), user)
         return trigger
 
     def trigger(self, trigger: str) -> tuple[TriggerState, str]:
@@ -51,7 +51,7 @@ class Interactions:
         until, user = self._triggers.get(trigger, (None, ""))
         if until is None:
             return "unknown", ""
-        return ("expired" if until < self._now() else "valid"), user
+        return ("expired" if until < self.now() else "valid"), user
 
     def use_trigger(self, trigger: str) -> tuple[TriggerState, str]:
         """Use up a trigger id. Return whether it was valid, and its user."""
@@ -64,7 +64,7 @@ class Interactions:
         """Make a URL at which the app may answer."""
         key = token_urlsafe(18)
         self.responses[key] = ResponseUrl(
-            channel, user, message_ts, self._now() + RESPONSE_LASTS.total_seconds()
+            channel, user, message_ts, self.now() + RESPONSE_LASTS.total_seconds()
         )
         return f"{self.public_url}/response/{key}"
 
@@ -73,7 +73,7 @@ class Interactions:
         response = self.responses.get(key)
         if response is None:
             return "no_such_url"
-        if response.until < self._now():
+        if response.until < self.now():
             return "expired_url"
         if not response.uses_left:
             return "used_url"

@@ -56,6 +56,13 @@ async def main(stop: asyncio.Event) -> None:
 @asynccontextmanager
 async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
     """Serve a simulator for the length of the block; yield its address."""
+    async with serving_simulator(settings) as (url, _):
+        yield url
+
+
+@asynccontextmanager
+async def serving_simulator(settings: SimulatorSettings) -> AsyncIterator[tuple[str, Simulator]]:
+    """Serve a simulator for the length of the block; yield its address and the simulator."""
     simulator = Simulator(settings, settings.public_url or "")
     app, host = simulator_app(simulator), settings.host
     try:
@@ -63,7 +70,7 @@ async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
             url = f"{reached_at(host)}:{port}"
             simulator.interactions.public_url = settings.public_url or url
             async with _background(simulator), _conversations(simulator):
-                yield url
+                yield url, simulator
     finally:
         await simulator.close()
 

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -68,8 +68,10 @@ async def main(stop: asyncio.Event) -> None:
 
 
 @asynccontextmanager
-async def running(settings: IngestSettings, tracer: Tracer | None = None) -> AsyncIterator[Ingest]:
-    """Run the service for the length of the block.
+async def running(
+    settings: IngestSettings, tracer: Tracer | None = None, *, measured: bool = True
+) -> AsyncIterator[Ingest]:
+    """Run the service for the length of the block. ``measured``: publish the queue's figures.
 
     At its end the public port closes first, and its requests finish within the drain timeout. Then the writer ends.
     The private port ends last; until then ``/readyz`` answers that the service is not ready.
@@ -81,7 +83,7 @@ async def running(settings: IngestSettings, tracer: Tracer | None = None) -> Asy
     async with (
         _connections(settings) as connections,
         _operator_routes(settings) as operator_routes,
-        _watching(settings),
+        _watching(settings) if measured else nullcontext(),
         _serving_private(settings, connections, drain, operator_routes) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _answers(settings) as answers,

@@ -143,8 +143,11 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types
     warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
-    if settings.bot_token is None:
-        return loaded
+    return loaded if settings.bot_token is None else with_questions(loaded)
+
+
+def with_questions(loaded: Handlers) -> Handlers:
+    """Add the handlers of the answers to ``ctx.ask``."""
     together = Handlers()
     together.include(loaded)
     together.include(questions.handlers)

@@ -1,0 +1,84 @@
+"""Define the fixtures of the pytest plugin: ``slack``, ``bot``, ``handlers`` and ``surelane_server``.
+
+pytest loads this module in every run, so it imports the rest of the package only where a test uses a fixture.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from surelane_dev.testing.bot import Bot
+    from surelane_dev.testing.database import Server
+    from surelane_dev.testing.slack import Slack
+    from surelane_worker import Handlers
+
+INI = "surelane_handlers"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Define the option of ``pytest.ini`` or ``[tool.pytest.ini_options]``."""
+    parser.addini(INI, "module:attribute of the handlers to test; default: [tool.surelane] handlers")
+
+
+@pytest.fixture(scope="session")
+def surelane_server() -> "Iterator[Server]":
+    """Run the session's PostgreSQL, with a migrated database that tests copy."""
+    from surelane_dev.testing.database import running_server  # noqa: PLC0415
+
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def handlers(pytestconfig: pytest.Config) -> "Handlers":
+    """Return the handlers to test: those of the setting, or of ``[tool.surelane]``. Override it to test others."""
+    from surelane_dev.project import find_project  # noqa: PLC0415
+    from surelane_worker.handling.loading import load_handlers  # noqa: PLC0415
+
+    path = pytestconfig.getini(INI) or find_project(pytestconfig.rootpath).handlers
+    if not path:
+        pytest.fail(
+            f"no handlers to test: set handlers in [tool.surelane] of pyproject.toml, or {INI} of pytest,"
+            " or define a fixture named handlers",
+            pytrace=False,
+        )
+    if (root := str(pytestconfig.rootpath)) not in sys.path:
+        sys.path.insert(0, root)
+    return load_handlers(str(path))
+
+
+async def _bot(
+    surelane_server: "Server", handlers: "Handlers", pytestconfig: pytest.Config
+) -> "AsyncIterator[Bot]":
+    """Run the bot: ingest, a worker with the handlers, and a simulated Slack, on a database of the test's own."""
+    from surelane_dev.project import find_project  # noqa: PLC0415
+    from surelane_dev.testing.bot import running_bot  # noqa: PLC0415
+
+    manifest = find_project(pytestconfig.rootpath).manifest
+    async with running_bot(surelane_server, handlers, manifest) as running:
+        yield running
+
+
+def _missing() -> None:
+    pytest.fail(
+        "the fixtures bot and slack need pytest-asyncio: pip install 'surelane-dev[testing]'", pytrace=False
+    )
+
+
+bot: Any
+if find_spec("pytest_asyncio") is None:  # pytest loads this module also where a team tests without it
+    bot = pytest.fixture(_missing, name="bot")
+else:
+    import pytest_asyncio
+
+    bot = pytest_asyncio.fixture(_bot, name="bot")
+
+
+@pytest.fixture
+def slack(bot: "Bot") -> "Slack":
+    """Return the simulated Slack of ``bot``, where people write to it."""
+    return bot.slack

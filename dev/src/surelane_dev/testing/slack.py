@@ -1,0 +1,224 @@
+"""Let people act in the simulated Slack. Each act returns once the bot has done what follows from it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from surelane_dev.simulator.client import SimulatorClient
+from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.workspace.blocks import find_element
+from surelane_dev.simulator.workspace.model import JSON, Channel, Message
+from surelane_dev.testing.story import Story
+
+Stories = Callable[[], list[Story]]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a person did, and what the bot replied to it."""
+
+    what: str
+    """In words, for messages."""
+    channel: Channel
+    ts: str
+    thread: str | None = None
+    """The thread in which replies count; ``None``: they count anywhere in the channel."""
+    message: Message | None = None
+    """The message that the person wrote, if it was one."""
+    answer: JSON = field(default_factory=dict)
+    """What Slack's client shows: the HTTP ``status``, the ``problem``, and ``errors`` of a modal's inputs."""
+    stories: Stories = list
+    """Return where the test's events are now."""
+
+    @property
+    def replies(self) -> list[Message]:
+        """The bot's messages since then, in the message's thread or in the channel, oldest first."""
+        return [message for message in self.channel.messages.values() if self._answers(message)]
+
+    def _answers(self, message: Message) -> bool:
+        if not message.by_app or message.ts <= self.ts:
+            return False
+        in_place = self.thread is None or message.thread_ts == self.thread
+        return in_place or (self.channel.is_im and not message.is_reply)
+
+
+class Slack:
+    """The simulated Slack. Users and channels go by their names.
+
+    The people are ``ada``, ``grace`` and ``katherine``; the bot is in the channels ``general`` and ``support``.
+    """
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        client: SimulatorClient,
+        idle: Callable[[], Awaitable[None]],
+        stories: Stories,
+    ) -> None:
+        self.simulator = simulator
+        """The simulator itself, for what has no method here."""
+        self._client = client
+        self._idle = idle
+        self._stories = stories
+
+    async def mention(
+        self, text: str, *, channel: str = "general", user: str = "ada", thread: Sent | Message | None = None
+    ) -> Sent:
+        """Mention the bot in a channel, or in the thread of an earlier message."""
+        return await self._say(text, channel=channel, user=user, thread=thread, mention=True)
+
+    async def message(
+        self, text: str, *, channel: str = "general", user: str = "ada", thread: Sent | Message | None = None
+    ) -> Sent:
+        """Write in a channel without mentioning the bot."""
+        return await self._say(text, channel=channel, user=user, thread=thread, mention=False)
+
+    async def direct_message(
+        self, text: str, *, user: str = "ada", thread: Sent | Message | None = None
+    ) -> Sent:
+        """Write to the bot in direct messages."""
+        place = self.simulator.workspace.direct_messages(self._user(user)).id
+        return await self._say(text, channel=place, user=user, thread=thread, mention=False)
+
+    async def command(
+        self, command: str, text: str = "", *, channel: str = "general", user: str = "ada"
+    ) -> Sent:
+        """Call a slash command, such as ``/status``."""
+        body = {"command": command, "text": text, "channel": channel, "user": user}
+        said = f"{command} {text}".rstrip()
+        return await self._act(said, "/control/commands", body, self._channel(channel))
+
+    async def click(
+        self,
+        on: Sent | Message,
+        action_id: str | None = None,
+        *,
+        value: str | list[str] | None = None,
+        user: str = "ada",
+    ) -> Sent:
+        """Press a button of a message, or choose in its menu.
+
+        Args:
+            on: the message, or what the bot replied to: then its last reply.
+            action_id: the button's or the menu's; ``None`` for the first button, or the first with that ``value``.
+            value: what to choose in a menu.
+            user: who does it.
+        """
+        message = _last(on)
+        action = action_id or _first_button(message, value)
+        body: JSON = {"channel": message.channel, "ts": message.ts, "user": user, "action_id": action}
+        if action_id is not None:
+            body["value"] = value
+        return await self._act(
+            f"a click on {action}", "/control/actions", body, self._channel(message.channel)
+        )
+
+    async def submit(self, values: Mapping[str, Any] | None = None, *, user: str = "ada") -> Sent:
+        """Submit the modal that a person has open.
+
+        Args:
+            values: what the inputs hold, by ``action_id``, or by ``block_id`` and ``action_id``.
+            user: whose modal.
+        """
+        view = self.modal(user)
+        body = {"values": _placed(view, values or {})}
+        place = self.simulator.workspace.direct_messages(self._user(user))
+        return await self._act("the modal's submission", f"/control/views/{view['id']}", body, place)
+
+    async def shortcut(
+        self, callback_id: str, *, on: Sent | Message | None = None, user: str = "ada"
+    ) -> Sent:
+        """Use a shortcut: of a message if one is given, otherwise a global one."""
+        body, place = {"callback_id": callback_id, "user": user}, self._channel("general")
+        if on is not None:
+            message = _message(on)
+            body |= {"channel": message.channel, "ts": message.ts}
+            place = self._channel(message.channel)
+        return await self._act(f"the shortcut {callback_id}", "/control/shortcuts", body, place)
+
+    async def react(self, on: Sent | Message, name: str, *, user: str = "ada") -> Sent:
+        """Add a reaction to a message, or remove it. A reaction to a reply is one to the bot's last reply."""
+        message = _message(on)
+        body = {"channel": message.channel, "ts": message.ts, "name": name, "user": user}
+        return await self._act(
+            f"the reaction :{name}:", "/control/reactions", body, self._channel(message.channel)
+        )
+
+    def modal(self, user: str = "ada") -> JSON:
+        """Return the modal that a person sees, as the bot opened or last updated it.
+
+        Raises:
+            AssertionError: there is none.
+        """
+        opened = self.simulator.interactions.views.stack(self._user(user))
+        if not opened:
+            raise AssertionError("\n".join([f"{user} sees no modal", *map(str, self._stories())]))
+        return opened[-1].content
+
+    async def _say(
+        self, text: str, *, channel: str, user: str, thread: Sent | Message | None, mention: bool
+    ) -> Sent:
+        root = None if thread is None else _message(thread).thread_ts or _message(thread).ts
+        said = await self._client.say(
+            text, channel=channel, user=user, thread_ts=root, mention=mention, wait=True
+        )
+        await self._idle()
+        for event in said["events"]:
+            if event["state"] == "failed":
+                raise AssertionError(f"ingest did not take {event['kind']}: {event['attempts'][-1]}")
+        place = self._channel(said["message"]["channel"])
+        message = place.messages[said["message"]["ts"]]
+        return Sent(
+            repr(text), place, message.ts, message.thread_ts or message.ts, message, stories=self._stories
+        )
+
+    async def _act(self, what: str, path: str, body: JSON, place: Channel) -> Sent:
+        ts = self.simulator.workspace.next_ts()
+        answer = await self._client.request("POST", path, body)
+        await self._idle()
+        return Sent(what, place, ts, answer=answer, stories=self._stories)
+
+    def _user(self, name: str) -> str:
+        user = self.simulator.workspace.user(name)
+        if user is None:
+            raise ValueError(f"there is no person {name}")
+        return user.id
+
+    def _channel(self, name: str) -> Channel:
+        channel = self.simulator.workspace.channel(name)
+        if channel is None:
+            raise ValueError(f"there is no channel {name}")
+        return channel
+
+
+def _message(on: Sent | Message) -> Message:
+    """Return the message that a person wrote, or the bot's last reply to something else."""
+    return on.message or _last(on) if isinstance(on, Sent) else on
+
+
+def _last(on: Sent | Message) -> Message:
+    if isinstance(on, Message):
+        return on
+    if not on.replies:
+        raise AssertionError("\n".join([f"the bot did not reply to {on.what}", *map(str, on.stories())]))
+    return on.replies[-1]
+
+
+def _first_button(message: Message, value: object) -> str:
+    for block in message.blocks:
+        for element in (*block.get("elements", ()), block.get("accessory") or {}):
+            if element.get("type") == "button" and value in (None, element.get("value")):
+                return str(element["action_id"])
+    raise AssertionError(f"the message {message.text!r} has no such button")
+
+
+def _placed(view: JSON, values: Mapping[str, Any]) -> JSON:
+    """Return values by their blocks. A value without its block goes to the block with its ``action_id``."""
+    placed: JSON = {}
+    for name, value in values.items():
+        found = find_element(view["blocks"], name, None)
+        if found is None:
+            placed[name] = value
+        else:
+            placed.setdefault(found[0]["block_id"], {})[name] = value
+    return placed

@@ -1,0 +1,96 @@
+"""Run the real worker in the test's process, and kill it as a crash does: without a settle, its session cut."""
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+from surelane.calls import Pool
+from surelane_service.engine import Engine
+from surelane_service.pool import close_pool, create_pool
+from surelane_worker.duties import Scheduler, beside
+from surelane_worker.handling.registry import Handlers
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.runner import Work
+from surelane_worker.settings import WorkerSettings
+from surelane_worker.slack.client import slack_clients
+from surelane_worker.wiring import STATEMENT_TIMEOUT, Pools, Worker, assemble
+
+CONNECTIONS = 1
+"""Of all its pools together. A session that is new takes longer than a test's statements in turn."""
+BETWEEN_LOOKS = timedelta(milliseconds=1)
+"""The pause between two looks at the schedules. A worker in production takes a second."""
+
+
+class LocalWorker:
+    """A worker of this process. It runs from :meth:`start` until :meth:`kill`."""
+
+    def __init__(self, settings: WorkerSettings, handlers: Handlers) -> None:
+        self.settings = settings
+        self._handlers = handlers
+        self._started: asyncio.Future[tuple[Worker, Pool]] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start it, and return as its parts run.
+
+        Raises:
+            Exception: it cannot start.
+        """
+        self._task = asyncio.create_task(self._run())
+        either: list[asyncio.Future[Any]] = [self._task, self._started]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._started.done():
+            await self._task
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it holds claims."""
+        return self._started.done() and bool(self._started.result()[0].leases.held)
+
+    def look_at_schedules(self) -> None:
+        """Let it fire the schedules that are due."""
+        if self._started.done():
+            self._started.result()[0].scheduler.due_in(0)
+
+    async def kill(self) -> None:
+        """Cut its connections, then stop everything it runs. It settles nothing.
+
+        A handler that is a coroutine is cancelled. A thread cannot be: it runs to its end, and reaches nothing.
+        """
+        if self._task is None or not self._started.done():
+            return
+        worker, pool = self._started.result()
+        pool.terminate()
+        worker.listener.terminate()
+        works = {cast("Work", work) for work in worker.leases.held.values()}
+        self._task.cancel()
+        for work in works:
+            work.stop("the worker was killed")
+        tasks = [work.task for work in works if work.task is not None]
+        await asyncio.wait([self._task, *tasks])
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        async with AsyncExitStack() as stack:
+            pool = await create_pool(
+                self.settings.database_url.get_secret_value(),
+                service="surelane-testing-worker",
+                max_size=CONNECTIONS,
+                statement_timeout=STATEMENT_TIMEOUT,
+            )
+            stack.push_async_callback(close_pool, pool)
+            pools = Pools(pool, pool, pool, pool, pool)
+            slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))
+            metrics = Metrics()
+            worker = assemble(self.settings, self._handlers, pools, slack, Observer(metrics, None))
+            # The poller tells the first scheduler when schedules are due. This one is told by the test's clock.
+            schedules = self._handlers.schedules()
+            scheduler = Scheduler(Engine(pool), schedules, metrics, retry=BETWEEN_LOOKS)
+            worker = replace(worker, scheduler=scheduler)
+            async with beside(*worker.duties()):
+                self._started.set_result((worker, pool))
+                await worker.claim(asyncio.Event())

@@ -1,0 +1,27 @@
+"""Test the plugin on the session's server, with the handlers of a small bot."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from surelane_dev.testing.database import CLOCK, connected
+from surelane_dev.testing.database import Server as TestServer
+from surelane_worker import Handlers
+from tests.databases import Server
+from tests.testing import handlers as bots
+
+
+@pytest.fixture(scope="session")
+async def surelane_server(server: Server, template: str) -> AsyncIterator[TestServer]:
+    async with server.fresh(template) as name:
+        async with connected(server.uri(name)) as owner:
+            await owner.execute(CLOCK)
+        with start_blocking_portal() as portal:
+            yield TestServer(server.admin, name, portal)
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    bots.calls.clear()
+    return bots.handlers

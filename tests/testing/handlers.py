@@ -1,0 +1,104 @@
+"""A bot of a team, for the tests of `surelane.testing`."""
+
+from datetime import timedelta
+
+from surelane_worker import Context, Event, Handlers
+
+handlers = Handlers()
+calls: list[str] = []
+"""What the handlers called, also in attempts that were killed."""
+
+
+def build(what: str) -> str:
+    """Note a call, and return what it built."""
+    calls.append(f"build {what}")
+    return f"{what}-1"
+
+
+def deploy(build: str) -> str:
+    """Note a call, and return what it deployed."""
+    calls.append(f"deploy {build}")
+    return build
+
+
+@handlers.on("slack.app_mention")
+async def mentioned(event: Event, ctx: Context) -> None:
+    """Do what the mention says."""
+    match event.slack["text"].split()[1:]:
+        case ["deploy", what]:
+            built = await ctx.step("build", build, what)
+            deployed = await ctx.step("deploy", deploy, built)
+            await ctx.slack.reply(event, f"{deployed} is out")
+        case ["fail", _]:
+            if ctx.attempt == 1:
+                raise LookupError("no such figure")
+            await ctx.slack.reply(event, "found it")
+        case ["nap", pause]:
+            await ctx.sleep(pause)
+            await ctx.slack.reply(event, "awake")
+        case ["later", pause]:
+            await ctx.queue.enqueue(
+                "later",
+                {"channel": event.slack["channel"]},
+                run_at=event.event_ts + timedelta(minutes=int(pause)),
+            )
+        case ["ask", what]:
+            answer = await ctx.ask(event, f"{what}?", ["yes", "no"])
+            await ctx.slack.reply(event, f"you said {answer.choice if answer else 'nothing'}")
+        case words:
+            await ctx.slack.reply(event, f"You said: {' '.join(words)}")
+
+
+@handlers.on("slack.message.im")
+async def written(event: Event, ctx: Context) -> None:
+    """Repeat a direct message."""
+    await ctx.slack.reply(event, str(event.slack["text"]))
+
+
+@handlers.on("later")
+async def later(event: Event, ctx: Context) -> None:
+    """Write that it is later."""
+    await ctx.slack.reply(event, "it is later", **event.payload)
+
+
+handlers.cron("report", "0 * * * *", kind="report")
+
+
+@handlers.on("report")
+async def report(_: Event, ctx: Context) -> None:
+    """Write the hourly report."""
+    await ctx.slack.client.chat_postMessage(channel="C0GENERAL1", text="the report")
+
+
+@handlers.command("/form")
+async def form(event: Event, ctx: Context) -> None:
+    """Open a modal, and say so."""
+    title = {"type": "plain_text", "text": "Form"}
+    element = {"type": "plain_text_input", "action_id": "name"}
+    block = {"type": "input", "block_id": "b", "label": title, "element": element}
+    view = {"type": "modal", "callback_id": "form", "title": title, "submit": title, "blocks": [block]}
+    await ctx.slack.client.views_open(trigger_id=event.payload["trigger_id"], view=view)
+    await ctx.slack.reply(event, "fill it in")
+
+
+@handlers.view("form")
+async def filled(event: Event, ctx: Context) -> None:
+    """Greet the person by the entered name."""
+    name = event.payload["view"]["state"]["values"]["b"]["name"]["value"]
+    await ctx.slack.client.chat_postMessage(channel=event.payload["user"]["id"], text=f"Hello {name}")
+
+
+@handlers.on("slack.reaction_added")
+async def reacted(event: Event, ctx: Context) -> None:
+    """Name the reaction."""
+    item = event.slack["item"]
+    await ctx.slack.client.chat_postMessage(
+        channel=item["channel"], thread_ts=item["ts"], text=event.slack["reaction"]
+    )
+
+
+@handlers.shortcut("page")
+@handlers.on("trigger-fire")
+async def noted(event: Event, _: Context) -> None:
+    """Note an event without an answer."""
+    calls.append(event.kind)

@@ -1,0 +1,81 @@
+"""`surelane.testing`: a team's test talks to its bot, lets time pass, and kills its worker."""
+
+import re
+
+import pytest
+
+from surelane.testing import Bot, Slack, assert_replied
+from tests.testing.handlers import calls
+
+
+async def test_each_way_to_talk_is_answered(bot: Bot, slack: Slack) -> None:
+    """One test for all: they share the start."""
+    sent = await slack.mention("hello")
+    assert_replied(sent, "You said: hello")
+    assert_replied(await slack.mention("again", thread=sent), re.compile("again$"))
+    assert_replied(sent)
+    assert_replied(await slack.direct_message("psst", user="grace"), "psst")
+    assert_replied(await slack.command("/form"), "fill it in")
+    assert_replied(await slack.submit({"name": "Ada"}), "Hello Ada")
+    await slack.react(sent, "eyes")
+    assert sent.replies[-1].text == "eyes"
+    await slack.shortcut("page")
+    assert await bot.webhook("ci", {"build": 1}) == 200
+    assert calls == ["slack.shortcut", "trigger-fire"]
+    assert {event.state for event in bot.events} == {"completed"}
+    assert (await slack.message("to people")).replies == []
+
+
+async def test_click_answers_a_question(slack: Slack) -> None:
+    sent = await slack.mention("ask sure")
+    await slack.click(sent, user="grace")
+    assert sent.replies[-1].text == "you said yes"
+
+
+async def test_failed_check_tells_replies_traceback_and_state(slack: Slack) -> None:
+    sent = await slack.mention("fail once")
+    with pytest.raises(AssertionError) as failed:
+        assert_replied(sent, "found it")
+    message = str(failed.value)
+    assert "the bot was to reply\n  'found it'\nand it replied\n  nothing\n" in message
+    assert re.search(r"slack\.app_mention, after 1 attempt, is retrying: attempt 2 begins at", message)
+    assert re.search(r'File ".*handlers\.py", line \d+, in mentioned', message)
+    assert "LookupError: no such figure" in message
+
+
+async def test_time_passes_without_waiting(bot: Bot, slack: Slack) -> None:
+    nap, retried = await slack.mention("nap 2h"), await slack.mention("fail once")
+    await slack.mention("later 90")
+    await bot.advance("1m")
+    assert_replied(retried, "found it")
+    assert nap.replies == []
+    await bot.advance("179m")
+    assert_replied(nap, "awake")
+    general = nap.channel.messages.values()
+    assert [message.text for message in general].count("the report") == 3
+    assert [message.text for message in general].count("it is later") == 1
+    assert_replied(await slack.mention("still there"), "You said: still there")
+
+
+@pytest.mark.parametrize(
+    ("point", "deploys"), [("step deploy", 1), ("in step deploy", 2), ("start", 1), ("end", 1)]
+)
+async def test_fresh_worker_goes_on_after_a_kill(bot: Bot, slack: Slack, point: str, deploys: int) -> None:
+    with bot.killed_at(point):
+        sent = await slack.mention("deploy api")
+    assert_replied(sent, "api-1 is out")
+    assert calls == ["build api", *["deploy api-1"] * deploys]
+    (event,) = bot.events
+    assert (event.state, event.attempts) == ("completed", 2)
+
+
+async def test_point_that_is_not_reached_fails_the_test(bot: Bot, slack: Slack) -> None:
+    with (
+        pytest.raises(
+            AssertionError, match=r"not killed at 'step deploi'; .*: start, in step build, step build, "
+        ),
+        bot.killed_at("step deploi"),
+    ):
+        await slack.mention("deploy api")
+    with pytest.raises(ValueError, match="is no point"), bot.killed_at("deploy"):
+        pass
