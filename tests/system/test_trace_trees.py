@@ -137,12 +137,9 @@ async def test_statements_of_an_attempt_are_in_its_trace_and_those_of_polls_in_n
 
     await until(statements, what="the handler's statement")
     # The settler sends the plan's jobs: its settle span covers that round trip.
-    assert [(span.attributes["db.statement"], span.parent) for span in statements()] == [
-        (
-            "select id, kind, item_key, payload::text as payload, status, result::text as result, reason, error from agent.children($1::int8)",
-            synthesis.id,
-        )
-    ]
+    (statement,) = statements()
+    assert str(statement.attributes["db.statement"]).endswith("from agent.children($1::int8)")
+    assert statement.parent == synthesis.id
     (plan,) = [span for span in spans if span.name == "process plan"]
     (settled,) = [span for span in spans if span.name == "settle plan"]
     assert settled.parent == plan.id
