@@ -14,6 +14,7 @@ import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,8 @@ async def terminal(database: str, *arguments: str, **env: str) -> AsyncIterator[
         stdout=theirs,
         stderr=theirs,
         env=settings,
+        # A shell in the background ignores Ctrl-C, and its children inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     os.close(theirs)
     screen = asyncio.StreamReader()
