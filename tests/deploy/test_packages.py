@@ -77,7 +77,7 @@ async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: 
     pip = (python, "-m", "pip", "--disable-pip-version-check")
     if " 23." not in run(*pip, "--version").stdout:
         run(*pip, "install", "--quiet", "pip==23.2.1", within=120, env=INDEXES)
-    run(*pip, "install", "--quiet", *links, "surelane-dev", "uv", "pytest", within=540, env=INDEXES)
+    run(*pip, "install", "--quiet", *links, "surelane-dev", "uv", within=540, env=INDEXES)
     run(*pip, "check")
     plan = run(
         tmp_path / "venv/bin/uv",
@@ -93,6 +93,7 @@ async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: 
 
     run(tmp_path / "venv/bin/surelane", "new", "mybot", where=tmp_path)
     project = tmp_path / "mybot"
+    run(*pip, "install", "--quiet", *links, "--editable", f"{project}[dev]", within=240, env=INDEXES)
     assert " passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", where=project).stdout
     async with up(project / ".surelane/postgres", project=project, python=python) as system:
         await system.ready()
