@@ -115,14 +115,14 @@ class Bot:
         Raises:
             AssertionError: the bot still runs after ``within`` seconds.
         """
-        pause = FIRST_LOOK
+        pause, what = FIRST_LOOK, None
         try:
             async with asyncio.timeout(within):
-                while await self._busy():
+                while what := await self._busy():
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
         except TimeoutError:
-            told = [f"the bot is not idle after {within:g} s", *map(str, self.events)]
+            told = [f"the bot is not idle after {within:g} s: {what}", *map(str, self.events)]
             raise AssertionError("\n".join(told)) from None
 
     async def advance(self, by: Pause) -> None:
@@ -194,15 +194,18 @@ class Bot:
         await self._database.rescue(dead.settings.name)
         self._worker = await start()
 
-    async def _busy(self) -> bool:
+    async def _busy(self) -> str | None:
+        """Return what the bot has to do now; ``None`` if it has nothing to do."""
         if self._restart is not None:
             await self._restart
             self._restart = None
         if self._worker is not None and self._worker.is_busy:
-            return True  # without a look into the database
+            return "the worker holds claims"  # without a look into the database
         if any(not delivery.answered.is_set() for delivery in self._simulator.sender.deliveries.values()):
-            return True
-        return bool(await self._database.admin.fetchval(_BUSY)) or self._restart is not None
+            return "ingest has not answered Slack"
+        if await self._database.admin.fetchval(_BUSY):
+            return "an event or a schedule is due"
+        return "a worker starts again" if self._restart is not None else None
 
     async def _skip_to(self, moment: datetime) -> None:
         skipped = await self._database.skip_to(moment)
