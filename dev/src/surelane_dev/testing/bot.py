@@ -203,9 +203,9 @@ class Bot:
             return "the worker holds claims"  # without a look into the database
         if any(not delivery.answered.is_set() for delivery in self._simulator.sender.deliveries.values()):
             return "ingest has not answered Slack"
-        if await self._database.admin.fetchval(_BUSY):
-            return "an event or a schedule is due"
-        return "a worker starts again" if self._restart is not None else None
+        if await self._database.admin.fetchval(_BUSY) or self._restart is not None:
+            return "an event or a schedule is due, or a worker starts again"
+        return None
 
     async def _skip_to(self, moment: datetime) -> None:
         skipped = await self._database.skip_to(moment)
