@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -147,3 +147,37 @@ async def test_declared_schedules_are_there_when_the_database_comes(
     assert [(row["name"], row["time_zone"], row["catch_up"]) for row in rows] == [
         ("nightly", "Europe/Berlin", "none")
     ]
+
+
+class Editing(Engine):
+    """Changes a schedule right after the first look at when the next one is due, and tells the scheduler."""
+
+    edit: Callable[[], Awaitable[None]] | None = None
+
+    async def next_cron(self) -> float | None:
+        """Return the answer from before the change."""
+        seconds = await super().next_cron()
+        edit, self.edit = self.edit, None
+        if edit is not None:
+            await edit()
+        return seconds
+
+
+async def test_an_edit_during_a_look_is_not_forgotten(connection: Connection, shared_database: str) -> None:
+    await set_cron(connection, "moved", timedelta(days=1))
+    pool = await create_pool(as_role(shared_database, "surelane_worker"), service="test", max_size=1)
+    engine = Editing(pool)
+    scheduler = Scheduler(engine, (), Metrics(), retry=timedelta(milliseconds=1))
+
+    async def edit() -> None:
+        await connection.execute("update agent.cron set next_at = now()")
+        scheduler.due_in(0)
+
+    engine.edit = edit
+    duty = asyncio.create_task(scheduler.run())
+    try:
+        assert len(await fired(connection, 1)) == 1
+    finally:
+        duty.cancel()
+        await asyncio.gather(duty, return_exceptions=True)
+        await close_pool(pool)

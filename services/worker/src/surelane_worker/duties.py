@@ -232,9 +232,12 @@ class Scheduler:
                     await self._changed.wait()
 
     async def _fire_due(self) -> None:
+        self._changed.clear()
         while await self._fire_each():
             pass
-        self.due_in(await self._engine.next_cron())
+        seconds = await self._engine.next_cron()
+        if not self._changed.is_set():  # what was told meanwhile is newer
+            self.due_in(seconds)
 
     async def _fire_each(self) -> bool:
         """Fire each due schedule once. Return whether one has more missed times than one firing takes."""
