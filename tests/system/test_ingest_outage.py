@@ -212,10 +212,11 @@ async def test_a_service_starts_without_its_database_and_serves_when_it_comes(po
 
 
 async def _until_listening(session: aiohttp.ClientSession, ingest: Service) -> None:
+    """Wait for both ports. The public one opens last."""
     async with asyncio.timeout(60):
         while True:
             try:
-                async with session.get(ingest.private_url + "/livez"):
+                async with session.get(ingest.private_url + "/livez"), session.get(ingest.url + "/"):
                     return
             except aiohttp.ClientConnectionError:
                 await asyncio.sleep(0.05)
