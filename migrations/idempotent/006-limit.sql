@@ -87,8 +87,9 @@ language sql immutable parallel safe
 return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
 
 -- Notes a key for claims to look at, from a moment on. One note of a key that is visible by now is
--- enough for a transaction: a claim that looks at the key finds all that the transaction stored. A
--- setting that ends with the transaction, or its savepoint, remembers hashes of such keys.
+-- enough for a transaction: a claim that looks at the key finds all that the transaction stored from
+-- that moment on. Settings that end with the transaction, or its savepoint, remember hashes of such
+-- keys, and the latest of their moments. An older event gets a note of its own.
 create or replace function agent.note_key(_kind text, _key text, _due_at timestamptz) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -96,13 +97,15 @@ as $$
 declare
     _noted text := coalesce(current_setting('surelane.noted', true), '');
     _hash text := ' ' || hashtextextended(_kind || ' ' || _key, 0) || ';';
+    _from timestamptz := nullif(current_setting('surelane.noted_from', true), '')::timestamptz;
 begin
-    if strpos(_noted, _hash) > 0 then
+    if strpos(_noted, _hash) > 0 and _due_at >= _from then
         return;
     end if;
     insert into agent.limit_note (kind, limit_key, due_at) values (_kind, _key, _due_at);
     if _due_at <= agent.clock() then
-        perform set_config('surelane.noted', case when length(_noted) < 8000 then _noted else '' end || _hash, true);
+        perform set_config('surelane.noted', case when length(_noted) < 8000 then _noted else '' end || _hash, true)
+        , set_config('surelane.noted_from', greatest(_from, _due_at)::text, true);
     end if;
 end
 $$;
@@ -249,10 +252,12 @@ declare
     _next timestamptz;
     _start timestamptz;
     _blocked_at timestamptz;
+    _seen timestamptz;
 begin
     select * into _state from agent.limit_state as s where s.kind = _kind and s.limit_key = _key order by s.at desc limit 1;
     _known := found;
     _last := _state.at;
+    _seen := _state.seen;
     if not _known then
         _state := row(_kind, _key, _now, '{}', '{}', '{}', '-infinity', '-infinity', null, 200);
     end if;
@@ -353,7 +358,9 @@ begin
         _state.noted := look_at;
     end if;
     if _known then
-        if _taken > 0 or look_at > _now or _state.blocked_at is distinct from _blocked_at then
+        -- An older event that has come, such as one stored before the limit, must be seen later: its
+        -- note is gone.
+        if _taken > 0 or look_at > _now or _state.blocked_at is distinct from _blocked_at or _state.seen < _seen then
             update agent.limit_state as s
             set at = greatest(_now, _last + interval '1 microsecond'), running = _room.running
             , starts = _state.starts, counts = _state.counts, seen = _state.seen, noted = _state.noted, blocked_at = _blocked_at, long = _room.long
@@ -577,6 +584,8 @@ begin
     if not exists (select from agent.kind_limit as l where l.kind = _kind and l.parks) then
         return 0;
     end if;
+    -- This transaction may have looked at keys since it noted them.
+    perform set_config('surelane.noted', '', true);
     _found := array(
         select w.id from generate_series(0, 59) as place (lane)
         cross join lateral (select e.id from agent.event as e where e.head and e.lane = place.lane and e.kind = _kind order by e.vt limit _most) as w limit _most);

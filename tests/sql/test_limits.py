@@ -263,6 +263,19 @@ async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -
     assert await queue.fetchval("select count(*) from agent.kind_limit") == 0
 
 
+async def test_an_older_event_that_comes_while_no_slot_is_free_is_claimed_later(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    await enqueue(queue)
+    await enqueue(queue)
+    (running,) = await claim(queue)
+    assert await claim(queue) == []
+    older = await enqueue(queue)
+    await queue.execute("update agent.event set vt = vt - interval '1 hour' where id = $1", older)
+    assert await claim(queue) == []
+    await complete(queue, pair(running))
+    assert [row["id"] for row in await claim(queue)] == [older]
+
+
 async def test_what_was_stored_while_the_limit_came_is_found_by_the_sweep(
     queue: Connection, connect: Connect
 ) -> None:
