@@ -87,9 +87,9 @@ language sql immutable parallel safe
 return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
 
 -- Notes a key for claims to look at, from a moment on. One note of a key that is visible by now is
--- enough for a transaction: a claim that looks at the key finds all that the transaction stored from
--- that moment on. Settings that end with the transaction, or its savepoint, remember hashes of such
--- keys, and the latest of their moments. An older event gets a note of its own.
+-- enough for a transaction: a claim that looks at the key finds all that the transaction stored
+-- from that moment on. Settings that end with the transaction, or its savepoint, remember hashes of
+-- such keys, and the latest of their moments. An older event gets a note of its own.
 create or replace function agent.note_key(_kind text, _key text, _due_at timestamptz) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -358,8 +358,8 @@ begin
         _state.noted := look_at;
     end if;
     if _known then
-        -- An older event that has come, such as one stored before the limit, must be seen later: its
-        -- note is gone.
+        -- An older event has come, such as one stored before the limit. Its note is gone, so the
+        -- state must say how far back to look.
         if _taken > 0 or look_at > _now or _state.blocked_at is distinct from _blocked_at or _state.seen < _seen then
             update agent.limit_state as s
             set at = greatest(_now, _last + interval '1 microsecond'), running = _room.running

@@ -173,7 +173,7 @@ begin
             from member where member.group_key is not null and nth < _limit * 20
         )
         select member.group_key, nth, h.id is null as headless, wanting
-        -- In the order of the walk, and no further than needed: "offset 0" keeps this a nested loop.
+        -- In the order of the walk, no further than needed: "offset 0" makes it a nested loop.
         from member left join lateral (select * from agent.event as e where e.group_key = member.group_key and e.head offset 0) as h on true
         cross join lateral (select h.id is null
             or (h.claimed_by is null and h.kind <> all(_claimable)
