@@ -1,0 +1,1 @@
+-- What a person or a workspace wrote is erased from queue, history and steps; old history ends by its retention.

@@ -1,0 +1,1 @@
+-- Installations: the workspaces that installed the app, and their tokens.
