@@ -13,10 +13,10 @@ from surelane_worker.duties import Scheduler, beside
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
+from surelane_worker.parts import STATEMENT_TIMEOUT, Pools, Worker, assemble
 from surelane_worker.running.runner import Work
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
-from surelane_worker.wiring import STATEMENT_TIMEOUT, Pools, Worker, assemble
 
 CONNECTIONS = 1
 """Of all its pools together. A session that is new takes longer than a test's statements in turn."""
