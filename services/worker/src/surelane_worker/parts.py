@@ -1,7 +1,7 @@
 """The parts of a worker: how they are put together, which of them run, and how they drain."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -24,7 +24,9 @@ from surelane_worker.duties import Announcer, Duty, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.context import Services
 from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.steps import RETRIES
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.readiness import Outage
@@ -133,10 +135,23 @@ def handlers_by_kind(registered: Handlers) -> dict[str, Handler]:
 
 
 def assemble(
-    settings: WorkerSettings, registered: Handlers, pools: Pools, slack: SlackClients, observer: Observer
+    settings: WorkerSettings,
+    registered: Handlers,
+    pools: Pools,
+    slack: SlackClients,
+    observer: Observer,
+    *,
+    step_retries: Backoff = RETRIES,
+    engine: Callable[[Pool], Engine] = Engine,
 ) -> Worker:
-    """Put the parts together. Nothing runs yet."""
-    return _Assembly(settings, registered, pools, slack, observer).worker()
+    """Put the parts together. Nothing runs yet.
+
+    Args:
+        settings, registered, pools, slack, observer: what to put them together from.
+        step_retries: the pauses between the tries of one step.
+        engine: makes the calls with which attempts store their steps, notes and outcomes.
+    """
+    return _Assembly(settings, registered, pools, slack, observer, step_retries, engine).worker()
 
 
 class _Assembly:
@@ -149,15 +164,18 @@ class _Assembly:
         pools: Pools,
         slack: SlackClients,
         observer: Observer,
+        step_retries: Backoff,
+        engine: Callable[[Pool], Engine],
     ) -> None:
         self._settings = settings
+        self._step_retries = step_retries
         self._registered = registered
         self._slack = slack
         self._observer = observer
         self._metrics = observer.metrics
         self._pool = pools.handlers
         self._looks, self._sweeps = Engine(pools.looks), Engine(pools.sweeps)
-        self._renewals, self._settles = Engine(pools.leases), Engine(pools.settles)
+        self._renewals, self._settles = Engine(pools.leases), engine(pools.settles)
         self._handlers = handlers_by_kind(registered)
         self._kinds, self._ordered = sorted(self._handlers), _ordered(self._handlers)
         # Claims of both sides move the same cursors, and ask for the same looks ahead.
@@ -243,6 +261,7 @@ class _Assembly:
             answers,
             get_logger("surelane_worker.handling.handler"),
             asyncio.get_running_loop(),
+            self._step_retries,
         )
 
     def _listening(self) -> Listener:
