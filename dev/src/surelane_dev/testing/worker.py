@@ -16,7 +16,7 @@ from surelane_worker.handling.registry import Handlers
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.parts import STATEMENT_TIMEOUT, Pools, Worker, assemble
-from surelane_worker.running.runner import Work
+from surelane_worker.running.work import Work
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
 
