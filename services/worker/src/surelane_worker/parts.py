@@ -16,9 +16,8 @@ from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.position import Position, PositionKeeper
+from surelane_worker.claiming.position import Position, PositionKeeper, Side
 from surelane_worker.claiming.sharer import Sharer
-from surelane_worker.claiming.side import Side
 from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.duties import Announcer, Duty, Rescuer, Scheduler, Sweeper
 from surelane_worker.handling.answers import Answers

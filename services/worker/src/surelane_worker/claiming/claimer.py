@@ -9,9 +9,8 @@ from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.position import Position
+from surelane_worker.claiming.position import Position, Side
 from surelane_worker.claiming.sharer import Sharer
-from surelane_worker.claiming.side import Side
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.settings import WorkerSettings

@@ -14,12 +14,12 @@ from itertools import compress, cycle
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
-from surelane_service.engine import POSITIONS, Engine
+from surelane_service.engine import Engine
 from surelane_service.figures import Figures
+from surelane_service.fleet import POSITIONS
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.position import Position
-from surelane_worker.claiming.side import Side
+from surelane_worker.claiming.position import Position, Side
 from surelane_worker.observing.heartbeats import Heartbeats
 
 JITTER = 0.5

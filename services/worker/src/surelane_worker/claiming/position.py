@@ -14,13 +14,16 @@ more to do than those who listen can. For some minutes it then listens and answe
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane.events import Event
-from surelane_service.engine import POSITIONS, Engine
+from surelane_service.engine import Engine
+from surelane_service.fleet import POSITIONS
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
-from surelane_worker.claiming.side import Side
+from surelane_worker.claiming.wakeup import Wakeup
+from surelane_worker.running.slots import Slots
 
 FULL, FREE, TAKEN = "full", "free", "taken"
 """Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
@@ -45,6 +48,23 @@ FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to free its position."""
 
 log = get_logger("surelane_worker.claiming.position")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Slots for one sort of events, and what wakes the claimer that fills them.
+
+    The first side of a worker takes the ordinary events, and the second one the commands and interactions. A worker
+    that handles one sort alone has one side.
+    """
+
+    wakeup: Wakeup
+    slots: Slots
+
+    def wake(self) -> None:
+        """Claim because of a notification. If no slot is free, the event may come before those that wait for one."""
+        self.slots.let_overtake()
+        self.wakeup.wake()
 
 
 class Position:
