@@ -1,2 +1,1 @@
--- Erase what a person or a workspace wrote from queue, history and steps, and old history by its
--- retention.
+-- What a person or a workspace wrote is erased from queue, history and steps; old history ends by its retention.
