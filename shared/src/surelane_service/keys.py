@@ -111,14 +111,21 @@ def _id_of(key: bytes) -> bytes:
     return hashlib.sha256(b"surelane key id" + key).digest()[:ID_BYTES]
 
 
-def _read(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    keys = [part.strip() for part in value.split(",") if part.strip()]
+def read_keys(text: str) -> list[str]:
+    """Read keys separated by commas; none where the text is empty.
+
+    Raises:
+        ValueError: one of them is malformed, or there twice. It quotes no key.
+    """
+    keys = [part.strip() for part in text.split(",") if part.strip()]
     if keys:
         Keyring(keys)  # checks them
     return keys
 
 
+def _read(value: object) -> object:
+    return read_keys(value) if isinstance(value, str) else value
+
+
 EncryptionKeys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_read)]
-"""A settings field that takes keys separated by commas; none where it is empty."""
+"""A settings field that takes what :func:`read_keys` reads."""
