@@ -184,7 +184,7 @@ create index installation_expires_at on agent.installation (expires_at) where ex
 
 -- The states of OAuth installs that were used, so that none is used again.
 create table agent.used_oauth_state
-( state bytea primary key                -- a hash of it
+( state bytea primary key                -- its random bytes
 , expires_at timestamptz not null
 );
 create index used_oauth_state_expires_at on agent.used_oauth_state (expires_at);

@@ -68,6 +68,15 @@ def test_what_was_cut_short_or_changed_does_not_open(cut: int) -> None:
         ring.open(bytes(changed), "row")
 
 
+def test_every_key_verifies_a_signature_for_its_purpose() -> None:
+    signature = keyring(OLD).sign(b"text", "state")
+    ring = keyring(NEW, OLD)
+    assert ring.signed(b"text", signature, "state")
+    assert not ring.signed(b"text", signature, "other")
+    assert not ring.signed(b"texts", signature, "state")
+    assert not keyring(NEW).signed(b"text", signature, "state")
+
+
 def test_keys_are_read_from_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f" {NEW} , {OLD},")
     settings = load_settings(Settings)

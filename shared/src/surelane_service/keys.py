@@ -10,6 +10,7 @@ it is stored in is authenticated with it: a copy in another row does not open. S
 import base64
 import binascii
 import hashlib
+import hmac
 import os
 from collections.abc import Sequence
 from typing import Annotated, Self
@@ -54,6 +55,7 @@ class Keyring:
         self._ciphers = {_id_of(key): AESGCM(key) for key in raw}
         if len(self._ciphers) < len(raw):
             raise ValueError("the same key is there twice")
+        self._signing = [hmac.digest(key, b"surelane signing key", "sha256") for key in raw]
         self.current_id = _id_of(raw[0])
 
     @classmethod
@@ -86,6 +88,15 @@ class Keyring:
         except InvalidTag:
             raise SealedError("it is damaged, or belongs to another row") from None
 
+    def sign(self, text: bytes, purpose: str) -> bytes:
+        """Sign a text with a key that follows from the first one. ``purpose`` keeps uses apart."""
+        return _signature(self._signing[0], text, purpose)
+
+    def signed(self, text: bytes, signature: bytes, purpose: str) -> bool:
+        """Return whether a key of the list signed a text for this purpose."""
+        matches = [hmac.compare_digest(_signature(key, text, purpose), signature) for key in self._signing]
+        return any(matches)
+
     def is_current(self, sealed: bytes) -> bool:
         """Return whether the first key sealed it."""
         return sealed[1:HEADER] == self.current_id
@@ -94,6 +105,10 @@ class Keyring:
 def new_key() -> str:
     """Make a random key, as the setting takes it."""
     return base64.urlsafe_b64encode(AESGCM.generate_key(KEY_BYTES * 8)).decode()
+
+
+def _signature(key: bytes, text: bytes, purpose: str) -> bytes:
+    return hmac.digest(key, purpose.encode() + b"\0" + text, "sha256")
 
 
 def _raw(key: str, nth: int) -> bytes:
