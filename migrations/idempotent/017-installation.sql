@@ -1,1 +1,124 @@
--- Installations: the workspaces that installed the app, and their tokens.
+-- Installations of the Slack app by OAuth. Tokens are sealed by the services before they come here.
+
+-- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
+-- later installation replaces an earlier one.
+create or replace function agent.save_installation
+( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[], _expire timestamptz[]
+) returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    insert into agent.installation as i (enterprise_wide, owner_id, user_id, app_id, details, sealed, expires_at, installed_at)
+    select _enterprise_wide, _owner_id, given.user_id, coalesce(_app_id, ''), given.details, given.sealed, given.expires_at, (select agent.clock())
+    from unnest(_user_ids, _details, _sealed, _expire) as given (user_id, details, sealed, expires_at)
+    order by given.user_id
+    on conflict (owner_id, enterprise_wide, user_id) do update
+    set app_id = excluded.app_id, details = excluded.details, sealed = excluded.sealed, expires_at = excluded.expires_at
+    , version = i.version + 1, refreshing_until = null, installed_at = excluded.installed_at;
+end;
+
+-- The rows of an installation: the bot's, and that person's. Null: the person who installed last.
+create or replace function agent.find_installation(_enterprise_wide boolean, _owner_id text, _user_id text default null)
+returns table (user_id text, app_id text, details jsonb, sealed bytea, expires_at timestamptz, version int8, installed_at timestamptz)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select i.user_id, i.app_id, i.details, i.sealed, i.expires_at, i.version, i.installed_at
+    from agent.installation as i
+    where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide
+    and i.user_id in ('', coalesce(_user_id, (
+        select p.user_id from agent.installation as p
+        where p.owner_id = _owner_id and p.enterprise_wide = _enterprise_wide and p.user_id <> '' order by p.installed_at desc, p.user_id limit 1)));
+end;
+
+-- Delete an installation's rows: those of some people and the bot (an empty id), or all (null).
+-- Rows that were installed after _until stay: Slack may report an old removal late.
+create or replace function agent.delete_installation
+( _enterprise_wide boolean, _owner_id text, _user_ids text[] default null, _until timestamptz default 'infinity') returns int4
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    with deleted as (
+        delete from agent.installation
+        where owner_id = _owner_id and enterprise_wide = _enterprise_wide and (_user_ids is null or user_id = any(_user_ids)) and installed_at <= _until
+        returning 1)
+    select count(*)::int4 from deleted;
+end;
+
+-- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile. No row:
+-- another process refreshes them, or they have changed since that version.
+create or replace function agent.begin_refresh(_enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _for interval)
+returns table (sealed bytea, version int8)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    update agent.installation as i set refreshing_until = agent.clock() + _for, version = i.version + 1
+    where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id and i.version = _version
+    and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
+    returning i.sealed, i.version;
+end;
+
+-- Store refreshed tokens. False: the row was installed anew or deleted meanwhile; nothing is stored.
+create or replace function agent.end_refresh
+( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _sealed bytea, _expires_at timestamptz) returns boolean
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    with refreshed as (
+        update agent.installation as i
+        set sealed = _sealed, expires_at = _expires_at, version = i.version + 1, refreshing_until = null
+        where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id and i.version = _version
+        returning 1)
+    select exists (select from refreshed);
+end;
+
+-- The tokens that expire before a time, the first ones first, and that no process refreshes.
+create or replace function agent.expiring_installations(_within interval, _limit int4 default 100)
+returns table (enterprise_wide boolean, owner_id text, user_id text, version int8, expires_at timestamptz)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select i.enterprise_wide, i.owner_id, i.user_id, i.version, i.expires_at from agent.installation as i
+    where i.expires_at <= agent.clock() + _within and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
+    order by i.expires_at limit _limit;
+end;
+
+-- Up to _limit rows after a row, in the order of their keys, that another key than _key sealed. The
+-- id of the key is in bytes 2 to 9 of what it sealed.
+create or replace function agent.installations_to_seal
+( _key bytea, _limit int4 default 100, _after_owner text default '', _after_wide boolean default false, _after_user text default ''
+) returns table (enterprise_wide boolean, owner_id text, user_id text, sealed bytea)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select i.enterprise_wide, i.owner_id, i.user_id, i.sealed from agent.installation as i
+    where (i.owner_id, i.enterprise_wide, i.user_id) > (_after_owner, _after_wide, _after_user) and substring(i.sealed from 2 for 8) <> _key
+    order by i.owner_id, i.enterprise_wide, i.user_id limit _limit;
+end;
+
+-- Replace what a key sealed by the same sealed with another key. False: it has changed meanwhile.
+create or replace function agent.seal_installation(_enterprise_wide boolean, _owner_id text, _user_id text, _sealed bytea, _anew bytea) returns boolean
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    with changed as (
+        update agent.installation set sealed = _anew
+        where owner_id = _owner_id and enterprise_wide = _enterprise_wide and user_id = _user_id and sealed = _sealed
+        returning 1)
+    select exists (select from changed);
+end;
+
+-- Record that the state of an OAuth install was used, and forget some that have expired. False: it
+-- was used before.
+create or replace function agent.use_oauth_state(_state bytea, _expires_at timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    delete from agent.used_oauth_state where state in (
+        select state from agent.used_oauth_state where expires_at < agent.clock() - interval '1 hour' limit 20 for update skip locked);
+    insert into agent.used_oauth_state (state, expires_at) values (_state, _expires_at) on conflict do nothing;
+    return found;
+end
+$$;

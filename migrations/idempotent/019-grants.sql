@@ -60,12 +60,18 @@ declare
         ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)'
         ', agent.list_limits(), agent.set_limit(text, int4, int4, interval, text), agent.reset_limit(text)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
+    -- Tokens, for the services that have the keys. Programs and operators do not read even sealed ones.
+    _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'
+        ', agent.delete_installation(boolean, text, text[], timestamptz), agent.begin_refresh(boolean, text, text, int8, interval)'
+        ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)'
+        ', agent.installations_to_seal(bytea, int4, text, boolean, text), agent.seal_installation(boolean, text, text, bytea, bytea)'
+        ', agent.use_oauth_state(bytea, timestamptz)';
     _grant record;
 begin
     for _grant in
         select * from (values
-            ('agent_ingest', array[_inserting, 'schema_version(), agent.measure_queue()']),
-            ('agent_worker', array[_working, _enqueuing, _reading]),
+            ('agent_ingest', array[_inserting, _installing, 'schema_version(), agent.measure_queue()']),
+            ('agent_worker', array[_working, _installing, _enqueuing, _reading]),
             ('agent_operator', array[_enqueuing, _operating, _reading]),
             ('agent_producer', array[_producing])
         ) as wanted (role_name, functions)

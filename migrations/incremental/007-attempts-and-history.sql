@@ -163,3 +163,28 @@ with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, au
 , autovacuum_vacuum_cost_delay = 0);
 create index limit_note_due on agent.limit_note (kind, due_at);
 create index limit_note_key on agent.limit_note (kind, limit_key, due_at);
+
+-- Installations of the Slack app by OAuth: the tokens of a workspace or of a whole organization. A
+-- row without a person holds the bot's tokens; a row with one holds that person's.
+create table agent.installation
+( enterprise_wide boolean not null
+, owner_id text not null                 -- the organization's id if enterprise_wide, else the workspace's
+, user_id text not null default ''
+, app_id text not null default ''
+, details jsonb not null                 -- ids, names and scopes: no secrets
+, sealed bytea not null                  -- the tokens, encrypted by the services; the database has no key
+, expires_at timestamptz                 -- when the access token expires; null: never
+, version int8 not null default 1        -- counts changes of the tokens: the fence of a refresh
+, refreshing_until timestamptz           -- one process refreshes the tokens until then
+, installed_at timestamptz not null default clock_timestamp()
+, primary key (owner_id, enterprise_wide, user_id)
+, constraint installation_ids_short check (owner_id <> '' and length(owner_id) <= 100 and length(user_id) <= 100)
+);
+create index installation_expires_at on agent.installation (expires_at) where expires_at is not null;
+
+-- The states of OAuth installs that were used, so that none is used again.
+create table agent.used_oauth_state
+( state bytea primary key                -- its random bytes
+, expires_at timestamptz not null
+);
+create index used_oauth_state_expires_at on agent.used_oauth_state (expires_at);

@@ -25,6 +25,8 @@ TABLES = (
     "slack_limit",
     "step",
     "signal",
+    "installation",
+    "used_oauth_state",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

@@ -8,7 +8,19 @@ from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, pair
 
-INGEST_MAY = {
+INSTALLING = {
+    "save_installation",
+    "find_installation",
+    "delete_installation",
+    "begin_refresh",
+    "end_refresh",
+    "expiring_installations",
+    "installations_to_seal",
+    "seal_installation",
+    "use_oauth_state",
+}
+"""What reads and writes the tokens of installations: for ingest and workers."""
+INGEST_MAY = INSTALLING | {
     "insert_event",
     "insert_events",
     "insert_requests",

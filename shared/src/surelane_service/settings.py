@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surelane.errors import SettingsError
+from surelane_service.keys import SETTING, EncryptionKeys
 
 _HOST = frozenset(string.ascii_lowercase + string.digits + "-._:")
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -22,7 +23,9 @@ SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 DEMO_SIGNING_SECRET = "surelane-demo-signing-secret"  # noqa: S105 - public on purpose, refused against Slack itself
 DEMO_API_TOKEN = "surelane-demo-api-token"  # noqa: S105 - likewise
 DEMO_BOT_TOKEN = "xoxb-surelane-demo"  # noqa: S105 - likewise
-DEMO_SECRETS = frozenset({DEMO_SIGNING_SECRET, DEMO_API_TOKEN, DEMO_BOT_TOKEN})
+DEMO_CLIENT_ID = "1111111111.2222222222"
+DEMO_CLIENT_SECRET = "surelane-demo-client-secret"  # noqa: S105 - likewise
+DEMO_SECRETS = frozenset({DEMO_SIGNING_SECRET, DEMO_API_TOKEN, DEMO_BOT_TOKEN, DEMO_CLIENT_SECRET})
 
 
 def host_of(url: str) -> str:
@@ -95,6 +98,30 @@ class ServiceSettings(BaseSettings):
             raise ValueError(
                 f"{name} is a public demo secret while SLACK_API_URL is Slack's own: set your own"
             )
+
+
+class InstallSettings(ServiceSettings):
+    """The settings of installs by OAuth, which ingest and workers share."""
+
+    client_id: str | None = Field(None, validation_alias="SLACK_CLIENT_ID")
+    """The Slack app's client id. With it, workspaces install the app by OAuth, and tokens are looked up for each."""
+
+    client_secret: SecretStr | None = Field(None, validation_alias="SLACK_CLIENT_SECRET")
+
+    encryption_keys: EncryptionKeys = Field((), validation_alias=SETTING)
+    """The keys that encrypt stored tokens, separated by commas: the first encrypts, all decrypt."""
+
+    @model_validator(mode="after")
+    def _installable(self) -> Self:
+        if (self.client_id is None) != (self.client_secret is None):
+            raise ValueError("set both SLACK_CLIENT_ID and SLACK_CLIENT_SECRET, or none of them")
+        if self.client_secret is not None:
+            if not self.encryption_keys:
+                raise ValueError(
+                    f"{SETTING} is not set: installs need a key for their tokens; see surelane keys new"
+                )
+            self.refuse_demo_secret("SLACK_CLIENT_SECRET", self.client_secret.get_secret_value().strip())
+        return self
 
 
 Loaded = TypeVar("Loaded", bound=BaseSettings)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+PAGES = frozenset({"/", "/oauth/v2/authorize"})
 FOREIGN = frozenset({"cross-site", "same-site"})
 
 
@@ -39,8 +40,9 @@ def _problem(request: web.Request, names: Collection[str]) -> str | None:
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
         return "the Origin is not this simulator's page"
-    # A link to the page from elsewhere is harmless: it only opens it.
-    if request.headers.get("Sec-Fetch-Site") in FOREIGN and request.path != "/":
+    # A link to a page from elsewhere is harmless: it only opens it.
+    opens = request.method == "GET" and request.path in PAGES
+    if request.headers.get("Sec-Fetch-Site") in FOREIGN and not opens:
         return "another page asks"
     return None
 

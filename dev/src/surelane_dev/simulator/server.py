@@ -7,9 +7,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from surelane_dev.simulator import responses
+from surelane_dev.simulator import consent, responses
 from surelane_dev.simulator.callers import refuse_strangers
-from surelane_dev.simulator.control import commands, elements, modals, operations, people
+from surelane_dev.simulator.control import commands, elements, modals, operations, people, workspaces
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
 from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.saved import Conversations
@@ -35,6 +35,7 @@ def simulator_app(simulator: Simulator) -> web.Application:
     app.add_routes([web.post("/upload/{key}", simulator.files.upload)])
     app.add_routes([web.get("/files/{id}/{name}", simulator.files.download)])
     app.add_routes([*people.ROUTES, *commands.ROUTES, *elements.ROUTES, *modals.ROUTES, *operations.ROUTES])
+    app.add_routes([*consent.ROUTES, *workspaces.ROUTES])
     app.on_response_prepare.append(_guard)
     app.on_shutdown.append(_close)
     return app

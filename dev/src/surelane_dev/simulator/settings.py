@@ -78,6 +78,9 @@ class SimulatorSettings(BaseSettings):
     tiers: Enforced = Field("off", validation_alias="SURELANE_SIMULATOR_TIERS")
     """Whether calls above Slack's rate limits are refused. ``non-marketplace``: also the limits of such apps."""
 
+    token_lives: Duration | None = Field(None, validation_alias="SURELANE_SIMULATOR_TOKEN_LIVES")
+    """How long tokens of installs by OAuth live; Slack's own ``12h``. Default: they do not expire."""
+
     operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")
 

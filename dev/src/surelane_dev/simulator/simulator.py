@@ -1,10 +1,12 @@
 """Connect the simulator's parts, so that changes of the workspace reach the app and the open pages."""
 
 import asyncio
+from functools import partial
 
 from surelane_dev.simulator.faults import Faults
 from surelane_dev.simulator.feed import Feed
 from surelane_dev.simulator.files import Files
+from surelane_dev.simulator.installs import Installs
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import read_manifest
 from surelane_dev.simulator.offered import Offered
@@ -17,9 +19,10 @@ from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.webapi.call import Slack
 from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits
-from surelane_dev.simulator.workspace.demo import demo_workspace
+from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
 from surelane_dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
 from surelane_dev.simulator.workspace.shapes import message_json
+from surelane_dev.simulator.workspace.workspace import Workspace
 
 
 class Simulator:
@@ -37,6 +40,9 @@ class Simulator:
         self.sessions, self.files, self.offered = Sessions(), Files(), Offered()
         self.sessions.changed = self._sessions_changed
         self.faults = Faults(self._faults_changed)
+        others = other_workspaces(self.workspace.app_id)
+        self.installs = Installs((self.workspace, *others), token_lives=settings.token_lives)
+        self.installs.removed = self._removed
         slack = Slack(
             self.workspace,
             self.interactions,
@@ -44,6 +50,7 @@ class Simulator:
             self.subscriptions,
             self.sessions,
             self.files,
+            self.installs,
         )
         scopes = self.manifest.scopes if settings.scopes is None else settings.scopes
         self.rate_limits = RateLimits(settings.tiers)
@@ -54,6 +61,8 @@ class Simulator:
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)
         self.workspace.listeners += [self._show, self._send_events]
+        for workspace in others:
+            workspace.listeners.append(partial(self._send_events_of, workspace))
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that every wait ends."""
 
@@ -82,6 +91,18 @@ class Simulator:
     def _send_events(self, change: Change) -> None:
         for inner in events_of(self.workspace, change, self.subscriptions):
             self.sender.send(event_delivery(envelope(self.workspace, inner)))
+
+    def _send_events_of(self, workspace: Workspace, change: Change) -> None:
+        """Send another workspace's events. It has the app once it, or its organization, has installed it."""
+        grant = self.installs.installed(workspace)
+        if grant is None:
+            return
+        for inner in events_of(workspace, change, self.subscriptions):
+            self.sender.send(event_delivery(envelope(workspace, inner, wide=grant.wide)))
+
+    def _removed(self, workspace: Workspace, inner: JSON, wide: bool) -> None:
+        removal = inner | {"event_ts": workspace.next_ts()}
+        self.sender.send(event_delivery(envelope(workspace, removal, wide=wide)))
 
     def send_event(self, inner: JSON) -> JSON | None:
         """Send an event if the app is subscribed to it. Return its delivery."""

@@ -25,6 +25,8 @@ ANSWERS = "surelane.answer"
 """The kind of clicks on those."""
 _CHANNEL_TYPES = {"channel": "channels", "group": "groups", "im": "im", "mpim": "mpim"}
 _PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast")
+_REMOVALS = ("app_uninstalled", "tokens_revoked")
+MAX_ID = 100
 _MEMBERSHIP = ("member_joined_channel", "member_left_channel")
 _ALSO_MENTIONS = frozenset({"message.channels", "message.groups", "message.mpim"})
 
@@ -79,7 +81,26 @@ class Malformed:
     reason: str
 
 
-Envelope = Challenge | Take | Ignore | RateLimited | Malformed
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Slack says that an installation, or some of its tokens, are gone.
+
+    Attributes:
+        enterprise_id, team_id, is_enterprise_install: whose they were.
+        users: the people whose tokens are gone, with ``""`` for the bot; ``None``: all.
+        at: when, in seconds since the epoch; ``None`` where Slack does not say.
+        then: what else becomes of the event.
+    """
+
+    enterprise_id: str | None
+    team_id: str | None
+    is_enterprise_install: bool
+    users: tuple[str, ...] | None
+    at: int | None
+    then: Take | Ignore
+
+
+Envelope = Challenge | Take | Ignore | RateLimited | Malformed | Removed
 
 
 class Subscriptions:
@@ -218,9 +239,37 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
     if subscription(event) is None:
         return Malformed("no event type")
     reason = subscriptions.reason_to_ignore(envelope, event)
-    if reason is not None:
-        return Ignore(reason)
-    return _take(parsed, subscriptions.message_key(envelope, event))
+    taken = (
+        Ignore(reason) if reason is not None else _take(parsed, subscriptions.message_key(envelope, event))
+    )
+    return _removed(envelope, event, taken) if event.get("type") in _REMOVALS else taken
+
+
+def _removed(envelope: Payload, event: Payload, taken: Take | Ignore) -> Removed:
+    authorizations = envelope.get("authorizations")
+    first = authorizations[0] if isinstance(authorizations, list) and authorizations else None
+    named = first if isinstance(first, dict) else envelope
+    team, enterprise = _id_in(named, "team_id"), _id_in(named, "enterprise_id")
+    wide = named.get("is_enterprise_install") is True
+    if team is not None and team.startswith("E"):  # Slack names an organization as a team in some events
+        team, enterprise, wide = None, team, True
+    at = envelope.get("event_time")
+    users = _users_in(event.get("tokens")) if event.get("type") == "tokens_revoked" else None
+    return Removed(
+        enterprise, team, wide, users, at if isinstance(at, int) and 0 < at < 2**32 else None, taken
+    )
+
+
+def _id_in(named: Payload, name: str) -> str | None:
+    found = named.get(name)
+    return found if isinstance(found, str) and 0 < len(found) <= MAX_ID else None
+
+
+def _users_in(tokens: object) -> tuple[str, ...]:
+    given = tokens if isinstance(tokens, dict) else {}
+    people = given.get("oauth")
+    found = [each for each in people if isinstance(each, str) and each] if isinstance(people, list) else []
+    return (*found, "") if given.get("bot") else tuple(found)
 
 
 def _interaction(payload: str) -> Envelope:

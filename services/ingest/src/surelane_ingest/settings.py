@@ -2,20 +2,49 @@
 
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration
-from surelane_service.settings import Port, ServiceSettings
+from surelane_service.settings import InstallSettings, Port
 from surelane_service.webhooks import Secrets
 
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z]+)?", re.ASCII)
 
 
+SCOPES = (
+    "app_mentions:read",
+    "assistant:write",
+    "channels:history",
+    "chat:write",
+    "commands",
+    "files:write",
+    "groups:history",
+    "im:history",
+    "im:write",
+    "mpim:history",
+    "reactions:write",
+)
+"""The scopes of the documented manifest."""
+_SCOPE = re.compile(r"[a-z0-9_.:-]+", re.ASCII)
+
+
 def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _scopes(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not _SCOPE.fullmatch(name):
+            raise ValueError(f"{name} is no scope: write, for example, chat:write,commands")
+    return names
+
+
+Scopes = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_scopes)]
 
 
 def _event_types(names: frozenset[str]) -> frozenset[str]:
@@ -43,7 +72,7 @@ Positive = Annotated[Duration, AfterValidator(_positive)]
 Size = Annotated[ByteSize, AfterValidator(_not_empty)]
 
 
-class IngestSettings(ServiceSettings):
+class IngestSettings(InstallSettings):
     """Ingest's settings, beside those of every service."""
 
     port: Port = Field(8080, validation_alias="SURELANE_PORT")
@@ -95,6 +124,24 @@ class IngestSettings(ServiceSettings):
     dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
     """The remote agents that may answer at ``/v1/dispatch/{id}``, in the form of :attr:`trigger_secrets`."""
 
+    scopes: Scopes = Field(SCOPES, validation_alias="SLACK_SCOPES")
+    """The bot's scopes that an install asks for, separated by commas."""
+
+    user_scopes: Scopes = Field((), validation_alias="SLACK_USER_SCOPES")
+    """The scopes of the person who installs. With some, installs also bring that person's token."""
+
+    redirect_uri: str | None = Field(None, validation_alias="SLACK_REDIRECT_URI")
+    """The public address of ``/slack/oauth_redirect``, if the app has several in its settings."""
+
+    app_id: str | None = Field(None, validation_alias="SLACK_APP_ID")
+    """The Slack app's id. With it, an install of another app is refused."""
+
+    authorize_url: str | None = Field(None, validation_alias="SLACK_AUTHORIZE_URL")
+    """Slack's page for installs. Default: ``/oauth/v2/authorize`` at the host of ``SLACK_API_URL``."""
+
+    install_pages: Path | None = Field(None, validation_alias="SURELANE_INSTALL_PAGES")
+    """A directory with your own ``success.html`` and ``failure.html``."""
+
     @property
     def signing_secrets(self) -> list[str]:
         """The signing secrets. Any of them may sign a request."""
@@ -110,6 +157,18 @@ class IngestSettings(ServiceSettings):
         if self.api_token and len(self.api_token.get_secret_value()) < 16:
             raise ValueError(
                 "SURELANE_API_TOKEN is shorter than 16 characters: make one with openssl rand -hex 32"
+            )
+        for name, url in (
+            ("SLACK_REDIRECT_URI", self.redirect_uri),
+            ("SLACK_AUTHORIZE_URL", self.authorize_url),
+        ):
+            if url is not None and (
+                urlsplit(url).scheme not in ("http", "https") or re.search(r"[\s&#?]", url)
+            ):
+                raise ValueError(f"{name} is not an http or https address without a query")
+        if self.client_id is not None and not (self.scopes or self.user_scopes):
+            raise ValueError(
+                "SLACK_SCOPES and SLACK_USER_SCOPES are both empty: an install would ask for nothing"
             )
         if self.body_memory < self.max_body:
             raise ValueError("SURELANE_BODY_MEMORY must be no less than SURELANE_MAX_BODY")

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -18,6 +18,7 @@ from surelane_ingest.envelope import (
     Ignore,
     Malformed,
     RateLimited,
+    Removed,
     Subscriptions,
     Take,
     read_event,
@@ -41,6 +42,9 @@ EMPTY = "null"
 """The answer of a handler that has nothing to say."""
 
 _HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+Removals = Callable[[Removed], Awaitable[None]]
 
 
 class Headers(Protocol):
@@ -109,6 +113,7 @@ class SlackUrl:
         writer: stores its events.
         answers: waits for the answers to commands and interactions.
         tracer: makes spans; ``None``: tracing is off.
+        removals: deletes the tokens of a removed installation; ``None``: installs are off.
         log: a bound logger. An unbound one costs more per silenced line than the rest of the answer.
     """
 
@@ -119,6 +124,7 @@ class SlackUrl:
     answers: Answers
     tracer: Tracer | None
     log: Logger
+    removals: Removals | None = None
 
     @property
     def media_types(self) -> Collection[str]:
@@ -141,6 +147,10 @@ class SlackUrl:
         """
         metrics = self.writer.metrics
         envelope = self.read[request.content_type](body)
+        if isinstance(envelope, Removed):
+            if self.removals is not None:
+                await self.removals(envelope)
+            envelope = envelope.then
         match envelope:
             case Take(waits=True) if (waiting := self.answers.request(arrived)) is not None:
                 with waiting:
@@ -209,6 +219,7 @@ def slack_urls(
     writer: Writer,
     answers: Answers,
     tracer: Tracer | None,
+    removals: Removals | None = None,
 ) -> list[SlackUrl]:
     """Return the URL that takes all of Slack's requests, and those that take commands and interactions only."""
 
@@ -224,5 +235,6 @@ def slack_urls(
         "/slack/interactions": forms,
     }
     return [
-        SlackUrl(path, readers, signatures, writer, answers, tracer, log) for path, readers in paths.items()
+        SlackUrl(path, readers, signatures, writer, answers, tracer, log, removals)
+        for path, readers in paths.items()
     ]

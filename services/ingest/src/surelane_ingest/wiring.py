@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass
 from datetime import timedelta
 
+import aiohttp
 from aiohttp import web
 from pydantic import SecretStr
 
@@ -16,6 +17,7 @@ from surelane_ingest.answers import PATIENCE, Answers, Patience
 from surelane_ingest.app import App, Bodies, Drain
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
+from surelane_ingest.installing import SLACK_WITHIN, Installer
 from surelane_ingest.limits import Refusals, server_options
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.slack import Signatures, slack_urls
@@ -25,6 +27,7 @@ from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
 from surelane_operator.api.api import OperatorApi, routes_switched_off
 from surelane_service.intake import Intake
+from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
@@ -96,7 +99,8 @@ async def running(
         _serving_private(settings, connections, drain, operator_routes) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _answers(settings, patience) as answers,
-        _serving_public(settings, bodies, connections, writer, answers, drain, tracer) as port,
+        _installer(settings, drain, writer) as installer,
+        _serving_public(settings, bodies, connections, writer, answers, drain, tracer, installer) as port,
     ):
         try:
             yield Ingest(port, private_port, writer, bodies, drain)
@@ -145,6 +149,23 @@ async def _answers(settings: IngestSettings, patience: Patience) -> AsyncIterato
         ) as answers,
     ):
         yield answers
+
+
+@asynccontextmanager
+async def _installer(
+    settings: IngestSettings, drain: Drain, writer: Writer
+) -> AsyncIterator[Installer | None]:
+    """Yield what installs the app by OAuth, with connections of its own; ``None`` without a client id."""
+    keys = Keyring.of(settings.encryption_keys)
+    if settings.client_id is None or keys is None:
+        yield None
+        return
+    budget = settings.database_budget
+    async with (
+        _pool(settings.database_url, 2, statement_timeout=budget, connect_timeout=budget) as pool,
+        aiohttp.ClientSession(timeout=SLACK_WITHIN) as session,
+    ):
+        yield Installer(settings, keys, Connections(pool, budget), session, drain, writer.metrics)
 
 
 @asynccontextmanager
@@ -199,6 +220,7 @@ async def _serving_public(
     answers: Answers,
     drain: Drain,
     tracer: Tracer | None,
+    installer: Installer | None,
 ) -> AsyncIterator[int]:
     refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Turns(connections)
     app = App(
@@ -209,6 +231,7 @@ async def _serving_public(
                 writer,
                 answers,
                 tracer,
+                None if installer is None else installer.remove,
             ),
             TriggerUrl(settings.trigger_secrets, call, writer.metrics, tracer),
             AnswerUrl(settings.dispatch_secrets, call),
@@ -220,6 +243,8 @@ async def _serving_public(
         connections=limit,
     )
     public = web.Application(client_max_size=settings.max_body)
+    if installer is not None:
+        public.add_routes(installer.routes())
     public.add_routes(traced(tracer, app.routes()) if tracer else app.routes())
     options = server_options(settings.drain_timeout, refusals)
     serve = serving(

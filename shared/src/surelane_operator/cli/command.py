@@ -10,7 +10,7 @@ import typer
 
 from surelane import __version__
 from surelane.calls import Connection
-from surelane_operator.cli import cron, events, jobs, kinds, limits
+from surelane_operator.cli import cron, events, jobs, keys, kinds, limits
 from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate
 from surelane_operator.cli.find import natural_key
@@ -23,6 +23,7 @@ from surelane_service.telemetry.spans import trace_id_of
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(events.app, name="events")
+app.add_typer(keys.app, name="keys")
 app.add_typer(kinds.app, name="kinds")
 app.add_typer(limits.app, name="limits")
 app.add_typer(cron.app, name="cron")

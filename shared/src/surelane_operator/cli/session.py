@@ -28,7 +28,7 @@ DEVELOPMENT_URL = "operator-url"
 _DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 
 
-def _development() -> str:
+def development() -> str:
     """Return the database of the ``surelane dev`` that runs in this directory, or in one above it.
 
     Raises:
@@ -52,7 +52,7 @@ def _told() -> str | None:
 Database = Annotated[
     str,
     typer.Option(
-        default_factory=_development,
+        default_factory=development,
         show_default=False,
         envvar=_DATABASES,
         help="The database's libpq URI, for a member of agent_operator. Default: the one of `surelane dev` here.",

@@ -48,20 +48,20 @@ def events_of(workspace: Workspace, change: Change, subscriptions: Collection[st
             return
 
 
-def envelope(workspace: Workspace, inner: JSON) -> JSON:
-    """Return the outer event that Slack wraps around an inner one."""
+def envelope(workspace: Workspace, inner: JSON, *, wide: bool = False) -> JSON:
+    """Return the outer event that Slack wraps around an inner one. ``wide``: the organization has installed the app."""
     authorization = {
-        "enterprise_id": None,
+        "enterprise_id": workspace.enterprise_id,
         "team_id": workspace.team_id,
         "user_id": workspace.bot.id,
         "is_bot": True,
-        "is_enterprise_install": False,
+        "is_enterprise_install": wide,
     }
     return {
         "token": "simulated-verification-token",
         "team_id": workspace.team_id,
         "context_team_id": workspace.team_id,
-        "context_enterprise_id": None,
+        "context_enterprise_id": workspace.enterprise_id,
         "api_app_id": workspace.app_id,
         "event": inner,
         "type": "event_callback",

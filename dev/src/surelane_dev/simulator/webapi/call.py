@@ -1,5 +1,7 @@
 """Read a call of the Web API and its arguments, or raise Slack's error."""
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -8,6 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from surelane_dev.simulator.files import Files
+from surelane_dev.simulator.installs import Installs
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import DOCUMENTED, Manifest
 from surelane_dev.simulator.sessions import Sessions
@@ -44,6 +47,7 @@ class Slack:
     """The events that the app is subscribed to."""
     sessions: Sessions = field(default_factory=Sessions)
     files: Files = field(default_factory=Files)
+    installs: Installs = field(default_factory=Installs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Call:
 
     method: str
     arguments: Mapping[str, object]
+    token: str | None = None
 
     def text(self, name: str) -> str:
         """Return an argument as text; empty if it is missing."""
@@ -125,6 +130,7 @@ class Method:
     reads_json: bool = True
     """Whether it takes a JSON body. Slack's older reading methods take form fields only."""
     needs_token: bool = True
+    takes_user_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,9 @@ async def read(request: web.Request, method: Method) -> Sent:
     if is_json and not method.reads_json:
         body = {}
     header = request.headers.get("Authorization")
+    if header and header.startswith("Basic "):
+        body |= _client(header)
+        header = None
     token = _bearer(header) if header else form_token
     warnings = ["missing_charset"] if is_json and not request.charset else []
     return Sent(query | body, token if isinstance(token, str) else None, warnings)
@@ -177,6 +186,15 @@ def _json_object(raw: bytes) -> dict[str, object]:
     if not isinstance(body, dict):
         raise ApiError("json_not_object")
     return body
+
+
+def _client(header: str) -> dict[str, object]:
+    """Return the app's id and secret, which may stand in an HTTP Basic header."""
+    try:
+        client_id, _, secret = base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return {}
+    return {"client_id": client_id, "client_secret": secret}
 
 
 def _bearer(header: str) -> str:

@@ -4,17 +4,19 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from secrets import token_hex
 
 from aiohttp import web
 
 from surelane_dev.simulator.faults import Fault, Faults
+from surelane_dev.simulator.installs import Grant, RefusedGrantError
 from surelane_dev.simulator.webapi import (
     assistant,
     chat,
     conversations,
     files,
+    oauth,
     reactions,
     streams,
     users,
@@ -23,6 +25,7 @@ from surelane_dev.simulator.webapi import (
 from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
 from surelane_dev.simulator.webapi.tiers import RateLimitedError, RateLimits
 from surelane_dev.simulator.workspace.model import JSON
+from surelane_dev.simulator.workspace.workspace import Workspace
 from surelane_service.lifecycle import sleep_unless
 
 METHODS: dict[str, Method] = {
@@ -34,6 +37,7 @@ METHODS: dict[str, Method] = {
     **assistant.METHODS,
     **views.METHODS,
     **files.METHODS,
+    **oauth.METHODS,
 }
 CALLS_KEPT = 300
 
@@ -106,26 +110,50 @@ class WebApi:
             raise ApiError("unknown_method", req_method=name)
         sent = await read(request, method)
         self._limits.count(name, sent.token, sent.arguments)
-        self._check(method, sent)
-        answer = {"ok": True, **method.run(Call(name, sent.arguments), self._slack)}
+        grant = self._check(method, sent)
+        slack = (
+            self._slack
+            if grant is None
+            else replace(self._slack, workspace=_workspace(self._slack, grant, sent))
+        )
+        answer = {"ok": True, **method.run(Call(name, sent.arguments, sent.token), slack)}
         if sent.warnings:
             metadata = answer.get("response_metadata", {})
             warnings = [*metadata.get("warnings", ()), *sent.warnings]
             answer |= {"warning": ",".join(warnings), "response_metadata": {**metadata, "warnings": warnings}}
         return answer
 
-    def _check(self, method: Method, sent: Sent) -> None:
-        if method.needs_token:
+    def _check(self, method: Method, sent: Sent) -> Grant | None:
+        try:
+            grant = self._slack.installs.grant_of(sent.token)
+        except RefusedGrantError as error:
+            raise ApiError(str(error)) from None
+        if grant is not None:
+            if grant.sort == "user" and not method.takes_user_token:
+                raise ApiError("not_allowed_token_type")
+        elif method.needs_token:
             _check_token(sent.token)
-        if self._scopes is not None and method.scope and method.scope not in self._scopes:
-            raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(self._scopes)))
+        scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
+        if scopes is not None and method.scope and method.scope not in scopes:
+            raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(scopes)))
         missing = [name for name in method.required if name not in sent.arguments]
         if missing:
             raise invalid_arguments(*(f"missing required field: {name}" for name in missing))
+        return grant
 
     def _note(self, call: Logged) -> None:
         self.calls.append(asdict(call))
         self._noted(asdict(call))
+
+
+def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
+    """Return the workspace that a call is about. An organization's token reaches the channels of all of its own."""
+    if grant.wide:
+        channel = str(sent.arguments.get("channel", ""))
+        for workspace in slack.installs.workspaces.values():
+            if workspace.enterprise_id == grant.workspace.enterprise_id and channel in workspace.channels:
+                return workspace
+    return grant.workspace
 
 
 def _check_token(token: str | None) -> None:

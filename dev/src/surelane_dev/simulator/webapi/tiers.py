@@ -19,8 +19,10 @@ OTHERS = 20
 """Calls per minute of a method that is not listed: Slack's Tier 2."""
 PER_MINUTE = {
     "api.test": 100,
+    "apps.uninstall": 1,
     "assistant.threads.setSuggestedPrompts": 50,
     "assistant.threads.setTitle": 50,
+    "auth.revoke": 50,
     "auth.test": 600,
     "chat.appendStream": 100,
     "chat.delete": 50,
@@ -36,6 +38,7 @@ PER_MINUTE = {
     "conversations.replies": 50,
     "files.completeUploadExternal": 100,
     "files.getUploadURLExternal": 100,
+    "oauth.v2.access": 100,
     "reactions.add": 50,
     "reactions.get": 50,
     "reactions.remove": 20,

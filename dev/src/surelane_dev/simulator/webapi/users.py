@@ -8,17 +8,19 @@ from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.shapes import user_json
 
 
-def auth_test(_: Call, slack: Slack) -> JSON:
+def auth_test(call: Call, slack: Slack) -> JSON:
     """Return the token's user and workspace."""
-    workspace = slack.workspace
+    workspace, grant = slack.workspace, slack.installs.grant_of(call.token)
+    user = workspace.bot if grant is None else workspace.users[grant.user_id]
     return {
         "url": f"{slack.interactions.public_url}/",
         "team": workspace.name,
-        "user": workspace.bot.name,
+        "user": user.name,
         "team_id": workspace.team_id,
-        "user_id": workspace.bot.id,
-        "bot_id": workspace.bot_id,
-        "is_enterprise_install": False,
+        "user_id": user.id,
+        **({"bot_id": workspace.bot_id} if user.is_bot else {}),
+        **({"enterprise_id": workspace.enterprise_id} if workspace.enterprise_id else {}),
+        "is_enterprise_install": grant is not None and grant.wide,
     }
 
 
@@ -48,7 +50,7 @@ def list_users(call: Call, slack: Slack) -> JSON:
 
 
 METHODS = {
-    "auth.test": Method(auth_test),
+    "auth.test": Method(auth_test, takes_user_token=True),
     "api.test": Method(api_test, needs_token=False),
     "users.info": Method(info, ("user",), "users:read", reads_json=False),
     "users.list": Method(list_users, (), "users:read", reads_json=False),

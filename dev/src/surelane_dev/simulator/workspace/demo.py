@@ -14,6 +14,44 @@ PEOPLE = (
 BOT = User("U0SURELANE", "surelane", "Surelane", is_bot=True)
 
 
+GRID = "E0ACMEGRID"
+"""An Enterprise Grid organization."""
+OTHERS = {
+    "T0ACMEEAST": ("Acme East", GRID),
+    "T0ACMEWEST": ("Acme West", GRID),
+    "T0BAKERY01": ("Bakery", None),
+}
+"""The workspaces that can install the app by OAuth: their names, and their organization."""
+
+
+def other_workspaces(app_id: str, now: Callable[[], float] = time.time) -> list[Workspace]:
+    """Return the workspaces beside the demo workspace, each with one person, the bot, and a channel."""
+    return [_other(team_id, name, enterprise, app_id, now) for team_id, (name, enterprise) in OTHERS.items()]
+
+
+def _other(
+    team_id: str, name: str, enterprise_id: str | None, app_id: str, now: Callable[[], float]
+) -> Workspace:
+    suffix = team_id[2:]
+    person = User(f"U0{suffix}", "edith", "Edith Clarke")
+    bot = User(f"U1{suffix}", "surelane", "Surelane", is_bot=True)
+    rooms = [
+        Channel(f"C0{suffix}", "general", {person.id, bot.id}, "Talk to @Surelane here"),
+        Channel(f"D0{suffix}", person.name, {person.id, bot.id}, peer=person.id),
+    ]
+    return Workspace(
+        team_id=team_id,
+        name=name,
+        app_id=app_id,
+        bot_id=f"B0{suffix}",
+        bot=bot,
+        users=by_id((person, bot)),
+        channels={room.id: room for room in rooms},
+        enterprise_id=enterprise_id,
+        now=now,
+    )
+
+
 def demo_workspace(now: Callable[[], float] = time.time) -> Workspace:
     """Return a workspace with three people, the bot, its direct messages, and channels, one of them without the bot."""
     people = {person.id for person in PEOPLE}

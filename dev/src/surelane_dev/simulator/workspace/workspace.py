@@ -47,6 +47,7 @@ class Workspace:
         bot: User,
         users: dict[str, User],
         channels: dict[str, Channel],
+        enterprise_id: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.team_id = team_id
@@ -56,6 +57,8 @@ class Workspace:
         self.bot = bot
         self.users = users
         self.channels = channels
+        self.enterprise_id = enterprise_id
+        """The Enterprise Grid organization that it belongs to."""
         self.now = now
         self.listeners: list[Callable[[Change], None]] = []
         self._statuses: dict[tuple[str, str], Status] = {}

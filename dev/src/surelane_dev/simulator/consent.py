@@ -1,0 +1,89 @@
+"""Serve Slack's OAuth page: a person chooses a workspace, and approves or cancels."""
+
+from html import escape
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from yarl import URL
+
+from surelane_dev.simulator.control.inputs import SIMULATOR
+from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.workspace.workspace import Workspace
+from surelane_service.settings import DEMO_CLIENT_ID
+
+PATH = "/oauth/v2/authorize"
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Install Surelane</title></head><body>
+<h1>Install Surelane?</h1>
+<p>The app asks for: {scopes}</p>
+<form method="post" action="{path}?{query}">
+{choices}
+<p><button name="decision" value="approve">Allow</button>
+<button name="decision" value="cancel">Cancel</button></p>
+</form></body></html>
+"""
+
+
+async def show(request: web.Request) -> web.Response:
+    """Show the page."""
+    asked = _asked(request)
+    if isinstance(asked, str):
+        return web.Response(status=400, text=asked)
+    choices = _choices(request.app[SIMULATOR])
+    first = request.query.get("team") or next(iter(choices))
+    lines = [
+        f'<p><label><input type="radio" name="team" value="{escape(value)}"{" checked" if value == first else ""}> '
+        f"{escape(name)}</label></p>"
+        for value, name in choices.items()
+    ]
+    scopes = escape(", ".join(filter(None, (asked.scopes, asked.user_scopes))).replace(",", ", "))
+    page = _PAGE.format(
+        scopes=scopes, path=PATH, query=escape(request.query_string), choices="\n".join(lines)
+    )
+    return web.Response(text=page, content_type="text/html")
+
+
+async def decide(request: web.Request) -> web.Response:
+    """Send the person back to the app, with a code or the refusal."""
+    asked = _asked(request)
+    if isinstance(asked, str):
+        return web.Response(status=400, text=asked)
+    simulator, given = request.app[SIMULATOR], await request.post()
+    back = URL(asked.redirect_uri).update_query(state=request.query.get("state", ""))
+    if given.get("decision") != "approve":
+        raise web.HTTPFound(back.update_query(error="access_denied"))
+    found = _chosen(simulator, str(given.get("team", "")))
+    if found is None:
+        return web.Response(status=400, text="there is no such workspace")
+    workspace, wide = found
+    raise web.HTTPFound(back.update_query(code=simulator.installs.approve(asked, workspace, wide=wide)))
+
+
+def _asked(request: web.Request) -> Asked | str:
+    query = request.query
+    if query.get("client_id") != DEMO_CLIENT_ID:
+        return "invalid_client_id: the simulator has one app, with the demo client id"
+    default = f"{request.app[SIMULATOR].settings.ingest_url}/slack/oauth_redirect"
+    asked = Asked(query.get("redirect_uri") or default, query.get("scope", ""), query.get("user_scope", ""))
+    if urlsplit(asked.redirect_uri).scheme not in ("http", "https"):
+        return "bad_redirect_uri"
+    return asked if asked.scopes or asked.user_scopes else "invalid_scope: the link asks for nothing"
+
+
+def _choices(simulator: Simulator) -> dict[str, str]:
+    workspaces = [each for each in simulator.installs.workspaces.values() if each is not simulator.workspace]
+    choices = {each.team_id: each.name for each in workspaces}
+    return choices | {
+        each.enterprise_id: "Acme Grid, all its workspaces" for each in workspaces if each.enterprise_id
+    }
+
+
+def _chosen(simulator: Simulator, chosen: str) -> tuple[Workspace, bool] | None:
+    for workspace in simulator.installs.workspaces.values():
+        if chosen in (workspace.team_id, workspace.enterprise_id):
+            return workspace, chosen == workspace.enterprise_id
+    return None
+
+
+ROUTES = [web.get(PATH, show), web.post(PATH, decide)]

@@ -1,0 +1,208 @@
+"""Keep who installed the app, and the tokens that Slack gave it: codes, grants, rotation and removal.
+
+The demo workspace has had the app from the beginning: every unknown ``xoxb-`` token is its bot's. The other workspaces
+install it by OAuth. Two of them belong to an Enterprise Grid organization, which may install it for all its workspaces.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from secrets import token_hex
+from typing import Literal
+
+from surelane_dev.simulator.workspace.model import JSON
+from surelane_dev.simulator.workspace.workspace import Workspace
+from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
+
+CODE_LIVES = 600.0
+"""Seconds for which a code can be exchanged."""
+
+
+class RefusedGrantError(Exception):
+    """A code, token or client that Slack refuses. The message is Slack's name of the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a link to Slack's OAuth page asks for."""
+
+    redirect_uri: str
+    scopes: str = ""
+    user_scopes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A code that the app exchanges for tokens."""
+
+    asked: Asked
+    workspace: Workspace
+    user_id: str
+    wide: bool
+    expires_at: float
+
+
+@dataclass(slots=True)
+class Grant:
+    """A token of the app."""
+
+    sort: Literal["bot", "user"]
+    workspace: Workspace
+    user_id: str
+    wide: bool
+    scopes: str
+    expires_at: float | None = None
+    refresh_token: str | None = None
+    refused: str | None = None
+    """Slack's error once the token is no longer valid."""
+
+    @property
+    def owner(self) -> str:
+        """The id of the workspace, or of the organization that installed for all its workspaces."""
+        return owner_of(self.workspace, wide=self.wide)
+
+
+def owner_of(workspace: Workspace, *, wide: bool) -> str:
+    """Return the id under which an installation is kept."""
+    return (workspace.enterprise_id or "") if wide else workspace.team_id
+
+
+class Installs:
+    """The installations of the app in all workspaces."""
+
+    def __init__(self, workspaces: Iterable[Workspace] = (), *, token_lives: timedelta | None = None) -> None:
+        """``token_lives``: how long tokens live; ``None``: they do not expire."""
+        self.workspaces = {workspace.team_id: workspace for workspace in workspaces}
+        self.token_lives = token_lives
+        self.grants: dict[str, Grant] = {}
+        """All tokens ever given, by token."""
+        self.removed: Callable[[Workspace, JSON, bool], None] = lambda *_: None
+        """Gets the workspace, the event and whether the installation was organization-wide."""
+        self._codes: dict[str, Code] = {}
+        self._refreshes: dict[str, Grant] = {}
+
+    def approve(self, asked: Asked, workspace: Workspace, *, wide: bool) -> str:
+        """Return a code for the tokens of a workspace or its organization."""
+        person = next(user for user in workspace.users.values() if not user.is_bot)
+        code = token_hex(16)
+        self._codes[code] = Code(asked, workspace, person.id, wide, time.time() + CODE_LIVES)
+        return code
+
+    def check_client(self, client_id: object, client_secret: object) -> None:
+        """Check who exchanges a code.
+
+        Raises:
+            RefusedGrantError: it is not the demo app.
+        """
+        if client_id != DEMO_CLIENT_ID:
+            raise RefusedGrantError("invalid_client_id")
+        if client_secret != DEMO_CLIENT_SECRET:
+            raise RefusedGrantError("bad_client_secret")
+
+    def exchange(self, code: str, redirect_uri: str) -> JSON:
+        """Exchange a code for tokens.
+
+        Raises:
+            RefusedGrantError: the code is unknown, used or old, or was made for another address.
+        """
+        found = self._codes.pop(code, None)
+        if found is None or found.expires_at < time.time():
+            raise RefusedGrantError("invalid_code")
+        if redirect_uri and redirect_uri != found.asked.redirect_uri:
+            raise RefusedGrantError("bad_redirect_uri")
+        workspace = found.workspace
+        person: JSON = {"id": found.user_id}
+        answer: JSON = {
+            "app_id": workspace.app_id,
+            "team": None if found.wide else {"id": workspace.team_id, "name": workspace.name},
+            "enterprise": enterprise_json(workspace),
+            "is_enterprise_install": found.wide,
+            "authed_user": person,
+        }
+        if found.asked.scopes:
+            bot = Grant("bot", workspace, workspace.bot.id, found.wide, found.asked.scopes)
+            answer |= {"bot_user_id": workspace.bot.id, **self._given(bot)}
+        if found.asked.user_scopes:
+            user = Grant("user", workspace, found.user_id, found.wide, found.asked.user_scopes)
+            person |= self._given(user)
+        return answer
+
+    def refresh(self, refresh_token: str) -> JSON:
+        """Exchange a refresh token, which works once, for new tokens.
+
+        Raises:
+            RefusedGrantError: it is unknown, used, or of a removed installation.
+        """
+        old = self._refreshes.pop(refresh_token, None)
+        if old is None or old.refused:
+            raise RefusedGrantError("invalid_refresh_token")
+        new = Grant(old.sort, old.workspace, old.user_id, old.wide, old.scopes)
+        team = None if old.wide else {"id": old.workspace.team_id, "name": old.workspace.name}
+        return {
+            "app_id": old.workspace.app_id,
+            "team": team,
+            "enterprise": enterprise_json(old.workspace),
+            **({"bot_user_id": old.user_id} if old.sort == "bot" else {}),
+            **self._given(new),
+        }
+
+    def grant_of(self, token: str | None) -> Grant | None:
+        """Return the grant of a token; ``None`` for a token that was not given here.
+
+        Raises:
+            RefusedGrantError: the token is no longer valid.
+        """
+        grant = self.grants.get(token or "")
+        if grant is None:
+            return None
+        if grant.refused:
+            raise RefusedGrantError(grant.refused)
+        if grant.expires_at is not None and grant.expires_at < time.time():
+            raise RefusedGrantError("token_expired")
+        return grant
+
+    def installed(self, workspace: Workspace) -> Grant | None:
+        """Return a valid bot's grant with which the app sees a workspace: its own, or its organization's."""
+        owners = {owner_of(workspace, wide=False), owner_of(workspace, wide=True)} - {""}
+        found = [each for each in self.grants.values() if each.sort == "bot" and not each.refused]
+        return next((each for each in reversed(found) if each.owner in owners), None)
+
+    def revoke(self, grant: Grant) -> None:
+        """Revoke one token, and tell the app."""
+        grant.refused = "token_revoked"
+        users = {"oauth": [], "bot": [], ("bot" if grant.sort == "bot" else "oauth"): [grant.user_id]}
+        self.removed(grant.workspace, {"type": "tokens_revoked", "tokens": users}, grant.wide)
+
+    def uninstall(self, workspace: Workspace, *, wide: bool = False) -> int:
+        """Remove an installation with all its tokens, and tell the app twice, as Slack does. Return their number."""
+        owner = owner_of(workspace, wide=wide)
+        found = [each for each in self.grants.values() if each.owner == owner and not each.refused]
+        users: dict[str, set[str]] = {"oauth": set(), "bot": set()}
+        for grant in found:
+            grant.refused = "account_inactive"
+            users["bot" if grant.sort == "bot" else "oauth"].add(grant.user_id)
+        if found:
+            tokens = {sort: sorted(ids) for sort, ids in users.items()}
+            self.removed(workspace, {"type": "app_uninstalled"}, wide)
+            self.removed(workspace, {"type": "tokens_revoked", "tokens": tokens}, wide)
+        return len(found)
+
+    def _given(self, grant: Grant) -> JSON:
+        rotates = self.token_lives is not None
+        prefix = "xoxb" if grant.sort == "bot" else "xoxp"
+        token = f"{'xoxe.' if rotates else ''}{prefix}-{'1-' if rotates else ''}{token_hex(16)}"
+        given: JSON = {"access_token": token, "token_type": grant.sort, "scope": grant.scopes}
+        if self.token_lives is not None:
+            seconds = int(self.token_lives.total_seconds())
+            grant.expires_at = time.time() + seconds
+            grant.refresh_token = f"xoxe-1-{token_hex(16)}"
+            self._refreshes[grant.refresh_token] = grant
+            given |= {"expires_in": seconds, "refresh_token": grant.refresh_token}
+        self.grants[token] = grant
+        return given
+
+
+def enterprise_json(workspace: Workspace) -> JSON | None:
+    """Return a workspace's organization; ``None`` where it has none."""
+    return {"id": workspace.enterprise_id, "name": "Acme Grid"} if workspace.enterprise_id else None

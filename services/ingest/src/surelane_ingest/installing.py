@@ -1,0 +1,327 @@
+"""Install the app by OAuth: ``/slack/install`` sends a person to Slack, ``/slack/oauth_redirect`` takes them back.
+
+Everybody may ask for these URLs. So ``/slack/install`` costs no database call, a redirect costs one only if it brings a
+state that this service signed for the same browser, and few redirects are handled at once.
+
+The state is signed and expires after ten minutes; the cookie holds it too. Its use is stored, so that it counts once,
+on whichever replica.
+"""
+
+import asyncio
+import base64
+import binascii
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from slack_sdk.errors import SlackApiError
+from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
+from slack_sdk.oauth.installation_store import Installation
+from slack_sdk.web.async_client import AsyncWebClient
+from yarl import URL
+
+from surelane.errors import SurelaneError
+from surelane_ingest.app import RETRY_AFTER, Drain, Refused
+from surelane_ingest.connections import Connections
+from surelane_ingest.envelope import Removed
+from surelane_ingest.metrics import Metrics
+from surelane_ingest.pages import HEADERS, Pages
+from surelane_ingest.settings import IngestSettings
+from surelane_service.installations import Installations, Owner
+from surelane_service.keys import Keyring
+from surelane_service.logs import get_logger
+
+INSTALL, REDIRECT = "/slack/install", "/slack/oauth_redirect"
+STATE_LIVES = 600
+"""Seconds."""
+AT_ONCE = 4
+"""Redirects that are handled at once."""
+SLACK_WITHIN = aiohttp.ClientTimeout(total=10)
+_PURPOSE = "oauth state"
+_NONCE, _TIME, _SIGNATURE = 16, 8, 32
+_TEAM = re.compile(r"[TE][A-Z0-9]{1,30}", re.ASCII)
+_WORD = re.compile(r"[a-z0-9_]{1,60}", re.ASCII)
+
+_logger = get_logger(__name__)
+
+
+class States:
+    """The states of installs: issued without a trace, valid for ten minutes."""
+
+    def __init__(self, keys: Keyring, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._clock = clock
+
+    def issue(self) -> str:
+        """Return a new state."""
+        ends = int(self._clock()) + STATE_LIVES
+        body = secrets.token_bytes(_NONCE) + ends.to_bytes(_TIME, "big")
+        return base64.urlsafe_b64encode(body + self._keys.sign(body, _PURPOSE)).decode().rstrip("=")
+
+    def read(self, state: str) -> tuple[bytes, datetime] | None:
+        """Return what names a state, and when it expires; ``None`` for one that this app did not issue.
+
+        Several texts decode to the same state, so its use is stored under its bytes.
+        """
+        try:
+            raw = base64.urlsafe_b64decode(state + "=" * (-len(state) % 4))
+        except (binascii.Error, ValueError):
+            return None
+        body, signature = raw[:-_SIGNATURE], raw[-_SIGNATURE:]
+        if len(body) != _NONCE + _TIME or not self._keys.signed(body, signature, _PURPOSE):
+            return None
+        return body, datetime.fromtimestamp(int.from_bytes(body[_NONCE:], "big"), UTC)
+
+    def is_over(self, ends: datetime) -> bool:
+        """Return whether a state has expired."""
+        return self._clock() > ends.timestamp()
+
+
+class NotInstalledError(Exception):
+    """An install that ended without one. The page says why.
+
+    Attributes:
+        code: a word for support.
+        status: of the page.
+        title: its title.
+    """
+
+    def __init__(self, code: str, reason: str, *, status: int = 400, title: str = "Not installed") -> None:
+        super().__init__(reason)
+        self.code = code
+        self.status = status
+        self.title = title
+
+
+class Installer:
+    """Serves the two URLs of an install."""
+
+    def __init__(
+        self,
+        settings: IngestSettings,
+        keys: Keyring,
+        connections: Connections,
+        session: aiohttp.ClientSession,
+        drain: Drain,
+        metrics: Metrics,
+    ) -> None:
+        """Prepare the pages.
+
+        Raises:
+            SettingsError: the team's own pages cannot be read.
+        """
+        self._client_id = settings.client_id or ""
+        self._client_secret = settings.client_secret.get_secret_value() if settings.client_secret else ""
+        self._redirect_uri = settings.redirect_uri
+        self._app_id = settings.app_id
+        api = settings.slack_api_url.rstrip("/") + "/"
+        self._authorize = AuthorizeUrlGenerator(
+            client_id=self._client_id,
+            redirect_uri=settings.redirect_uri,
+            scopes=settings.scopes,
+            user_scopes=settings.user_scopes,
+            authorization_url=settings.authorize_url or str(URL(api).origin() / "oauth/v2/authorize"),
+        )
+        # slack-sdk's retries are off: a code counts once.
+        self._client = AsyncWebClient(None, api, session=session, retry_handlers=[])
+        self._states, self._cookies = States(keys), OAuthStateUtils(expiration_seconds=STATE_LIVES)
+        self._pages = Pages(settings.install_pages)
+        self._keys = keys
+        self._connections = connections
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._drain = drain
+        self._metrics = metrics
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get(INSTALL, self._answering(self._install), allow_head=False),
+            web.get(REDIRECT, self._answering(self._redirect), allow_head=False),
+        ]
+
+    def _answering(
+        self, answer: Callable[[web.Request], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answering(request: web.Request) -> web.Response:
+            try:
+                self._check_running()
+                response = await answer(request)
+            except NotInstalledError as error:
+                response = self._failed(error)
+            self._metrics.answers[request.path, response.status] += 1
+            response.force_close()
+            return response
+
+        return answering
+
+    def _check_running(self) -> None:
+        if self._drain.started:
+            raise NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
+
+    async def _install(self, request: web.Request) -> web.Response:
+        team = request.query.get("team", "")
+        state = self._states.issue()
+        location = self._authorize.generate(state, team if _TEAM.fullmatch(team) else None)
+        response = web.Response(status=302, headers={**HEADERS, "Location": location})
+        cookie = self._cookies.build_set_cookie_for_new_state(state)
+        response.headers["Set-Cookie"] = f"{cookie}; SameSite=Lax"
+        return response
+
+    async def _redirect(self, request: web.Request) -> web.Response:
+        query = request.query
+        if "error" in query:
+            raise _refused_by_slack(query["error"])
+        state = query.get("state", "")
+        issued = self._states.read(state)
+        if issued is None:
+            raise NotInstalledError("invalid_state", "The link is incomplete, or not from this app.")
+        headers = {"cookie": request.headers.getall("Cookie", [])}
+        if not self._cookies.is_valid_browser(state, headers):
+            raise NotInstalledError("other_browser", "The install was started in another browser.")
+        name, ends = issued
+        if self._states.is_over(ends):
+            raise NotInstalledError("expired_state", "The install took longer than ten minutes.")
+        code = query.get("code", "")
+        if not code:
+            raise NotInstalledError("missing_code", "Slack sent no code.")
+        if self._turns.locked():
+            raise NotInstalledError("busy", "Too many installs run at this moment. Try again.", status=503)
+        async with self._turns:
+            await self._use(name, ends)
+            installation = await self._exchanged(code)
+            await self._stored(lambda each: each.save(installation))
+        owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
+        _logger.info("the app was installed", owner=owner, enterprise_wide=installation.is_enterprise_install)
+        response = self._pages.success(
+            workspace=installation.team_name or installation.enterprise_name or "Slack",
+            app_id=installation.app_id or "",
+            owner_id=owner or "",
+        )
+        response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
+        return response
+
+    async def _use(self, name: bytes, ends: datetime) -> None:
+        if not await self._stored(lambda each: each.use_oauth_state(name, ends)):
+            raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
+
+    async def _stored(self, call: Callable[[Installations], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the call's
+        try:
+            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
+                return await call(Installations(connection, self._keys))
+        except (SurelaneError, TimeoutError) as error:
+            _logger.warning("an install could not be stored", error=type(error).__name__)
+            raise NotInstalledError(
+                "database", "Our database does not answer. Try again soon.", status=503
+            ) from None
+
+    async def remove(self, removed: Removed) -> None:
+        """Delete the tokens that Slack says are gone. Those of a later install stay.
+
+        Raises:
+            Refused: the database does not answer (503), so that Slack says it again.
+        """
+        owner = Owner.of(removed.enterprise_id, removed.team_id, removed.is_enterprise_install)
+        if owner is None:
+            return
+        until = None if removed.at is None else datetime.fromtimestamp(removed.at + 1, UTC)
+        try:
+            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
+                deleted = await Installations(connection, self._keys).delete(owner, removed.users, until)
+        except (SurelaneError, TimeoutError):
+            raise Refused(503, "tokens are not known to be deleted") from None
+        _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
+
+    async def _exchanged(self, code: str) -> Installation:
+        try:
+            async with asyncio.timeout(SLACK_WITHIN.total):
+                # oauth_v2_access() uses a class that aiohttp has deprecated.
+                fields = {"client_id": self._client_id, "client_secret": self._client_secret, "code": code}
+                if self._redirect_uri is not None:
+                    fields["redirect_uri"] = self._redirect_uri
+                given = await self._client.api_call("oauth.v2.access", data=fields)
+                answer = _checked(given.data, self._app_id)
+                token = answer.get("access_token")
+                tested = (await self._client.auth_test(token=token)).data if token else {}
+        except SlackApiError as error:
+            refused = error.response.get("error") if hasattr(error.response, "get") else None
+            raise _refused_by_slack(refused) from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            _logger.warning("Slack does not answer an install", error=type(error).__name__)
+            raise NotInstalledError(
+                "slack_unreachable", "Slack does not answer. Try again soon.", status=502
+            ) from None
+        installation = installation_of(answer, tested if isinstance(tested, dict) else {})
+        if not (installation.is_enterprise_install or not token or tested["team_id"] == installation.team_id):
+            raise NotInstalledError("other_workspace", "Slack gave a token of another workspace.")
+        return installation
+
+    def _failed(self, error: NotInstalledError) -> web.Response:
+        level = _logger.info if error.code == "access_denied" else _logger.warning
+        level("the app was not installed", reason=error.code)
+        response = self._pages.failure(
+            error.status, title=error.title, reason=str(error), code=error.code, install_url=INSTALL
+        )
+        if error.status == 503:
+            response.headers["Retry-After"] = RETRY_AFTER
+        return response
+
+
+def _refused_by_slack(error: object) -> NotInstalledError:
+    if error == "access_denied":
+        return NotInstalledError("access_denied", "You cancelled the install.", title="Cancelled")
+    word = error if isinstance(error, str) and _WORD.fullmatch(error) else "refused"
+    return NotInstalledError(word, "Slack refused the install.")
+
+
+def _checked(answer: object, app_id: str | None) -> Mapping[str, Any]:
+    """Return Slack's answer if it has what an installation needs.
+
+    Raises:
+        NotInstalledError: it is of another app, or names no owner or no token.
+    """
+    if not isinstance(answer, dict):
+        raise NotInstalledError("garbled", "Slack's answer cannot be read.", status=502)
+    if app_id is not None and answer.get("app_id") != app_id:
+        raise NotInstalledError("other_app", "Slack gave a token of another app.")
+    owner = answer.get("enterprise") if answer.get("is_enterprise_install") else answer.get("team")
+    person = answer.get("authed_user") or {}
+    if not (owner or {}).get("id") or not (answer.get("access_token") or person.get("access_token")):
+        raise NotInstalledError("garbled", "Slack's answer names no workspace or no token.", status=502)
+    return answer
+
+
+def installation_of(answer: Mapping[str, Any], tested: Mapping[str, Any]) -> Installation:
+    """Return an installation from the answers of ``oauth.v2.access`` and, where there is a bot, ``auth.test``."""
+    team, enterprise = answer.get("team") or {}, answer.get("enterprise") or {}
+    person, webhook = answer.get("authed_user") or {}, answer.get("incoming_webhook") or {}
+    wide = bool(answer.get("is_enterprise_install"))
+    return Installation(
+        app_id=answer.get("app_id"),
+        enterprise_id=enterprise.get("id"),
+        enterprise_name=enterprise.get("name"),
+        enterprise_url=tested.get("url") if wide else None,
+        team_id=team.get("id"),
+        team_name=team.get("name"),
+        bot_token=answer.get("access_token"),
+        bot_id=tested.get("bot_id"),
+        bot_user_id=answer.get("bot_user_id"),
+        bot_scopes=answer.get("scope") or "",
+        bot_refresh_token=answer.get("refresh_token"),
+        bot_token_expires_in=answer.get("expires_in"),
+        user_id=person.get("id") or "",
+        user_token=person.get("access_token"),
+        user_scopes=person.get("scope") or "",
+        user_refresh_token=person.get("refresh_token"),
+        user_token_expires_in=person.get("expires_in"),
+        incoming_webhook_url=webhook.get("url"),
+        incoming_webhook_channel=webhook.get("channel"),
+        incoming_webhook_channel_id=webhook.get("channel_id"),
+        incoming_webhook_configuration_url=webhook.get("configuration_url"),
+        is_enterprise_install=wide,
+        token_type=answer.get("token_type"),
+    )

@@ -1,0 +1,74 @@
+"""``surelane keys``: the keys that encrypt stored secrets."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr
+
+from surelane.calls import Connection
+from surelane_operator.cli.output import say
+from surelane_operator.cli.session import EXIT_USAGE, Json, development, failed, run
+from surelane_service.installations import Installations
+from surelane_service.keys import SETTING, Keyring, SealedError, new_key, read_keys
+
+app = typer.Typer(help=f"Make and rotate the keys of {SETTING}.", no_args_is_help=True)
+
+BATCH = 100
+"""Rows of one step of a rotation."""
+
+ServiceDatabase = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        default_factory=development,
+        show_default=False,
+        envvar="DATABASE_URL",
+        help="The database's libpq URI, for a member of agent_worker or agent_ingest, which may read sealed tokens.",
+        show_envvar=True,
+    ),
+]
+
+
+@app.command("new")
+def make_key() -> None:
+    """Print a new key for SURELANE_ENCRYPTION_KEYS."""
+    print(new_key())  # noqa: T201 - the command's output
+
+
+@app.command()
+def rotate(database: ServiceDatabase, as_json: Json = False) -> None:
+    """Encrypt everything that is stored with the first key of SURELANE_ENCRYPTION_KEYS.
+
+    The services keep running; give all of them the new list first. A rotation that was interrupted goes on when it is
+    started again. Once it is done, the other keys can go from the list.
+    """
+    try:
+        keys = Keyring.of([SecretStr(key) for key in read_keys(os.environ.get(SETTING, ""))])
+    except ValueError as error:
+        raise failed(f"{SETTING}: {error}", EXIT_USAGE) from None
+    if keys is None:
+        raise failed(f"{SETTING} is not set", EXIT_USAGE)
+    sealed = run(database, lambda _, connection: _seal_anew(connection, keys), within=None)
+    say(
+        f"{sealed} sealed anew with the key {keys.current_id.hex()}; none is left",
+        {"sealed": sealed},
+        as_json=as_json,
+    )
+
+
+async def _seal_anew(connection: Connection, keys: Keyring) -> int:
+    installations = Installations(connection, keys)
+    total, after = 0, ("", False, "")
+    while True:
+        try:
+            sealed, last = await installations.seal_anew(after, BATCH)
+        except SealedError as error:
+            raise ValueError(f"after {total} rows: {error}") from None
+        total += sealed
+        if last is None and after == ("", False, ""):
+            return total
+        after = last or ("", False, "")  # from the top again, until a pass finds none: others write meanwhile
+        if sys.stderr.isatty():
+            typer.echo(f"\r{total} sealed anew", err=True, nl=False)

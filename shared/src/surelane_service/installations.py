@@ -1,0 +1,338 @@
+"""The installations of the Slack app: whose tokens they are, and how they are stored.
+
+An installation belongs to a workspace or to a whole Enterprise Grid organization. Its rows are the bot's and one per
+person who installed. Tokens are sealed for their row before they are sent to the database (ADRs 0066 and 0067).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from slack_sdk.oauth.installation_store import Bot, Installation
+
+from surelane.calls import Calls, Connection, Pool, Row
+from surelane_service.keys import Keyring
+
+BOT = ""
+"""The user id of a bot's row."""
+_BOT_TOKENS = ("bot_token", "bot_refresh_token", "incoming_webhook_url", "custom_values")
+_USER_TOKENS = ("user_token", "user_refresh_token", "custom_values")
+_BOT_DETAILS = (
+    "bot_id",
+    "bot_user_id",
+    "bot_scopes",
+    "incoming_webhook_channel",
+    "incoming_webhook_channel_id",
+    "incoming_webhook_configuration_url",
+)
+_USER_DETAILS = ("user_id", "user_scopes")
+_DETAILS = ("enterprise_id", "enterprise_name", "enterprise_url", "team_id", "team_name", "token_type")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A workspace, or an organization whose installation is for all its workspaces.
+
+    Attributes:
+        identity: the workspace's or the organization's id.
+        enterprise_wide: whether it is an organization.
+    """
+
+    identity: str
+    enterprise_wide: bool = False
+
+    @classmethod
+    def of(
+        cls, enterprise_id: str | None, team_id: str | None, is_enterprise_install: bool | None
+    ) -> Self | None:
+        """Return the owner by the three values with which Slack names one; ``None`` where they name none."""
+        wide = bool(is_enterprise_install) or not team_id
+        identity = enterprise_id if wide else team_id
+        return cls(identity, wide) if identity else None
+
+    def place(self, user_id: str) -> str:
+        """Return the place for which a row's tokens are sealed."""
+        return json.dumps(["installation", self.enterprise_wide, self.identity, user_id])
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row: the tokens of the bot, or of one person.
+
+    Attributes:
+        owner: whose installation it is.
+        user_id: the person's; :data:`BOT` for the bot's row.
+        app_id: the Slack app's.
+        values: the attributes of slack-sdk's ``Installation`` that it holds, tokens included.
+        expires_at: when the access token expires; ``None``: never.
+        version: counts the changes of the tokens.
+        installed_at: when it was installed last.
+    """
+
+    owner: Owner
+    user_id: str
+    app_id: str | None
+    values: Mapping[str, Any]
+    expires_at: datetime | None
+    version: int
+    installed_at: datetime
+
+    @property
+    def token(self) -> str | None:
+        """The access token."""
+        return self.values.get("bot_token" if self.user_id == BOT else "user_token")
+
+    @property
+    def refresh_token(self) -> str | None:
+        """The refresh token; ``None`` where tokens do not expire."""
+        return self.values.get("bot_refresh_token" if self.user_id == BOT else "user_refresh_token")
+
+    def __repr__(self) -> str:  # values holds tokens
+        return f"Stored({self.owner!r}, user_id={self.user_id!r}, version={self.version})"
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """A row whose tokens expire soon. The attributes are those of :class:`Stored`."""
+
+    owner: Owner
+    user_id: str
+    version: int
+    expires_at: datetime
+
+
+class Installations:
+    """The SQL functions about installations. Every method is one call, and raises errors of :mod:`surelane.errors`.
+
+    Methods that read tokens raise :class:`~surelane_service.keys.SealedError` where no key opens them.
+    """
+
+    def __init__(self, database: Pool | Connection, keys: Keyring) -> None:
+        self._database = Calls(database)
+        self._keys = keys
+
+    async def save(self, installation: Installation) -> None:
+        """Store an installation: the person's row, and the bot's where it has a bot token."""
+        given = installation.to_dict_for_copying()
+        owner = Owner.of(installation.enterprise_id, installation.team_id, installation.is_enterprise_install)
+        rows = [(installation.user_id, _USER_DETAILS, _USER_TOKENS, given["user_token_expires_at"])]
+        if installation.bot_token:
+            rows.append((BOT, _BOT_DETAILS, _BOT_TOKENS, given["bot_token_expires_at"]))
+        await self._save(owner, given, rows)
+
+    async def save_bot(self, bot: Bot) -> None:
+        """Store the bot's row alone."""
+        given = bot.to_dict_for_copying()
+        owner = Owner.of(bot.enterprise_id, bot.team_id, bot.is_enterprise_install)
+        await self._save(owner, given, [(BOT, _BOT_DETAILS, _BOT_TOKENS, given["bot_token_expires_at"])])
+
+    async def _save(
+        self,
+        owner: Owner | None,
+        given: Mapping[str, Any],
+        rows: Sequence[tuple[str, Sequence[str], Sequence[str], datetime | None]],
+    ) -> None:
+        if owner is None:
+            raise ValueError("an installation needs the id of a workspace or of an organization")
+        await self._database.execute(
+            "select agent.save_installation($1, $2, $3, $4, $5, $6, $7)",
+            owner.enterprise_wide,
+            owner.identity,
+            given["app_id"],
+            [user for user, _, _, _ in rows],
+            [json.dumps(_part(given, (*_DETAILS, *details))) for _, details, _, _ in rows],
+            [self._sealed(owner, user, _part(given, tokens)) for user, _, tokens, _ in rows],
+            [expires_at for _, _, _, expires_at in rows],
+        )
+
+    async def find(self, owner: Owner, user_id: str | None = None) -> dict[str, Stored]:
+        """Return the bot's row and a person's by their user ids; ``None``: the person who installed last."""
+        rows = await self._database.fetch(
+            "select * from agent.find_installation($1, $2, $3)",
+            owner.enterprise_wide,
+            owner.identity,
+            user_id,
+        )
+        return {row["user_id"]: self._stored(owner, row) for row in rows}
+
+    async def delete(
+        self, owner: Owner, user_ids: Sequence[str] | None = None, until: datetime | None = None
+    ) -> int:
+        """Delete an installation's rows, and return how many there were.
+
+        Args:
+            owner: whose installation.
+            user_ids: whose rows; ``None``: all.
+            until: rows that were installed later stay.
+        """
+        deleted: int = await self._database.fetchval(
+            "select agent.delete_installation($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
+            owner.enterprise_wide,
+            owner.identity,
+            user_ids,
+            until,
+        )
+        return deleted
+
+    async def expiring(self, within: timedelta, limit: int = 100) -> list[Expiring]:
+        """Return rows whose tokens expire within a time, the first ones first, and that no process refreshes."""
+        rows = await self._database.fetch("select * from agent.expiring_installations($1, $2)", within, limit)
+        return [
+            Expiring(
+                Owner(row["owner_id"], row["enterprise_wide"]),
+                row["user_id"],
+                row["version"],
+                row["expires_at"],
+            )
+            for row in rows
+        ]
+
+    async def begin_refresh(
+        self, row: Stored | Expiring, lasts: timedelta
+    ) -> tuple[dict[str, Any], int] | None:
+        """Claim the refresh of a row's tokens: return them, and the version with which to store the new ones.
+
+        ``None``: another process refreshes them, or they have changed.
+        """
+        begun = await self._database.fetchrow(
+            "select * from agent.begin_refresh($1, $2, $3, $4, $5)",
+            row.owner.enterprise_wide,
+            row.owner.identity,
+            row.user_id,
+            row.version,
+            lasts,
+        )
+        if begun is None:
+            return None
+        return self._opened(row.owner, row.user_id, begun["sealed"]), begun["version"]
+
+    async def end_refresh(
+        self,
+        row: Stored | Expiring,
+        version: int,
+        tokens: Mapping[str, Any],
+        expires_at: datetime | None,
+    ) -> bool:
+        """Store refreshed tokens. Return false if the row was installed anew or deleted meanwhile."""
+        stored: bool = await self._database.fetchval(
+            "select agent.end_refresh($1, $2, $3, $4, $5, $6)",
+            row.owner.enterprise_wide,
+            row.owner.identity,
+            row.user_id,
+            version,
+            self._sealed(row.owner, row.user_id, tokens),
+            expires_at,
+        )
+        return stored
+
+    async def seal_anew(
+        self, after: tuple[str, bool, str], limit: int
+    ) -> tuple[int, tuple[str, bool, str] | None]:
+        """Seal up to ``limit`` rows after a row with the first key, where another key sealed them.
+
+        Returns:
+            How many were sealed, and the last row to go on after; ``None``: there is none after it.
+        """
+        rows = await self._database.fetch(
+            "select * from agent.installations_to_seal($1, $2, $3, $4, $5)",
+            self._keys.current_id,
+            limit,
+            *after,
+        )
+        sealed = 0
+        for row in rows:
+            place = Owner(row["owner_id"], row["enterprise_wide"]).place(row["user_id"])
+            sealed += await self._database.fetchval(
+                "select agent.seal_installation($1, $2, $3, $4, $5)",
+                row["enterprise_wide"],
+                row["owner_id"],
+                row["user_id"],
+                row["sealed"],
+                self._keys.seal(self._keys.open(row["sealed"], place), place),
+            )
+        last = (rows[-1]["owner_id"], rows[-1]["enterprise_wide"], rows[-1]["user_id"]) if rows else None
+        return sealed, last
+
+    async def use_oauth_state(self, state: bytes, expires_at: datetime) -> bool:
+        """Record that the state of an OAuth install is used; return false if it was before."""
+        first: bool = await self._database.fetchval("select agent.use_oauth_state($1, $2)", state, expires_at)
+        return first
+
+    def _sealed(self, owner: Owner, user_id: str, tokens: Mapping[str, Any]) -> bytes:
+        return self._keys.seal(json.dumps(tokens).encode(), owner.place(user_id))
+
+    def _opened(self, owner: Owner, user_id: str, sealed: bytes) -> dict[str, Any]:
+        opened: dict[str, Any] = json.loads(self._keys.open(sealed, owner.place(user_id)))
+        return opened
+
+    def _stored(self, owner: Owner, row: Row) -> Stored:
+        values = json.loads(row["details"]) | self._opened(owner, row["user_id"], row["sealed"])
+        return Stored(
+            owner,
+            row["user_id"],
+            row["app_id"] or None,
+            values,
+            row["expires_at"],
+            row["version"],
+            row["installed_at"],
+        )
+
+
+def _part(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: given[name] for name in names if given.get(name)}
+
+
+def installation_of(rows: Mapping[str, Stored], user_id: str | None = None) -> Installation | None:
+    """Return rows as slack-sdk's ``Installation``; ``None`` where that person has none.
+
+    It has no refresh tokens: workers use each of them once, and after a second use the installation would be lost.
+    """
+    bot = rows.get(BOT)
+    person = next((row for row in rows.values() if row.user_id != BOT), None)
+    if person is None and (bot is None or user_id is not None):
+        return None
+    found = [row for row in (bot, person) if row is not None]
+    values: dict[str, Any] = {}
+    for row in found:
+        values |= row.values
+        values[f"{'bot' if row is bot else 'user'}_token_expires_at"] = row.expires_at
+    newest = max(found, key=lambda row: row.installed_at)
+    return Installation(**_without_refresh({"user_id": ""} | values), **_shared(newest))
+
+
+def bot_of(rows: Mapping[str, Stored]) -> Bot | None:
+    """Return the bot's row as slack-sdk's ``Bot``, without its refresh token; ``None`` where there is none."""
+    row = rows.get(BOT)
+    if row is None:
+        return None
+    fields = (
+        "enterprise_id",
+        "enterprise_name",
+        "team_id",
+        "team_name",
+        "bot_token",
+        "bot_id",
+        "bot_user_id",
+    )
+    values = {name: row.values.get(name) for name in fields}
+    return Bot(
+        **values,
+        bot_scopes=row.values.get("bot_scopes") or "",
+        bot_token_expires_at=row.expires_at,
+        custom_values=row.values.get("custom_values"),
+        **_shared(row),
+    )
+
+
+def _shared(row: Stored) -> dict[str, Any]:
+    return {
+        "app_id": row.app_id,
+        "is_enterprise_install": row.owner.enterprise_wide,
+        "installed_at": row.installed_at.astimezone(UTC),
+    }
+
+
+def _without_refresh(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not name.endswith("_refresh_token")}

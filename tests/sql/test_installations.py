@@ -1,0 +1,284 @@
+"""Installations keep their tokens sealed, and slack-sdk's stores find the right ones."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from slack_sdk.oauth.installation_store import Installation
+from typer.testing import CliRunner
+
+from surelane.calls import Connection
+from surelane_operator.cli.command import app
+from surelane_service.installation_store import AsyncInstallations, SyncInstallations
+from surelane_service.installations import BOT, Expiring, Installations, Owner
+from surelane_service.keys import Keyring, SealedError, new_key
+from tests.databases import Server, as_role
+from tests.sql.conftest import Connect
+from tests.sql.test_roles import INSTALLING
+
+OLD, NEW = new_key(), new_key()
+SECRETS = ("xoxb-secret-bot", "xoxe-1-secret-refresh", "xoxp-secret-user", "https://hooks.example/secret")
+WORKSPACE = {"enterprise_id": None, "team_id": "T1"}
+
+
+def installation(team: str | None = "T1", user: str = "U1", **changes: Any) -> Installation:
+    values: dict[str, Any] = {
+        "app_id": "A1",
+        "enterprise_id": None,
+        "team_id": team,
+        "team_name": "Acme",
+        "bot_token": SECRETS[0],
+        "bot_id": "B1",
+        "bot_user_id": "UB",
+        "bot_scopes": "chat:write,commands",
+        "bot_refresh_token": SECRETS[1],
+        "bot_token_expires_in": 43200,
+        "user_id": user,
+        "user_token": SECRETS[2],
+        "user_scopes": "search:read",
+        "incoming_webhook_url": SECRETS[3],
+        "incoming_webhook_channel": "#general",
+        "custom_values": {"plan": "gold"},
+    }
+    return Installation(**(values | changes))
+
+
+@pytest.fixture
+async def service(queue: Connection, connect: Connect) -> Connection:
+    """Connect to the empty database as ingest."""
+    assert queue
+    return await connect("surelane_ingest")
+
+
+def kept(connection: Connection, *keys: str) -> Installations:
+    return Installations(connection, Keyring(keys or (NEW,)))
+
+
+def store(connection: Connection, *keys: str) -> AsyncInstallations:
+    return AsyncInstallations(kept(connection, *keys))
+
+
+async def test_an_installation_is_found_as_it_was_saved_but_for_refresh_tokens(service: Connection) -> None:
+    saved = installation()
+    await store(service).async_save(saved)
+    found = await store(service).async_find_installation(**WORKSPACE)
+    assert found is not None
+    expected = saved.to_dict() | {"bot_refresh_token": None}
+    assert found.to_dict() | {"installed_at": 0} == expected | {"installed_at": 0}
+    bot = await store(service).async_find_bot(**WORKSPACE)
+    assert bot is not None
+    assert (bot.bot_token, bot.bot_user_id, bot.bot_scopes) == (SECRETS[0], "UB", ["chat:write", "commands"])
+
+
+async def test_each_person_has_a_token_and_the_workspace_one_bot(service: Connection) -> None:
+    await store(service).async_save(installation())
+    await store(service).async_save(installation(user="U2", user_token="xoxp-two", bot_token="xoxb-new"))
+    first = await store(service).async_find_installation(**WORKSPACE, user_id="U1")
+    latest = await store(service).async_find_installation(**WORKSPACE)
+    assert first is not None
+    assert latest is not None
+    assert (first.user_token, first.bot_token) == (SECRETS[2], "xoxb-new")
+    assert (latest.user_id, latest.user_token) == ("U2", "xoxp-two")
+    assert await store(service).async_find_installation(**WORKSPACE, user_id="U3") is None
+
+
+async def test_an_installation_for_a_person_alone_keeps_the_bot(service: Connection) -> None:
+    await store(service).async_save(installation())
+    await store(service).async_save(installation(user="U2", bot_token=None, user_token="xoxp-two"))
+    found = await store(service).async_find_installation(**WORKSPACE, user_id="U2")
+    assert found is not None
+    assert (found.bot_token, found.user_token) == (SECRETS[0], "xoxp-two")
+
+
+async def test_a_grid_wide_installation_is_no_workspaces(service: Connection) -> None:
+    await store(service).async_save(installation(None, enterprise_id="E1", is_enterprise_install=True))
+    await store(service).async_save(installation("T1", enterprise_id="E1", bot_token="xoxb-one"))
+    find = store(service).async_find_bot
+    wide = await find(enterprise_id="E1", team_id="T9", is_enterprise_install=True)
+    one = await find(enterprise_id="E1", team_id="T1", is_enterprise_install=False)
+    assert wide is not None
+    assert one is not None
+    assert (wide.bot_token, wide.is_enterprise_install) == (SECRETS[0], True)
+    assert (one.bot_token, one.is_enterprise_install) == ("xoxb-one", False)
+    assert await find(enterprise_id="E1", team_id="T9", is_enterprise_install=False) is None
+    assert await find(enterprise_id="E2", team_id="T1", is_enterprise_install=True) is None
+    assert await find(enterprise_id=None, team_id=None) is None
+    await store(service).async_delete_all(enterprise_id="E1", team_id=None)
+    assert await find(enterprise_id="E1", team_id="T9", is_enterprise_install=True) is None
+    assert await find(enterprise_id="E1", team_id="T1") is not None
+
+
+async def test_deleting_takes_the_bot_a_person_or_all(service: Connection) -> None:
+    await store(service).async_save(installation())
+    await store(service).async_save(installation(user="U2"))
+    await store(service).async_delete_installation(**WORKSPACE, user_id="U2")
+    assert set(await kept(service).find(Owner("T1"), "U2")) == {BOT}
+    await store(service).async_delete_bot(**WORKSPACE)
+    assert set(await kept(service).find(Owner("T1"))) == {"U1"}
+    await store(service).async_delete_all(**WORKSPACE)
+    assert await kept(service).find(Owner("T1")) == {}
+
+
+async def test_a_synchronous_store_calls_the_other_one(service: Connection) -> None:
+    calls = SyncInstallations(store(service), asyncio.get_running_loop())
+
+    def use() -> list[Any]:
+        calls.save(installation())
+        found = [calls.find_bot(**WORKSPACE), calls.find_installation(**WORKSPACE, user_id="U1")]
+        calls.delete_installation(**WORKSPACE, user_id="U1")
+        calls.delete_bot(**WORKSPACE)
+        calls.delete_all(**WORKSPACE)
+        return [*found, calls.find_bot(**WORKSPACE)]
+
+    bot, person, gone = await asyncio.to_thread(use)
+    assert (bot.bot_token, person.user_token, gone) == (SECRETS[0], SECRETS[2], None)
+
+
+async def test_a_row_copied_into_another_workspace_does_not_open(
+    queue: Connection, service: Connection
+) -> None:
+    await store(service).async_save(installation("T1"))
+    await store(service).async_save(installation("T2"))
+    await queue.execute(
+        "update agent.installation as i set sealed = other.sealed from agent.installation as other"
+        " where i.owner_id = 'T2' and other.owner_id = 'T1' and i.user_id = other.user_id"
+    )
+    with pytest.raises(SealedError):
+        await store(service).async_find_bot(enterprise_id=None, team_id="T2")
+
+
+async def test_dump_log_of_writes_and_values_hold_no_plain_token(
+    server: Server, queue: Connection, service: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await store(service).async_save(installation())
+    row = next(iter((await kept(service).find(Owner("T1"))).values()))
+    await service.execute("select agent.use_oauth_state($1, now())", b"state")
+    name = await queue.fetchval("select current_database()")
+    admin = await asyncpg.connect(server.admin, database=name)
+    try:
+        await admin.execute("checkpoint")
+        dumped = str(await admin.fetch("select to_jsonb(i) from agent.installation as i"))
+        held = await admin.fetch(
+            "with files as (select pg_read_binary_file('pg_wal/' || name) as content from pg_ls_waldir()"
+            " union all select pg_read_binary_file(pg_relation_filepath('agent.installation')))"
+            " select secret, kind from unnest($1::text[], $2::text[]) as s (secret, kind)"
+            " where exists (select from files where position(convert_to(secret, 'UTF8') in content) > 0)",
+            [*SECRETS, "Acme"],
+            [*(["secret"] * len(SECRETS)), "found"],
+        )
+    finally:
+        await admin.close()
+    assert [tuple(row) for row in held] == [("Acme", "found")]  # the search does find what is stored plainly
+    printed = capfd.readouterr()
+    for secret in SECRETS:
+        assert secret not in dumped + repr(row) + str(row) + printed.out + printed.err
+
+
+async def test_only_ingest_and_workers_may_read_tokens(queue: Connection) -> None:
+    rows = await queue.fetch(
+        "select rolname, array_agg(proname::text) as may from pg_proc, pg_roles"
+        " where pronamespace = 'agent'::regnamespace and proname = any($1) and rolname like 'agent%'"
+        " and has_function_privilege(rolname, pg_proc.oid, 'execute') group by rolname",
+        INSTALLING,
+    )
+    assert {row["rolname"]: set(row["may"]) for row in rows} == {
+        "agent_ingest": INSTALLING,
+        "agent_worker": INSTALLING,
+    }
+    tables = (
+        "select has_table_privilege(r, t, 'select') from unnest($1::text[]) as r, unnest($2::text[]) as t"
+    )
+    roles = ["agent_ingest", "agent_worker", "agent_operator", "agent_producer"]
+    rights = await queue.fetch(tables, roles, ["agent.installation", "agent.used_oauth_state"])
+    assert not any(right for (right,) in rights)
+
+
+async def test_a_state_is_used_once(service: Connection) -> None:
+    use = "select agent.use_oauth_state($1, now() + interval '10 minutes')"
+    assert [await service.fetchval(use, b"a") for _ in range(2)] == [True, False]
+    assert await service.fetchval(use, b"b")
+
+
+async def test_states_that_expired_long_ago_are_forgotten(queue: Connection, service: Connection) -> None:
+    await service.fetchval("select agent.use_oauth_state($1, now() - interval '2 hours')", b"old")
+    await service.fetchval("select agent.use_oauth_state($1, now())", b"new")
+    assert await queue.fetch("select state from agent.used_oauth_state") == [(b"new",)]
+
+
+async def test_one_process_refreshes_a_token(service: Connection, connect: Connect) -> None:
+    await store(service).async_save(installation())
+    installations, other = kept(service), kept(await connect("surelane_worker"))
+    assert await installations.expiring(timedelta(hours=11)) == []
+    (row,) = await installations.expiring(timedelta(hours=13))
+    minute = timedelta(minutes=1)
+    begun = [await each.begin_refresh(row, minute) for each in (installations, other)]
+    assert begun[0] is not None
+    assert begun[1] is None
+    tokens, version = begun[0]
+    assert tokens["bot_refresh_token"] == SECRETS[1]
+    assert await installations.expiring(timedelta(hours=13)) == []
+    assert await installations.end_refresh(row, version, tokens | {"bot_token": "xoxb-fresh"}, None)
+    found = (await other.find(Owner("T1")))[BOT]
+    assert (found.token, found.refresh_token, found.expires_at) == ("xoxb-fresh", SECRETS[1], None)
+    assert await other.begin_refresh(row, minute) is None  # it has changed since
+
+
+async def test_a_refresh_whose_process_died_is_begun_again(queue: Connection, service: Connection) -> None:
+    await store(service).async_save(installation())
+    (row,) = await kept(service).expiring(timedelta(hours=13))
+    assert await kept(service).begin_refresh(row, timedelta(seconds=30)) is not None
+    await queue.execute("update agent.test_clock set shift = '31 seconds'")
+    (again,) = await kept(service).expiring(timedelta(hours=13))
+    assert await kept(service).begin_refresh(again, timedelta(seconds=30)) is not None
+
+
+@pytest.mark.parametrize("what", ["deleted", "installed anew"])
+async def test_a_refresh_brings_no_token_back(service: Connection, what: str) -> None:
+    installations = kept(service)
+    await store(service).async_save(installation())
+    (row,) = await installations.expiring(timedelta(hours=13))
+    begun = await installations.begin_refresh(row, timedelta(minutes=1))
+    assert begun is not None
+    if what == "deleted":
+        await installations.delete(Owner("T1"))
+    else:
+        await installations.save(installation(bot_token="xoxb-anew"))
+    assert not await installations.end_refresh(row, begun[1], {"bot_token": "xoxb-late"}, None)
+    found = (await installations.find(Owner("T1"))).get(BOT)
+    assert (found and found.token) == (None if what == "deleted" else "xoxb-anew")
+
+
+async def test_a_late_report_of_a_removal_keeps_a_newer_installation(service: Connection) -> None:
+    installations = kept(service)
+    await installations.save(installation())
+    stored = (await installations.find(Owner("T1")))[BOT]
+    assert await installations.delete(Owner("T1"), until=stored.installed_at - timedelta(seconds=1)) == 0
+    assert await installations.delete(Owner("T1"), until=stored.installed_at) == 2
+
+
+async def test_keys_are_rotated_while_the_old_one_still_opens(
+    queue_database: str, service: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for nth in range(3):
+        await store(service, OLD).async_save(installation(f"T{nth}"))
+    monkeypatch.setenv("DATABASE_URL", as_role(queue_database, "surelane_worker"))
+    monkeypatch.setattr("surelane_operator.cli.keys.BATCH", 2)
+
+    def rotate(keys: str) -> Any:
+        monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", keys)
+        return CliRunner().invoke(app, ["keys", "rotate", "--json"])
+
+    done = await asyncio.to_thread(rotate, f"{NEW},{OLD}")
+    assert (done.exit_code, done.stdout) == (0, '{\n  "sealed": 6\n}\n'), done.output
+    assert (await store(service).async_find_bot(enterprise_id=None, team_id="T2")) is not None
+    assert '"sealed": 0' in (await asyncio.to_thread(rotate, f"{NEW},{OLD}")).stdout
+    lost = await asyncio.to_thread(rotate, OLD)
+    assert (lost.exit_code, "which SURELANE_ENCRYPTION_KEYS lacks" in lost.stderr) == (1, True)
+    assert (await asyncio.to_thread(rotate, "wrong")).exit_code == 2
+    assert (await asyncio.to_thread(rotate, "")).exit_code == 2
+
+
+def test_an_expiring_row_tells_no_token() -> None:
+    assert not any("token" in name for name in Expiring.__slots__)

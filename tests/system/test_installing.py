@@ -1,0 +1,321 @@
+"""People install the app by OAuth, against a simulated Slack; nothing else than a full install is stored."""
+
+import json
+import string
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from surelane.calls import Connection
+from surelane_dev.simulator.server import serving_simulator
+from surelane_dev.simulator.settings import SimulatorSettings
+from surelane_dev.simulator.simulator import Simulator
+from surelane_ingest.installing import States
+from surelane_service.installation_store import AsyncInstallations
+from surelane_service.installations import Installations
+from surelane_service.keys import Keyring, new_key
+from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET, load_settings
+from tests.system.ingest_client import Served, envelope, served
+
+KEY = new_key()
+LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+GRID, EAST, WEST, BAKERY = "E0ACMEGRID", "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
+
+
+@dataclass
+class Browser:
+    """A person's browser, at ingest and at the simulated Slack."""
+
+    ingest: str
+    session: aiohttp.ClientSession
+    cookie: str = ""
+
+    async def get(self, url: str | URL) -> tuple[int, str, str]:
+        """Return the status, the text and the ``Location`` of an answer of ingest."""
+        target = url if isinstance(url, URL) else URL(self.ingest + url)
+        headers = {"Cookie": self.cookie} if self.cookie else {}
+        async with self.session.get(target, headers=headers, allow_redirects=False) as response:
+            if "Set-Cookie" in response.headers:
+                self.cookie = response.headers["Set-Cookie"].partition(";")[0]
+            return response.status, await response.text(), response.headers.get("Location", "")
+
+    async def decide(self, authorize: str, team: str, decision: str = "approve") -> URL:
+        """Choose at Slack's page; return where Slack sends the browser."""
+        form = {"team": team, "decision": decision}
+        async with self.session.post(URL(authorize), data=form, allow_redirects=False) as response:
+            assert response.status == 302, await response.text()
+            return URL(response.headers["Location"])
+
+    async def install(self, team: str) -> tuple[int, str, str]:
+        """Install the app in a workspace."""
+        _, _, authorize = await self.get("/slack/install")
+        return await self.get(await self.decide(authorize, team))
+
+
+@dataclass
+class Stand:
+    """Ingest and Slack."""
+
+    served: Served
+    simulator: Simulator
+    database: Connection
+    session: aiohttp.ClientSession
+
+    def browser(self) -> Browser:
+        return Browser(self.served.url, self.session)
+
+    def store(self) -> AsyncInstallations:
+        return AsyncInstallations(Installations(self.database, Keyring([KEY])))
+
+    async def owners(self) -> list[tuple[str, str]]:
+        """Return the owner and the person of each stored row."""
+        rows = await self.database.fetch("select owner_id, user_id from agent.installation order by 1, 2")
+        return [(row["owner_id"], row["user_id"]) for row in rows]
+
+
+@asynccontextmanager
+async def stand(database: str, connection: Connection, **others: Any) -> AsyncIterator[Stand]:
+    slack = load_settings(SimulatorSettings, port=0, retry_delays=())
+    async with serving_simulator(slack) as (url, simulator), aiohttp.ClientSession() as session:
+        settings = {
+            "slack_api_url": f"{url}/api/",
+            "signing_secret": DEMO_SIGNING_SECRET,
+            "client_id": DEMO_CLIENT_ID,
+            "client_secret": DEMO_CLIENT_SECRET,
+            "encryption_keys": KEY,
+        }
+        async with served(database, **(settings | others)) as ingest:
+            simulator.sender._post._ingest_url = ingest.url
+            object.__setattr__(simulator.settings, "ingest_url", ingest.url)
+            ingest.slack.secret = DEMO_SIGNING_SECRET
+            yield Stand(ingest, simulator, connection, session)
+
+
+@pytest.fixture
+async def slack(database: str, connection: Connection) -> AsyncIterator[Stand]:
+    async with stand(database, connection) as running:
+        yield running
+
+
+async def test_a_workspace_installs_the_app(slack: Stand) -> None:
+    browser = slack.browser()
+    status, _, authorize = await browser.get("/slack/install?team=T0BAKERY01")
+    assert status == 302
+    asked = URL(authorize)
+    assert (asked.path, asked.query["team"]) == ("/oauth/v2/authorize", BAKERY)
+    assert "chat:write" in asked.query["scope"]
+    async with slack.session.get(asked) as page:
+        assert "Bakery" in await page.text()
+    status, text, _ = await browser.get(await browser.decide(authorize, BAKERY))
+    assert (status, "The app is installed in Bakery" in text) == (200, True)
+    found = await slack.store().async_find_installation(enterprise_id=None, team_id=BAKERY)
+    assert found is not None
+    assert found.bot_token in slack.simulator.installs.grants
+    assert (found.app_id, found.bot_user_id, found.bot_id) == ("A0SURELANE", "U1BAKERY01", "B0BAKERY01")
+    assert found.user_token is None
+
+
+async def test_an_organization_installs_the_app_for_all_its_workspaces(slack: Stand) -> None:
+    assert (await slack.browser().install(GRID))[0] == 200
+    find = slack.store().async_find_bot
+    bot = await find(enterprise_id=GRID, team_id=WEST, is_enterprise_install=True)
+    assert bot is not None
+    assert bot.is_enterprise_install
+    assert await find(enterprise_id=GRID, team_id=WEST) is None
+
+
+async def test_people_give_their_own_tokens_when_the_scopes_ask_for_them(
+    database: str, connection: Connection
+) -> None:
+    async with stand(database, connection, scopes="", user_scopes="search:read") as slack:
+        assert (await slack.browser().install(EAST))[0] == 200
+        found = await slack.store().async_find_installation(enterprise_id=GRID, team_id=EAST)
+    assert found is not None
+    assert (found.bot_token, found.user_scopes) == (None, ["search:read"])
+    assert str(found.user_token).startswith("xoxp-")
+
+
+async def test_a_person_cancels(slack: Stand) -> None:
+    browser = slack.browser()
+    _, _, authorize = await browser.get("/slack/install")
+    status, text, _ = await browser.get(await browser.decide(authorize, BAKERY, "cancel"))
+    assert (status, "You cancelled the install." in text) == (400, True)
+    assert await slack.owners() == []
+
+
+async def test_a_state_that_is_missing_foreign_or_used_installs_nothing(slack: Stand) -> None:
+    browser, other = slack.browser(), slack.browser()
+    _, _, authorize = await browser.get("/slack/install")
+    back = await browser.decide(authorize, BAKERY)
+    foreign = States(Keyring([new_key()])).issue()
+    for url, code in (
+        ("/slack/oauth_redirect?code=abc", "invalid_state"),
+        ("/slack/oauth_redirect?code=abc&state=%00%C3%A9", "invalid_state"),
+        (f"/slack/oauth_redirect?code=abc&state={foreign}", "invalid_state"),
+    ):
+        status, text, _ = await browser.get(url)
+        assert (status, code in text) == (400, True), text
+    status, text, _ = await other.get(back)
+    assert (status, "other_browser" in text) == (400, True)
+    kept = browser.cookie
+    assert (await browser.get(back))[0] == 200
+    assert browser.cookie == "slack-app-oauth-state=deleted"
+    browser.cookie = kept
+    again = back.update_query(code="another")
+    status, text, _ = await browser.get(again)
+    assert (status, "used_state" in text) == (400, True)
+    given = again.query["state"]
+    same = given[:-1] + LETTERS[LETTERS.index(given[-1]) + 1]  # decodes to the same bytes
+    browser.cookie = f"slack-app-oauth-state={same}"
+    status, text, _ = await browser.get(again.update_query(state=same))
+    assert (status, "used_state" in text) == (400, True)
+
+
+async def test_an_expired_state_installs_nothing(slack: Stand) -> None:
+    state = States(Keyring([KEY]), clock=lambda: 1_700_000_000).issue()
+    browser = slack.browser()
+    browser.cookie = f"slack-app-oauth-state={state}"
+    status, text, _ = await browser.get(f"/slack/oauth_redirect?code=abc&state={state}")
+    assert (status, "expired_state" in text) == (400, True)
+    assert await slack.database.fetchval("select count(*) from agent.used_oauth_state") == 0
+
+
+async def test_a_code_that_slack_refuses_installs_nothing(slack: Stand) -> None:
+    browser = slack.browser()
+    _, _, authorize = await browser.get("/slack/install")
+    back = await browser.decide(authorize, BAKERY)
+    status, text, _ = await browser.get(back.update_query(code="wrong"))
+    assert (status, "invalid_code" in text) == (400, True)
+    assert await slack.owners() == []
+
+
+async def test_what_slack_says_is_escaped(slack: Stand) -> None:
+    status, text, _ = await slack.browser().get("/slack/oauth_redirect?error=<script>alert(1)</script>")
+    assert (status, "<script>" in text, "refused" in text) == (400, False, True)
+
+
+async def test_a_token_of_another_app_is_not_stored(database: str, connection: Connection) -> None:
+    async with stand(database, connection, app_id="A0ANOTHER1") as slack:
+        status, text, _ = await slack.browser().install(BAKERY)
+        assert (status, "other_app" in text) == (400, True)
+        assert await slack.owners() == []
+
+
+async def test_slack_that_does_not_answer_leaves_nothing(slack: Stand) -> None:
+    browser = slack.browser()
+    _, _, authorize = await browser.get("/slack/install")
+    back = await browser.decide(authorize, BAKERY)
+    for method in ("oauth.v2.access", "auth.test"):
+        async with slack.session.post(
+            URL(authorize).origin() / "control/faults", json={"kind": "answer_lost", "methods": [method]}
+        ) as added:
+            assert added.status == 200, await added.text()
+        status, text, _ = await browser.get(back)
+        assert (status, "Slack does not answer" in text) == (502, True)
+        assert await slack.owners() == []
+        _, _, authorize = await browser.get("/slack/install")
+        back = await browser.decide(authorize, BAKERY)
+    assert (await browser.get(back))[0] == 200
+
+
+async def test_a_database_that_does_not_answer_stores_nothing_and_says_so(slack: Stand) -> None:
+    browser = slack.browser()
+    _, _, authorize = await browser.get("/slack/install")
+    back = await browser.decide(authorize, BAKERY)
+    transaction = slack.database.transaction()
+    await transaction.start()
+    await slack.database.execute("lock table agent.installation, agent.used_oauth_state")
+    status, text, _ = await browser.get(back)
+    await transaction.rollback()
+    assert (status, "database" in text) == (503, True)
+    assert await slack.owners() == []
+
+
+async def test_pages_run_no_script_and_end_their_connection(slack: Stand) -> None:
+    async with slack.session.get(f"{slack.served.url}/slack/oauth_redirect") as response:
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+        assert (response.headers["Connection"], response.headers["Cache-Control"]) == ("close", "no-store")
+    async with slack.session.get(f"{slack.served.url}/slack/install", allow_redirects=False) as response:
+        cookie = response.headers["Set-Cookie"]
+        assert all(part in cookie for part in ("Secure", "HttpOnly", "SameSite=Lax", "Max-Age=600"))
+
+
+async def test_a_team_brings_its_own_pages(database: str, connection: Connection, tmp_path: Path) -> None:
+    (tmp_path / "success.html").write_text("<h1>Hello $workspace</h1>")
+    (tmp_path / "failure.html").write_text("<h1>Sorry: $code</h1>")
+    async with stand(database, connection, install_pages=tmp_path) as slack:
+        assert (await slack.browser().get("/slack/oauth_redirect"))[1] == "<h1>Sorry: invalid_state</h1>"
+        assert (await slack.browser().install(BAKERY))[1] == "<h1>Hello Bakery</h1>"
+
+
+async def removal(slack: Stand, event: dict[str, Any], team: str, **more: Any) -> int:
+    given = envelope(event) | {"team_id": team, "authorizations": []} | more
+    return (await slack.served.slack.event(given)).status
+
+
+async def test_tokens_go_when_slack_reports_a_removal_in_either_order(
+    database: str, connection: Connection
+) -> None:
+    async with stand(database, connection, user_scopes="search:read") as slack:
+        browser = slack.browser()
+        uninstalled: dict[str, Any] = {"type": "app_uninstalled"}
+        revoked = {"type": "tokens_revoked", "tokens": {"oauth": ["U0BAKERY01"], "bot": ["U1BAKERY01"]}}
+        for order in ([uninstalled, revoked], [revoked, uninstalled]):
+            assert (await browser.install(BAKERY))[0] == 200
+            assert await slack.owners() == [(BAKERY, ""), (BAKERY, "U0BAKERY01")]
+            for event in order:
+                assert await removal(slack, event, BAKERY) == 200
+                assert await slack.owners() == []
+
+
+async def test_one_persons_token_is_revoked(database: str, connection: Connection) -> None:
+    async with stand(database, connection, user_scopes="search:read") as slack:
+        assert (await slack.browser().install(BAKERY))[0] == 200
+        event = {"type": "tokens_revoked", "tokens": {"oauth": ["U0BAKERY01"]}}
+        assert await removal(slack, event, BAKERY) == 200
+        assert await slack.owners() == [(BAKERY, "")]
+
+
+async def test_a_late_report_keeps_a_newer_install_and_others(slack: Stand) -> None:
+    assert (await slack.browser().install(BAKERY))[0] == 200
+    assert (await slack.browser().install(GRID))[0] == 200
+    kept = [(GRID, ""), (GRID, "U0ACMEEAST"), (BAKERY, ""), (BAKERY, "U0BAKERY01")]
+    assert await removal(slack, {"type": "app_uninstalled"}, BAKERY, event_time=1_700_000_000) == 200
+    assert await removal(slack, {"type": "app_uninstalled"}, EAST) == 200
+    assert sorted(await slack.owners()) == sorted(kept)
+    assert await removal(slack, {"type": "app_uninstalled"}, GRID) == 200
+    assert await slack.owners() == kept[2:]
+
+
+async def test_a_report_that_cannot_be_kept_is_refused_so_that_slack_repeats_it(slack: Stand) -> None:
+    transaction = slack.database.transaction()
+    await transaction.start()
+    await slack.database.execute("lock table agent.installation")
+    assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 503
+    await transaction.rollback()
+    assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 200
+
+
+async def test_the_simulator_reports_what_a_person_removes(slack: Stand) -> None:
+    assert (await slack.browser().install(GRID))[0] == 200
+    bot = await slack.store().async_find_bot(enterprise_id=GRID, team_id=None)
+    assert bot is not None
+    simulator = slack.simulator
+    workspace = simulator.installs.workspaces[EAST]
+    assert simulator.installs.uninstall(workspace, wide=True) == 1
+    for delivery in list(simulator.sender.deliveries.values()):
+        await delivery.answered.wait()
+    assert await slack.owners() == []
+
+
+async def test_without_a_client_id_there_is_no_install(database: str) -> None:
+    async with served(database) as ingest, aiohttp.ClientSession() as session:
+        async with session.get(f"{ingest.url}/slack/install") as response:
+            assert (response.status, json.loads(await response.text())) == (404, {"error": "no such path"})
+        assert (await ingest.slack.event(envelope({"type": "app_uninstalled"}))).status == 200

@@ -1,0 +1,112 @@
+"""What is sealed opens with any key of the list, in its own place only."""
+
+import pytest
+from pydantic import Field
+from pydantic_settings import BaseSettings
+from typer.testing import CliRunner
+
+from surelane.errors import SettingsError
+from surelane_operator.cli.command import app
+from surelane_service.keys import EncryptionKeys, Keyring, SealedError, new_key
+from surelane_service.settings import load_settings
+
+OLD, NEW = new_key(), new_key()
+
+
+class Settings(BaseSettings):
+    """A service's settings with keys."""
+
+    keys: EncryptionKeys = Field((), validation_alias="SURELANE_ENCRYPTION_KEYS")
+
+
+def keyring(*keys: str) -> Keyring:
+    return Keyring(keys)
+
+
+def test_what_is_sealed_opens_in_its_place() -> None:
+    sealed = keyring(NEW).seal(b"xoxb-token", "row 1")
+    assert b"xoxb-token" not in sealed
+    assert keyring(NEW).open(sealed, "row 1") == b"xoxb-token"
+
+
+def test_the_same_text_is_sealed_differently_each_time() -> None:
+    ring = keyring(NEW)
+    assert ring.seal(b"text", "row") != ring.seal(b"text", "row")
+
+
+def test_the_first_key_seals_and_all_open() -> None:
+    before = keyring(OLD).seal(b"text", "row")
+    ring = keyring(NEW, OLD)
+    assert ring.open(before, "row") == b"text"
+    assert not ring.is_current(before)
+    after = ring.seal(b"text", "row")
+    assert ring.is_current(after)
+    assert keyring(NEW).open(after, "row") == b"text"
+
+
+def test_a_copy_in_another_row_does_not_open() -> None:
+    ring = keyring(NEW)
+    with pytest.raises(SealedError, match="belongs to another row"):
+        ring.open(ring.seal(b"text", "row 1"), "row 2")
+
+
+def test_a_missing_key_is_named_by_its_id() -> None:
+    sealed = keyring(OLD).seal(b"text", "row")
+    with pytest.raises(SealedError, match=rf"key {keyring(OLD).current_id.hex()}.*SURELANE_ENCRYPTION_KEYS"):
+        keyring(NEW).open(sealed, "row")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 20, 36])
+def test_what_was_cut_short_or_changed_does_not_open(cut: int) -> None:
+    ring = keyring(NEW)
+    sealed = ring.seal(b"text", "row")
+    with pytest.raises(SealedError):
+        ring.open(sealed[:cut], "row")
+    changed = bytearray(sealed)
+    changed[cut] ^= 1
+    with pytest.raises(SealedError):
+        ring.open(bytes(changed), "row")
+
+
+def test_every_key_verifies_a_signature_for_its_purpose() -> None:
+    signature = keyring(OLD).sign(b"text", "state")
+    ring = keyring(NEW, OLD)
+    assert ring.signed(b"text", signature, "state")
+    assert not ring.signed(b"text", signature, "other")
+    assert not ring.signed(b"texts", signature, "state")
+    assert not keyring(NEW).signed(b"text", signature, "state")
+
+
+def test_keys_are_read_from_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f" {NEW} , {OLD},")
+    settings = load_settings(Settings)
+    assert [key.get_secret_value() for key in settings.keys] == [NEW, OLD]
+    assert NEW not in repr(settings)
+    assert Keyring.of(settings.keys) is not None
+    monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", "")
+    assert Keyring.of(load_settings(Settings).keys) is None
+
+
+def test_a_key_of_openssl_is_taken() -> None:
+    assert keyring("+/+/" * 10 + "+/8=").seal(b"text", "row")
+
+
+@pytest.mark.parametrize("wrong", ["short", "é" * 44, "A" * 43 + "!", "A" * 60, NEW + NEW])
+def test_a_malformed_key_is_refused_by_the_settings_name(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f"{NEW},{wrong}")
+    with pytest.raises(SettingsError, match=r"SURELANE_ENCRYPTION_KEYS: key 2 .*surelane keys new") as caught:
+        load_settings(Settings)
+    assert wrong not in str(caught.value)
+
+
+def test_a_repeated_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f"{NEW},{NEW}")
+    with pytest.raises(SettingsError, match=r"SURELANE_ENCRYPTION_KEYS: .* twice"):
+        load_settings(Settings)
+
+
+def test_the_command_makes_a_key() -> None:
+    made = CliRunner().invoke(app, ["keys", "new"])
+    assert made.exit_code == 0
+    assert keyring(made.stdout.strip()).seal(b"text", "row")
+    assert CliRunner().invoke(app, ["keys", "new"]).stdout != made.stdout
