@@ -1,0 +1,1 @@
+"""The operator's page: screens under ``/console/`` on the private port."""
