@@ -1,1 +1,1 @@
-"""The operator's page: screens under ``/console/`` on the private port."""
+"""The operator's page, on the private port under ``/console/``: off unless ``SURELANE_CONSOLE_SIGN_IN`` is set."""

@@ -1,6 +1,6 @@
 """A screen of the operator's page: its address, what it reads, and its template."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,6 @@ from multidict import MultiDict, MultiMapping
 
 from surelane.calls import Calls
 from surelane_operator.console.links import Links
-from surelane_operator.doctor.finding import Finding
 from surelane_operator.operations import Operations
 
 Values = Mapping[str, Any]
@@ -67,8 +66,8 @@ class Screen:
         return f"/console{self.path}"
 
 
-async def _no_findings() -> Sequence[Finding]:
-    return ()
+async def _no_examination() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +78,12 @@ class Sources:
         operations: the operator's calls.
         calls: single SQL calls on the same connections.
         links: the addresses of messages and traces.
-        findings: the doctor's latest findings.
+        examination: the doctor's latest examination; ``None``: there is none.
         received: what this process has received from Slack since it started: label and count.
     """
 
     operations: Operations
     calls: Calls
     links: Links = field(default_factory=Links)
-    findings: Callable[[], Awaitable[Sequence[Finding]]] = _no_findings
+    examination: Callable[[], Awaitable[Any]] = _no_examination
     received: Callable[[], Mapping[str, int]] = dict

@@ -10,7 +10,6 @@ def overview(sources: Sources) -> Screen:
         return {
             "kinds": await sources.operations.stats(),
             "workers": await sources.operations.workers(),
-            "findings": await sources.findings(),
         }
 
     return Screen("overview", "/", "Overview", read, every=2.0)
