@@ -315,6 +315,19 @@ class Changes(ABC):
             kept.result = {"id": identity}
         return identity
 
+    async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
+        """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""
+        text = json_text(value)
+        async with self.actions.keeping("signal", f"event {identity}", {"name": name}) as kept:
+            answer: str = await kept.calls.fetchval(
+                "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",
+                identity,
+                name,
+                text,
+            )
+            kept.result = {"answer": answer}
+        return None if answer == "unknown" else answer
+
     async def look(self, identity: int) -> None:
         """Keep that somebody looks at an event's payload."""
         async with self.actions.keeping("look at payload", f"event {identity}"):

@@ -87,6 +87,15 @@ class Operations(Changes, Measured):
         )
         return [_parsed(row) for row in rows]
 
+    async def list_ids(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """List events by their ids, each once, newest first. Rows are those of :meth:`list_jobs`."""
+        rows = await self._database.fetch(
+            f"select distinct on (id) {_LISTED} from agent.job where id = any($1)"  # noqa: S608 - a constant
+            " order by id desc, finished_at desc nulls first",
+            list(ids),
+        )
+        return [_parsed(row) for row in rows]
+
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
         return [row[0] for row in await self._database.fetch("select agent.find_events($1)", key)]
