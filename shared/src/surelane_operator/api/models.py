@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from surelane.jobs import Priority
-from surelane_operator.operations import Cursor, Filter
+from surelane_operator.filters import Cursor, Filter
 from surelane_operator.timeline import Step, trace_of
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
@@ -30,7 +30,7 @@ MAX_CURSOR = 100
 """Characters."""
 
 
-def _digits(text: object) -> object:
+def digits(text: object) -> object:
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ID))):
         raise ValueError("write an event's id as a whole number above 0")
     return text
@@ -100,7 +100,13 @@ class Strict(BaseModel):
 class EventPath(BaseModel):
     """The path of one event."""
 
-    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(_digits)]
+    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)]
+
+
+class JobQuery(Strict):
+    """The query of ``GET /v1/jobs/{id}``."""
+
+    payload: bool = Field(True, description="with the payload; that you looked at it is kept")
 
 
 class KindPath(BaseModel):
@@ -252,7 +258,7 @@ class ListedJob(BaseModel):
 class JobStory(ListedJob):
     """An event with all its fields and its timeline."""
 
-    payload: Any
+    payload: Any = Field(description="null where the query leaves it out")
     errors: list[Any]
     result: Any
     replay_of: int | None = Field(description="the event that this one runs again")
@@ -393,6 +399,12 @@ class LimitList(BaseModel):
     """The limits of kinds."""
 
     limits: list[LimitState]
+
+
+class CronChange(Strict):
+    """The body of ``PATCH /v1/cron/{name}``."""
+
+    paused: StrictBool
 
 
 class CronList(BaseModel):

@@ -9,7 +9,7 @@ from surelane.errors import InvalidInput
 from surelane_operator.api.models import cursor_after, read_cursor
 from surelane_operator.console.looks import Narrow, find_jobs
 from surelane_operator.console.screen import Asked, Screen, Sources, Values
-from surelane_operator.operations import STATUSES, Filter
+from surelane_operator.filters import STATUSES, Cursor, Filter
 
 PAGE = 50
 FIELDS = ("status", "kind", "workspace", "channel", "user", "since", "until", "error", "text", "key")
