@@ -163,3 +163,7 @@ with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, au
 , autovacuum_vacuum_cost_delay = 0);
 create index limit_note_due on agent.limit_note (kind, due_at);
 create index limit_note_key on agent.limit_note (kind, limit_key, due_at);
+
+-- Operators list workflows by when they ended, and the questions that wait for people.
+create index event_hist_workflow on agent.event_hist (finished_at) where waits_for is not null and continuation_id is null;
+create index step_open on agent.step (started_at, event_id) where sort = 'wait' and finished_at is null;

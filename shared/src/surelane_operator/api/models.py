@@ -365,16 +365,6 @@ class Stats(BaseModel):
     workers: list[WorkerState]
 
 
-class CronState(CronBody):
-    """A named schedule."""
-
-    name: str
-    next_at: datetime
-    last_at: datetime | None
-    updated_at: datetime
-    updated_by: str
-
-
 class LimitState(BaseModel):
     """The limit of a kind: what holds, and what its workers declare."""
 
@@ -392,12 +382,6 @@ class LimitList(BaseModel):
     """The limits of kinds."""
 
     limits: list[LimitState]
-
-
-class CronList(BaseModel):
-    """The named schedules."""
-
-    schedules: list[CronState]
 
 
 class Problem(BaseModel):
