@@ -1,0 +1,64 @@
+"""Render screens: a whole page, or the part of it that changes."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from surelane import __version__
+from surelane_operator.console.access.viewer import Viewer
+from surelane_operator.console.screen import Screen, Values
+from surelane_operator.doctor.finding import span
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Pages:
+    """The templates. Each extends ``layout.html``; its block ``live`` is the part that changes."""
+
+    def __init__(self, screens: Sequence[Screen]) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters |= {"moment": moment, "iso": iso, "span": span, "part": _part}
+        self._environment.globals |= {
+            "navigation": [screen for screen in screens if screen.listed],
+            "version": __version__,
+        }
+        # A block that is rendered alone sees globals only, no imports of its template.
+        self._environment.globals["ui"] = self._environment.get_template("components.html").module
+
+    def page(self, screen: Screen, values: Values, viewer: Viewer) -> str:
+        """Render a whole page for a person."""
+        return self._template(screen.name).render(values, screen=screen, viewer=viewer)
+
+    def fragment(self, screen: Screen, values: Values) -> str:
+        """Render what changes in the page, the same for every person."""
+        template = self._template(screen.name)
+        return "".join(template.blocks["live"](template.new_context(dict(values))))
+
+    def _template(self, name: str) -> Template:
+        return self._environment.get_template(f"{name}.html")
+
+
+def moment(at: datetime) -> str:
+    """Format a time for people, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def iso(at: datetime) -> str:
+    """Format a time for programs, in UTC."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _part(value: Any) -> str:  # noqa: ANN401 - an id or a text
+    """Quote a value as one part of an address."""
+    return quote(str(value), safe="")
