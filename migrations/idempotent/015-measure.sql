@@ -134,10 +134,10 @@ begin
 end
 $$;
 
--- A page of kinds for operators, by name: those after _after. failed: how many of its events failed
+-- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many of its events failed
 -- in the last day, up to 1,000. Planned with its values, so that it opens the chunks of history in
 -- which they can be (0036).
-create or replace function agent.list_kinds(_after text, _limit int4)
+create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
 returns table
 ( kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8
 )
@@ -155,7 +155,10 @@ declare
 begin
     return query
     select k.kind, k.paused, k.paused_at, k.paused_by, k.max_attempts, k.ordered, k.handled_at, f.failed
-    from (select * from agent.kind as each where _after is null or each.kind > _after order by each.kind limit least(greatest(_limit, 1), 1000)) as k
+    from (
+        select * from agent.kind as each where (_after is null or each.kind > _after) and (_kind is null or each.kind = _kind)
+        order by each.kind limit least(greatest(_limit, 1), 1000)
+    ) as k
     cross join lateral (
         select count(*) as failed from (
             select from agent.event_hist as h

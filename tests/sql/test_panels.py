@@ -319,7 +319,7 @@ from generate_series(0, $1::int4 - 1) as n
 ) as ended (moment, first)
 """
 READS = {
-    "kinds": "select * from agent.list_kinds(null, 100)",
+    "kinds": "select * from agent.list_kinds(null, null, 100)",
     "limits": "select * from agent.limit_use(array['job'])",
     "firings": "select * from agent.firings(array['n'], array[now()], array[now()])",
     "running": "select * from agent.list_running(null, 10)",
@@ -366,4 +366,4 @@ async def test_reads_find_what_they_look_for_in_a_long_history(filled: Connectio
     assert len(await filled.fetch(READS["workflows"])) == 20
     tree = (await workflow(filled, 1_000_000)).tree
     assert (tree.children, len(tree.below)) == ({"completed": 49}, 49)
-    assert await filled.fetchval("select failed from agent.list_kinds(null, 10)") == 1000
+    assert await filled.fetchval("select failed from agent.list_kinds(null, null, 10)") == 1000

@@ -59,7 +59,12 @@ def _visible_at(moment: datetime | None) -> datetime | None:
     return None if moment is None or moment.year == 9999 else moment
 
 
-def _read_cursor(text: str) -> Cursor:
+def read_cursor(text: str) -> Cursor:
+    """Read a cursor.
+
+    Raises:
+        ValueError: :func:`cursor_after` has not written it.
+    """
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
@@ -86,7 +91,7 @@ Kind = Annotated[Text, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[Text, StringConstraints(min_length=1, max_length=1000)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_date_and_time), AfterValidator(_in_utc)]
 Place = Annotated[
-    Cursor, PlainValidator(_read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
+    Cursor, PlainValidator(read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
 ]
 
 

@@ -1,13 +1,13 @@
 """The kinds: how many of their events wait, run and failed, whether they are paused, their limits, their workers."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from surelane.calls import Calls
+from surelane.calls import Calls, Row
 from surelane.errors import NotMeasured
 from surelane_operator.operations import Operations
 from surelane_service.figures import KindFigures
@@ -74,7 +74,20 @@ class KindPage(BaseModel):
 
 async def read_kinds(operations: Operations, calls: Calls, after: str | None, limit: int = PAGE) -> KindPage:
     """Return a page of kinds. Their counts are measured once for all callers, every 15 seconds at most."""
-    rows = await calls.fetch("select * from agent.list_kinds($1, $2)", after, limit)
+    rows = await calls.fetch("select * from agent.list_kinds(null, $1, $2)", after, limit)
+    kinds, age = await _whole(operations, calls, rows)
+    return KindPage(kinds=kinds, next=kinds[-1].kind if len(kinds) == limit else None, measured=age)
+
+
+async def read_kind(operations: Operations, calls: Calls, kind: str) -> Kind | None:
+    """Return one kind; ``None``: no event of it was ever stored, and no worker handles it."""
+    rows = await calls.fetch("select * from agent.list_kinds($1, null, 1)", kind)
+    kinds, _ = await _whole(operations, calls, rows)
+    return kinds[0] if kinds else None
+
+
+async def _whole(operations: Operations, calls: Calls, rows: Sequence[Row]) -> tuple[list[Kind], float | None]:
+    """Add the counts, limits and workers to the rows, and say how old the counts are."""
     names = [row["kind"] for row in rows]
     counts, age = await _counts(operations)
     workers: dict[str, list[str]] = defaultdict(list)
@@ -93,7 +106,7 @@ async def read_kinds(operations: Operations, calls: Calls, after: str | None, li
         )
         for row in rows
     ]
-    return KindPage(kinds=kinds, next=names[-1] if len(names) == limit else None, measured=age)
+    return kinds, age
 
 
 async def _counts(operations: Operations) -> tuple[Mapping[str, Counts], float | None]:
