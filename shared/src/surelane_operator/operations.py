@@ -19,7 +19,7 @@ from surelane_service.rates import Rate, rate_text
 STEP = 500
 """Events per statement of a change to many. Each step is kept when a later one fails."""
 STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
-_LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
+LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key
 , item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
 , heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
@@ -95,7 +95,7 @@ class Operations(Measured):
         Rows have no payload, result, errors or changes, because these may be large. :meth:`get` has them.
         """
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
+            f"select {LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
             which.statuses,
             which.kinds,
             which.key,
@@ -105,7 +105,7 @@ class Operations(Measured):
             after.id if after else None,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def search(self, words: Sequence[str], which: Filter, limit: int = 20) -> list[dict[str, Any]]:
         """List events in which people saw all of these words, newest first. It looks at the newest 1,000 events.
@@ -113,13 +113,13 @@ class Operations(Measured):
         Rows are those of :meth:`list_jobs`. Of the filter only the kinds and ``since`` count.
         """
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
+            f"select {LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
             words,
             which.kinds,
             which.since,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def recent(self, which: Filter, since: datetime, limit: int) -> list[dict[str, Any]]:
         """List the newest live events, and those that ended at or after ``since``: ``limit`` of each, at most.
@@ -131,8 +131,8 @@ class Operations(Measured):
             [status for status in states if status in wanted] for states in (STATUSES[:3], STATUSES[3:])
         ]
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
-            f" union all select {_LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
+            f"select {LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
+            f" union all select {LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
             live,
             ended,
             which.kinds,
@@ -140,7 +140,7 @@ class Operations(Measured):
             since,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
@@ -162,7 +162,7 @@ class Operations(Measured):
         if row is None:
             return None
         steps = await self._database.fetchval("select agent.list_steps($1)", identity)
-        job = _parsed(row)
+        job = parsed(row)
         replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
         replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
         return job | {
@@ -313,7 +313,7 @@ class Operations(Measured):
 
     async def list_cron(self) -> list[dict[str, Any]]:
         """List the named schedules."""
-        return [_parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
+        return [parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
 
     async def set_cron(
         self,
@@ -379,7 +379,7 @@ def _limit(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _parsed(row: asyncpg.Record) -> dict[str, Any]:
+def parsed(row: asyncpg.Record) -> dict[str, Any]:
     """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
     return {

@@ -1,0 +1,70 @@
+"""Serve the operator's page on a test's database, and use it as a person on call does."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from surelane.calls import Calls, Pool
+from surelane_operator.console.access.guard import Guard
+from surelane_operator.console.access.viewer import Role, Viewer
+from surelane_operator.console.console import Console
+from surelane_operator.console.live import Live
+from surelane_operator.console.screen import Sources
+from surelane_operator.operations import Operations
+from surelane_service.probes import private_app, serving
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+CSRF = "a-stand-in-for-the-token"
+
+
+class SignedIn:
+    """Everybody is signed in, with the role that the test gives."""
+
+    def __init__(self, role: Role = "operator") -> None:
+        self.role: Role = role
+
+    def viewer(self, _: web.Request) -> Viewer:
+        return Viewer("ada", self.role, CSRF)
+
+
+@asynccontextmanager
+async def console_at(
+    pool: Pool,
+    *,
+    people: SignedIn | None = None,
+    live: Live | None = None,
+    port: int = 0,
+    routes: tuple[web.AbstractRouteDef, ...] = (),
+    **sources: Any,
+) -> AsyncIterator[str]:
+    """Serve the page and ``routes`` for the length of the block; yield the address of the host."""
+
+    async def unready() -> str | None:
+        return None
+
+    console = Console(Sources(Operations(pool), Calls(pool), **sources), live)
+    guard = Guard(None, people or SignedIn())
+    app = private_app(unready, [*console.routes(), *routes], middlewares=[guard.middleware])
+    app.on_shutdown.append(console.close)
+    async with serving(app, port, setting="none", host="127.0.0.1") as bound:
+        yield f"http://127.0.0.1:{bound}"
+
+
+@asynccontextmanager
+async def opened(browser: "Browser", url: str, **options: Any) -> AsyncIterator["Page"]:
+    """Open a page. Check at the end that no script failed and that the policy refused nothing."""
+    given: Mapping[str, Any] = {"viewport": {"width": 1280, "height": 800}, **options}
+    problems: list[str] = []
+    context = await browser.new_context(**given)
+    context.set_default_timeout(20_000)
+    page = await context.new_page()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda said: problems.append(said.text) if "Security Policy" in said.text else None)
+    await page.goto(url)
+    yield page
+    await context.close()
+    assert problems == []
