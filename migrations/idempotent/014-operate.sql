@@ -1,3 +1,9 @@
+-- Who acts in this transaction: the person or program that begin_action named, else the role.
+create or replace function agent.acting() returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+return coalesce(nullif(current_setting('surelane.acting', true), ''), session_user);
+
 -- How long an attempt may go on after its event was asked to be cancelled. Then its claim lapses: a
 -- worker that hangs is fenced, and the next sweep ends the event.
 create or replace function agent.cancel_grace() returns interval
@@ -48,12 +54,9 @@ as $$
 #variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
-    _who text := left(coalesce(_by, session_user), 200);
+    _who text := left(coalesce(_by, agent.acting()), 200);
     _held int8[];
     _running int8[];
-    _unfenced text[];
-    _known int8[];
-    _left int8[];
 begin
     if _children then
         _ids := array(
@@ -67,12 +70,52 @@ begin
     -- Of a group the head's lease counts for all that are held with it.
     update agent.event set cancelled_by = _who, vt = case when head then least(vt, _now + agent.cancel_grace()) else vt end
     , changes = agent.add_change(changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
-        , 'named', _by is not null or _why is not null)))
+        , 'named', _who <> session_user or _why is not null)))
     where id = any(_running) and cancelled_by is null;
     if _running <> '{}' then
         -- A notification has less than 8,000 bytes; an empty one concerns all.
         perform pg_notify('agent_cancel', case when cardinality(_running) <= 300 then array_to_string(_running, ' ') else '' end);
     end if;
+    return query select * from agent.end_waiting(_ids, _held, _running, 'cancelled', 'cancelled by ' || _who || coalesce(': ' || left(_why, 1000), ''));
+end
+$$;
+
+-- Moves events that an operator names into history as expired; answers each: expired, running (it
+-- was left alone), or busy, where another transaction has it or its group locked. An unknown id is
+-- left out. _why says why.
+create or replace function agent.expire_jobs(_ids int8[], _why text) returns table (id int8, answer text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _held int8[] := agent.lock_for_sweep(_ids);
+begin
+    return query
+    select * from agent.end_waiting(_ids, _held
+        , array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > agent.clock())
+        , 'expired', 'expired by ' || left(agent.acting(), 200) || coalesce(': ' || left(_why, 1000), ''));
+end
+$$;
+
+-- Ends those of _ids that the caller holds and that do not run: of _held all but _running. Answers
+-- each that is in the queue: the outcome, running, or busy.
+create or replace function agent.end_waiting(_ids int8[], _held int8[], _running int8[], _outcome text, _reason text)
+returns table (id int8, answer text)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _unfenced text[];
+    _known int8[];
+    _left int8[];
+begin
     -- As where a claim finds them: members that were held with a head whose lease lapsed go back
     -- unspent. A head with a member that another transaction has locked stays.
     _unfenced := agent.fence_groups(array(
@@ -83,10 +126,10 @@ begin
             and e.group_key is not null and e.group_key = any(_unfenced)));
     end if;
     _known := array(select e.id from agent.event as e where e.id = any(_ids));
-    perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), 'cancelled', 'cancelled by ' || _who || coalesce(': ' || left(_why, 1000), ''));
+    perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), _outcome, _reason);
     _left := array(select e.id from agent.event as e where e.id = any(_ids));
     return query
-    select given, case when given = any(_running) then 'running' when given = any(_held) and given <> all(_left) then 'cancelled' else 'busy' end
+    select given, case when given = any(_running) then 'running' when given = any(_held) and given <> all(_left) then _outcome else 'busy' end
     from unnest(_ids) as given where given = any(_known);
 end
 $$;
@@ -181,7 +224,7 @@ begin
     _new.enqueued_by := _old.enqueued_by;
     _new.errors := _old.errors;
     _new.traceparent := _old.traceparent;
-    _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
+    _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', agent.acting()
         , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
     return _new;
 end
@@ -327,7 +370,7 @@ begin
     _new.max_attempts := _old.max_attempts;
     _new.lane := _old.lane;
     _new.changes := case when _old.changes #> '{0,limit_key}' is null then '[]' else jsonb_build_array(_old.changes -> 0) end
-        || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('action', 'replay of', 'at', _now, 'by', session_user, 'id', _id
+        || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('action', 'replay of', 'at', _now, 'by', agent.acting(), 'id', _id
             , 'key', _old.item_key, 'from_step', _from, 'kept', cardinality(steps), 'payload', case when _payload is not null then 'another' end
             -- Whose children the replay of a continuation finds.
             , 'first', coalesce(agent.replayed_first(_old.changes), _id))));
@@ -349,7 +392,7 @@ begin
         and not exists (select from agent.step as a where a.event_id = _id and a.name = s.name || ' asked')
         order by s.id;
     end if;
-    update agent.event_hist set changes = agent.add_change(changes, jsonb_build_object('action', 'replayed as', 'at', _now, 'by', session_user
+    update agent.event_hist set changes = agent.add_change(changes, jsonb_build_object('action', 'replayed as', 'at', _now, 'by', agent.acting()
         , 'id', replay, 'key', key))
     where id = _old.id and event_ts = _old.event_ts;
 end
@@ -377,7 +420,7 @@ begin
     if not exists (select from agent.kind where kind = _kind) then
         perform pg_advisory_xact_lock(hashtextextended('agent.kind ' || _kind, 0));
     end if;
-    insert into agent.kind (kind, paused, paused_at, paused_by) values (_kind, true, agent.clock(), session_user)
+    insert into agent.kind (kind, paused, paused_at, paused_by) values (_kind, true, agent.clock(), agent.acting())
     on conflict (kind) do update set paused = true, paused_at = excluded.paused_at, paused_by = excluded.paused_by where not kind.paused;
     perform agent.sweep_groups();
 end
@@ -975,5 +1018,98 @@ begin
     -- Does not wait for an operator who is just pausing a kind.
     update agent.kind set handled_at = agent.clock()
     where kind in (select kind from agent.kind where kind = any(_kinds) order by kind for no key update skip locked);
+end
+$$;
+
+-- How long kept actions stay.
+create or replace function agent.actions_kept() returns interval
+language sql immutable parallel safe
+return interval '400 days';
+
+-- Begins an action of an operator: keeps who does what, and names them for what this transaction
+-- changes. A work of many transactions calls it in the first one, and continue_action in the
+-- others. Returns the action's id. Actions that are older than actions_kept go, some at a time.
+create or replace function agent.begin_action(_who text, _via text, _action text, _target text, _detail jsonb) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _id int8;
+begin
+    delete from agent.operator_action
+    where id in (
+        select id from (select id, at from agent.operator_action order by id limit 100) as oldest
+        where at < agent.clock() - agent.actions_kept() for update skip locked);
+    insert into agent.operator_action (at, who, via, role, action, target, detail)
+    values (agent.clock(), left(coalesce(nullif(_who, ''), session_user), 200), _via, session_user, left(_action, 100), left(_target, 300), coalesce(_detail, '{}'))
+    returning id into _id;
+    perform set_config('surelane.acting', left(_who, 200), true);
+    return _id;
+end
+$$;
+
+-- Stores what an action has done so far, and names who acts for what this transaction changes.
+-- _over: it has ended. Nothing can be added to one that has.
+create or replace function agent.continue_action(_id int8, _result jsonb, _over boolean) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update agent.operator_action set result = coalesce(_result, result), seen_at = agent.clock(), finished_at = case when _over then agent.clock() end
+    where id = _id and finished_at is null;
+    perform set_config('surelane.acting', (select who from agent.operator_action where id = _id), true);
+end
+$$;
+
+-- A page of kept actions, newest first: those before _before, of one target or of all.
+create or replace function agent.list_actions(_before int8, _target text, _limit int4) returns setof agent.operator_action
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return query
+    select a.* from agent.operator_action as a
+    where (_before is null or a.id < _before) and (_target is null or a.target = _target)
+    order by a.id desc limit least(greatest(_limit, 1), 1000);
+end
+$$;
+
+-- One kept action.
+create or replace function agent.read_action(_id int8) returns setof agent.operator_action
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select * from agent.operator_action where id = _id;
+end;
+
+-- How many events a filter finds, up to _most; list_jobs has the filter.
+create or replace function agent.count_jobs
+( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _most int4
+) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    _counted int4 := 0;
+    _page int4;
+    _found int4;
+    _after timestamptz;
+    _after_id int8;
+begin
+    loop
+        _page := least(1000, _most - _counted);
+        exit when _page <= 0;
+        -- The last row of the page has the smallest id of those that have not ended, or else the
+        -- earliest end.
+        select count(*), (array_agg(j.id order by j.finished_at nulls last, j.id))[1], min(j.finished_at) into _found, _after_id, _after
+        from (select id, finished_at from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _page)) as j;
+        _counted := _counted + _found;
+        exit when _found < _page;
+    end loop;
+    return _counted;
 end
 $$;

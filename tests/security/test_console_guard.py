@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from surelane_operator.actions import current_actor
+from surelane_operator.acting import current_actor
 from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.sessions import LASTS, Sessions, Signer
 from surelane_operator.console.access.viewer import Viewer, viewer_of

@@ -25,6 +25,7 @@ TABLES = (
     "slack_limit",
     "step",
     "signal",
+    "operator_action",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

@@ -146,7 +146,7 @@ async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.A
     url = settings.operator_database_url or settings.database_url
     async with _pool(url, 2, service=f"{SERVICE}-api", statement_timeout=timedelta(seconds=15)) as pool:
         examinations = Examinations(url.get_secret_value())
-        yield OperatorApi(pool, settings.api_token.get_secret_value(), examinations).routes()
+        yield OperatorApi(pool, examinations).routes()
 
 
 @asynccontextmanager

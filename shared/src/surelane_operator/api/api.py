@@ -1,6 +1,5 @@
 """The operator's API: find events, see why one waits, requeue, cancel, pause, schedules, orchestrations."""
 
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from surelane import Queue, __version__
 from surelane.calls import Pool
 from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
 from surelane_operator.api import models
+from surelane_operator.api.changes import ChangesApi
 from surelane_operator.api.operation import Operation, Refused, document
 from surelane_operator.api.panels import PanelsApi
 from surelane_operator.operations import Operations, no_step
@@ -32,14 +32,18 @@ def routes_switched_off() -> list[web.AbstractRouteDef]:
 
 
 class OperatorApi:
-    """The routes under ``/v1``, behind a bearer token."""
+    """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
-    def __init__(self, pool: Pool, token: str, examinations: Examinations) -> None:
+    def __init__(self, pool: Pool, examinations: Examinations) -> None:
         """Serve the queue behind ``pool``, which connects as a member of ``agent_operator``."""
         self._panels = PanelsApi(pool, examinations)
         self._operations = Operations(pool)
         self._queue = Queue(pool)
-        self._token = token.encode()
+        self._changes = ChangesApi(self._operations)
+
+    async def close(self) -> None:
+        """Stop what goes on beside requests."""
+        await self._changes.close()
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """Return the routes, including that of the OpenAPI document."""
@@ -67,8 +71,11 @@ class OperatorApi:
             Operation("PUT", "/v1/limits/{kind}", self.set_limit),
             Operation("DELETE", "/v1/limits/{kind}", self.reset_limit, refusals=not_set),
             Operation("PUT", "/v1/cron/{name}", self.set_cron),
+            Operation("PATCH", "/v1/cron/{name}", self.change_cron, refusals=no_schedule),
+            Operation("POST", "/v1/cron/{name}/run", self.run_cron, status=202, refusals=no_schedule),
             Operation("DELETE", "/v1/cron/{name}", self.delete_cron, refusals=no_schedule),
             *self._panels.operations(),
+            *self._changes.operations(),
         ]
         described = document(operations, __version__)
 
@@ -76,8 +83,8 @@ class OperatorApi:
             return web.json_response(described)
 
         return [
-            *(web.route(each.method, each.path, self._guarded(each.id, each.answer)) for each in operations),
-            web.get("/v1/openapi.json", self._guarded("openapi", openapi)),
+            *(web.route(each.method, each.path, self._answered(each.id, each.answer)) for each in operations),
+            web.get("/v1/openapi.json", self._answered("openapi", openapi)),
         ]
 
     async def list_jobs(self, query: models.JobsQuery) -> models.JobPage:
@@ -90,9 +97,13 @@ class OperatorApi:
         """Requeue all ended events that match."""
         return models.Ids(requeued=await self._operations.requeue_all(body.filter(), body.limit))
 
-    async def get_job(self, path: models.EventPath) -> models.JobStory:
+    async def get_job(self, path: models.EventPath, query: models.JobQuery) -> models.JobStory:
         """Show one event and its timeline."""
         job = await self._job(path.id)
+        if query.payload:
+            await self._operations.look(path.id)
+        else:
+            job["payload"] = None
         return models.JobStory.model_validate({**job, "timeline": story_of(job)})
 
     async def why_waiting(self, path: models.EventPath) -> models.Why:
@@ -137,18 +148,20 @@ class OperatorApi:
     async def signal_job(self, path: models.EventPath, body: models.SignalBody) -> models.Sent:
         """Send a value to an event whose handler waits for it, now or later."""
         job = await self._job(path.id)
-        if await self._queue.signal_id(path.id, body.name, body.value) is None:
+        if await self._operations.signal(path.id, body.name, body.value) is None:
             raise Refused(409, f"the event has ended as {job['status']}")
         return models.Sent(status="sent")
 
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
-        identity = await self._queue.enqueue(
-            "orchestrator-plan",
-            body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
-            dedupe_key=body.dedupe_key,
-            enqueued_by="POST /v1/orchestrate",
-        )
+        async with self._operations.actions.keeping("orchestrate") as kept:
+            identity = await self._queue.enqueue(
+                "orchestrator-plan",
+                body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
+                dedupe_key=body.dedupe_key,
+                enqueued_by="POST /v1/orchestrate",
+            )
+            kept.result = {"id": identity}
         return models.Started(id=identity)
 
     async def stats(self) -> models.Stats:
@@ -185,6 +198,19 @@ class OperatorApi:
         fields = body.model_dump(exclude={"schedule", "time_zone"})
         await self._operations.set_cron(path.name, Cron(body.schedule, body.time_zone), **fields)
 
+    async def change_cron(self, path: models.CronPath, body: models.CronChange) -> None:
+        """Pause or resume a schedule."""
+        change = self._operations.pause_cron if body.paused else self._operations.resume_cron
+        if not await change(path.name):
+            raise Refused(404, "there is no such schedule")
+
+    async def run_cron(self, path: models.CronPath) -> models.Started:
+        """Enqueue a job of a schedule now."""
+        identity = await self._operations.run_cron(path.name)
+        if identity is None:
+            raise Refused(404, "there is no such schedule")
+        return models.Started(id=identity)
+
     async def delete_cron(self, path: models.CronPath) -> None:
         """Delete a schedule."""
         if not await self._operations.delete_cron(path.name):
@@ -196,20 +222,12 @@ class OperatorApi:
             raise Refused(404, _UNKNOWN[404])
         return job
 
-    def _allowed(self, request: web.Request) -> bool:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(
-            token.strip().encode(errors="surrogateescape"), self._token
-        )
-
-    def _guarded(
+    def _answered(
         self, operation: str, handler: Callable[[web.Request], Awaitable[web.Response]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Ask for the token before ``handler`` is called, and answer its errors."""
+        """Answer the errors of ``handler``."""
 
         async def answer(request: web.Request) -> web.Response:
-            if not self._allowed(request):
-                return _problem(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
             try:
                 return await handler(request)
             except Refused as refused:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from surelane.jobs import Priority
-from surelane_operator.operations import Cursor, Filter
+from surelane_operator.filters import Cursor, Filter
 from surelane_operator.timeline import Step, trace_of
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
@@ -30,7 +30,7 @@ MAX_CURSOR = 100
 """Characters."""
 
 
-def _digits(text: object) -> object:
+def digits(text: object) -> object:
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ID))):
         raise ValueError("write an event's id as a whole number above 0")
     return text
@@ -60,15 +60,12 @@ def _visible_at(moment: datetime | None) -> datetime | None:
 
 
 def read_cursor(text: str) -> Cursor:
-<<<<<<< HEAD
     """Read a cursor.
 
     Raises:
         ValueError: :func:`cursor_after` has not written it.
     """
-=======
     """Read the cursor of a page; raise ``ValueError`` where it is none."""
->>>>>>> screens
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
@@ -108,7 +105,13 @@ class Strict(BaseModel):
 class EventPath(BaseModel):
     """The path of one event."""
 
-    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(_digits)]
+    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)]
+
+
+class JobQuery(Strict):
+    """The query of ``GET /v1/jobs/{id}``."""
+
+    payload: bool = Field(True, description="with the payload; that you looked at it is kept")
 
 
 class KindPath(BaseModel):
@@ -260,7 +263,7 @@ class ListedJob(BaseModel):
 class JobStory(ListedJob):
     """An event with all its fields and its timeline."""
 
-    payload: Any
+    payload: Any = Field(description="null where the query leaves it out")
     errors: list[Any]
     result: Any
     replay_of: int | None = Field(description="the event that this one runs again")
@@ -391,6 +394,12 @@ class LimitList(BaseModel):
     """The limits of kinds."""
 
     limits: list[LimitState]
+
+
+class CronChange(Strict):
+    """The body of ``PATCH /v1/cron/{name}``."""
+
+    paused: StrictBool
 
 
 class Problem(BaseModel):

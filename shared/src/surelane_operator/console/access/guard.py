@@ -11,7 +11,7 @@ from urllib.parse import quote
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from surelane_operator.actions import acting_as
+from surelane_operator.acting import acting_as
 from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER, Viewer
 
 GUARDED = ("/console", "/v1")
