@@ -103,3 +103,67 @@ class Stage:
             json.dumps(error),
             last,
         )
+
+
+async def seed(pool: Pool) -> Scenes:
+    """Make the events."""
+    stage, scenes = Stage(pool), Scenes()
+    await stage.worker("worker-a", "slack.app_mention", "slack.message.im", "agent-turn", "deploy", "report")
+    for _ in range(6):
+        await stage.message("slack.message.im", timedelta(minutes=2))
+    for identity in await stage.claim("slack.message.im", "worker-a"):
+        await stage.calls.fetch("select agent.complete_events(array[$1::int8], array[1])", identity)
+        scenes.completed = identity
+    scenes.failed = await stage.message("slack.app_mention", timedelta(minutes=30))
+    for attempt in (1, 2, 3):
+        await stage.claim("slack.app_mention", "worker-a")
+        await stage.fail(scenes.failed, attempt, last=attempt == 3)
+    await stage.calls.execute("select agent.pause_kind('report')")
+    scenes.paused = await stage.message("report", timedelta(minutes=20))
+    scenes.unhandled = await stage.message("slack.reaction_added", timedelta(minutes=15))
+    thread = ts_of(stage.now - timedelta(minutes=12))
+    scenes.first = await stage.message("agent-turn", timedelta(minutes=12))
+    scenes.behind = await stage.message("agent-turn", timedelta(minutes=11), thread)
+    scenes.thread = f"{TEAM}:{CHANNEL}:{thread}"
+    await stage.calls.execute(
+        "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1, vt = now() + interval '5 minutes'"
+        " where id = $1",
+        scenes.first,
+    )
+    scenes.asks = await stage.message("deploy", timedelta(minutes=9))
+    await stage.claim("deploy", "worker-a")
+    await _ask(stage, scenes.asks)
+    await _die(stage, scenes)
+    scenes.expired = await stage.message("slack.app_home_opened", timedelta(hours=3))
+    await stage.calls.execute(
+        "update agent.event set vt = now() - interval '3 hours', enqueued_at = now() - interval '3 hours' where id = $1",
+        scenes.expired,
+    )
+    await stage.worker("worker-c", "slack.app_home_opened")
+    await stage.calls.fetch("select agent.delete_expired_events(3, interval '1 hour')")
+    return scenes
+
+
+async def _ask(stage: Stage, identity: int) -> None:
+    """Suspend an event as ``ctx.ask`` does: its question is posted, and it waits for a click."""
+    question = "approve deploy:1"
+    posted = {"ts": ts_of(stage.now), "channel": CHANNEL, "text": "Deploy web 7.1?", "choices": ["Approve", "Reject"]}
+    store = "select agent.store_step($1, 1, $2, 1, null, $3, '[]', interval '0.2 seconds', true)"
+    await stage.calls.fetchval(store, identity, "plan", json.dumps({"version": "7.1"}))
+    await stage.calls.fetchval(store, identity, f"{question} asked", json.dumps(posted))
+    waits = [{"sort": "wait", "name": question, "nth": 1, "seconds": 86400}]
+    await stage.calls.fetch(
+        "select agent.settle(array[$1::int8], array[1], array['suspend'], array[$2::jsonb])",
+        identity,
+        json.dumps({"waits": waits}),
+    )
+
+
+async def _die(stage: Stage, scenes: Scenes) -> None:
+    """Let a worker die while it runs an event, and another one see it."""
+    scenes.died = await stage.message("slack.file_shared", timedelta(minutes=5))
+    await stage.worker("worker-b", "slack.file_shared")
+    await stage.claim("slack.file_shared", "worker-b")
+    # A session that no connection holds is one whose process died.
+    await stage.calls.execute("update agent.worker set session = 7 where name = 'worker-b'")
+    await stage.calls.fetch("select agent.rescue_worker('worker-b', 7, interval '5 seconds', 'worker-a')")

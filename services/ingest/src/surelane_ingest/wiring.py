@@ -24,6 +24,7 @@ from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
 from surelane_operator.api.api import OperatorApi, routes_switched_off
+from surelane_operator.panels.examinations import Examinations
 from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import close_pool, create_pool
@@ -144,7 +145,8 @@ async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.A
         return
     url = settings.operator_database_url or settings.database_url
     async with _pool(url, 2, service=f"{SERVICE}-api", statement_timeout=timedelta(seconds=15)) as pool:
-        yield OperatorApi(pool, settings.api_token.get_secret_value()).routes()
+        examinations = Examinations(url.get_secret_value())
+        yield OperatorApi(pool, examinations).routes()
 
 
 @asynccontextmanager

@@ -60,6 +60,11 @@ def _visible_at(moment: datetime | None) -> datetime | None:
 
 
 def read_cursor(text: str) -> Cursor:
+    """Read a cursor.
+
+    Raises:
+        ValueError: :func:`cursor_after` has not written it.
+    """
     """Read the cursor of a page; raise ``ValueError`` where it is none."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
@@ -372,16 +377,6 @@ class Stats(BaseModel):
     workers: list[WorkerState]
 
 
-class CronState(CronBody):
-    """A named schedule."""
-
-    name: str
-    next_at: datetime
-    last_at: datetime | None
-    updated_at: datetime
-    updated_by: str
-
-
 class LimitState(BaseModel):
     """The limit of a kind: what holds, and what its workers declare."""
 
@@ -405,12 +400,6 @@ class CronChange(Strict):
     """The body of ``PATCH /v1/cron/{name}``."""
 
     paused: StrictBool
-
-
-class CronList(BaseModel):
-    """The named schedules."""
-
-    schedules: list[CronState]
 
 
 class Problem(BaseModel):
