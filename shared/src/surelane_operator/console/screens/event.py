@@ -139,11 +139,15 @@ async def _head(sources: Sources, job: Mapping[str, Any]) -> int | None:
 
 def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[Told]:
     tracebacks = {
-        error.get("at"): text for error in job["errors"] if (text := error.get("traceback") or error.get("stack"))
+        error.get("at"): text
+        for error in job["errors"]
+        if (text := error.get("traceback") or error.get("stack"))
     }
     by_moment = {_moment(at): text for at, text in tracebacks.items()}
     posted = {
-        _moment(step["started_at"]): step["posted"] for step in job["steps"] if step.get("posted", {}) not in (None, {})
+        _moment(step["started_at"]): step["posted"]
+        for step in job["steps"]
+        if step.get("posted", {}) not in (None, {})
     }
     for step in story_of(job):
         what = step.what.removesuffix(" (kept)")
@@ -153,7 +157,9 @@ def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[To
             MARKS.get(what, "·"),
             STATES.get(what, ""),
             traceback=by_moment.get(step.at) if what == "failed" else None,
-            link=sources.links.to_message(place.workspace, message["channel"], message["ts"]) if message else None,
+            link=sources.links.to_message(place.workspace, message["channel"], message["ts"])
+            if message
+            else None,
         )
 
 
