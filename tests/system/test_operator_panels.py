@@ -1,4 +1,4 @@
-"""What scripts read of ``/v1`` beside events: kinds, workers, workflows, questions, schedules, the doctor's findings."""
+"""Scripts read kinds, workers, workflows, questions, schedules and the doctor's findings from ``/v1``."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,10 +25,12 @@ class Doctor:
 
     def __init__(self) -> None:
         self.looks = 0
+        self.began = asyncio.Event()
         self.ends = asyncio.Event()
 
     async def examine(self, _: str) -> list[Finding]:
         self.looks += 1
+        self.began.set()
         await self.ends.wait()
         return [Finding("workers", Level.PROBLEM, "no worker is alive", "start one")]
 
@@ -110,8 +112,7 @@ async def test_no_question_is_open(url: str, connection: Connection) -> None:
 
 async def test_one_examination_serves_all_who_ask(url: str, doctor: Doctor) -> None:
     asking = [asyncio.create_task(get(url, "/v1/doctor")) for _ in range(5)]
-    while not doctor.looks:
-        await asyncio.sleep(0)
+    await doctor.began.wait()
     doctor.ends.set()
     answers = [await task for task in asking]
     assert answers[0][1]["findings"][0]["found"] == "no worker is alive"
