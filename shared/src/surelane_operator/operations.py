@@ -12,7 +12,7 @@ from surelane_operator.filters import ENDED, LIVE, STATUSES, Cursor, Filter
 from surelane_service.figures import Measured
 from surelane_service.rates import rate_text
 
-__all__ = ["Cursor", "Filter", "Operations", "Replay", "no_step"]
+__all__ = ["LISTED", "Cursor", "Filter", "Operations", "Replay", "no_step", "parsed"]
 
 LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key

@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from surelane.calls import Calls
-from surelane_operator.operations import LISTED, Cursor, Filter, parsed
+from surelane_operator.filters import Cursor, Filter
+from surelane_operator.operations import LISTED, parsed
 
 LOOKS_AT = 1000
 """Events that one statement narrows down."""

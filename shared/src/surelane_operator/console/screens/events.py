@@ -9,7 +9,7 @@ from surelane.errors import InvalidInput
 from surelane_operator.api.models import cursor_after, read_cursor
 from surelane_operator.console.looks import Narrow, find_jobs
 from surelane_operator.console.screen import Asked, Screen, Sources, Values
-from surelane_operator.operations import STATUSES, Filter
+from surelane_operator.filters import STATUSES, Cursor, Filter
 
 PAGE = 50
 FIELDS = ("status", "kind", "workspace", "channel", "user", "since", "until", "error", "text", "key")
@@ -34,7 +34,7 @@ def events(sources: Sources) -> Screen:
             "looked": found.looked if found and narrow else None,
             "next": None if address is None else f"/console/events?{urlencode(address)}",
             "first": None if after is None else f"/console/events?{urlencode(given)}",
-            "matching": _matching(given),
+            "matching": _matching(which),
             "narrowed": bool(narrow),
         }
 
@@ -70,20 +70,25 @@ def _moment(text: str | None) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _cursor(text: str | None) -> Any:  # noqa: ANN401 - a Cursor
+def _cursor(text: str | None) -> Cursor | None:
     try:
         return None if text is None else read_cursor(text)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
 
 
-def cursor_after_row(cursor: Any) -> str:  # noqa: ANN401 - a Cursor
+def cursor_after_row(cursor: Cursor) -> str:
     """Write a cursor for an address."""
     return cursor_after({"id": cursor.id, "finished_at": cursor.finished_at})
 
 
-def _matching(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the filter as the API takes it."""
-    lists = {name: given[name].split(",") for name in ("status", "kind") if name in given}
-    rest = {name: value for name, value in given.items() if name not in lists}
-    return {**lists, **rest}
+def _matching(which: Filter) -> dict[str, Any]:
+    """Return the filter as the API takes it for a change to all that match."""
+    given = {
+        "status": which.statuses,
+        "kind": which.kinds,
+        "key": which.key,
+        "since": which.since and which.since.isoformat(),
+        "until": which.until and which.until.isoformat(),
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from surelane_operator.console.looks import Message, message_jobs, read_message
 from surelane_operator.console.screen import Asked, Missing, Moved, Screen, Sources, Values
 from surelane_operator.console.screens.thread import parts_of
-from surelane_operator.operations import Filter
+from surelane_operator.filters import Filter
 
 RECENT = 300
 """The newest events, which say what workspaces there are."""

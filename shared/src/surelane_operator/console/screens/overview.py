@@ -8,7 +8,7 @@ from typing import Any
 from surelane.errors import NotMeasured
 from surelane_operator.console.looks import longest_waiting, recent_figures
 from surelane_operator.console.screen import Asked, Screen, Sources, Values
-from surelane_operator.operations import Filter
+from surelane_operator.filters import Filter
 from surelane_service.figures import Figures
 
 MINUTES = 5
