@@ -27,7 +27,9 @@ def place_of(payload: object) -> Place:
         or _text(_within(inner, "item", "channel"))
         or _text(inner.get("channel_id"))
         or _text(_within(inner, "container", "channel_id")),
-        user=_id(inner.get("user")) or _text(inner.get("user_id")) or _text(_within(inner, "message", "user")),
+        user=_id(inner.get("user"))
+        or _text(inner.get("user_id"))
+        or _text(_within(inner, "message", "user")),
         ts=_text(inner.get("ts"))
         or _text(_within(inner, "item", "ts"))
         or _text(_within(inner, "message", "ts"))

@@ -86,7 +86,9 @@ async def read_kind(operations: Operations, calls: Calls, kind: str) -> Kind | N
     return kinds[0] if kinds else None
 
 
-async def _whole(operations: Operations, calls: Calls, rows: Sequence[Row]) -> tuple[list[Kind], float | None]:
+async def _whole(
+    operations: Operations, calls: Calls, rows: Sequence[Row]
+) -> tuple[list[Kind], float | None]:
     """Add the counts, limits and workers to the rows, and say how old the counts are."""
     names = [row["kind"] for row in rows]
     counts, age = await _counts(operations)

@@ -2,9 +2,9 @@
 
 import json
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from surelane.calls import Calls
 from surelane_operator.operations import Cursor
@@ -17,6 +17,11 @@ MOST = 200
 """Events of a tree that are read at once."""
 
 Status = Literal["pending", "scheduled", "running", "completed", "failed", "cancelled", "expired"]
+
+
+def _in_order(counts: dict[Status, int] | None) -> dict[Status, int] | None:
+    """Return the counts in the order of an event's life."""
+    return counts and {status: counts[status] for status in get_args(Status) if status in counts}
 
 
 class Member(BaseModel):
@@ -45,7 +50,7 @@ class Node(BaseModel):
     continuation_id: int | None = Field(description="the event that waits for this one to end")
     waits_for: int | None = Field(description="of a continuation: how many events it still waits for")
     continues: int | None = Field(description="of a continuation: the event that fanned out")
-    children: dict[Status, int] | None = Field(
+    children: Annotated[dict[Status, int] | None, AfterValidator(_in_order)] = Field(
         description="of a continuation: the events that it waits for or waited for, by state"
     )
 

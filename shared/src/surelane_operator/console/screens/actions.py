@@ -27,4 +27,8 @@ def actions(sources: Sources) -> Screen:
 def address(target: str) -> str | None:
     """Return the path of the screen that shows an action's target; ``None``: none does."""
     sort, _, name = target.partition(" ")
-    return {"event": "events", "kind": "kinds", "schedule": "schedules", "worker": "workers"}.get(sort) if name else None
+    return (
+        {"event": "events", "kind": "kinds", "schedule": "schedules", "worker": "workers"}.get(sort)
+        if name
+        else None
+    )

@@ -10,7 +10,9 @@ def doctor(sources: Sources) -> Screen:
 
     async def read(_: Asked) -> Values:
         examination = await sources.examination()
-        findings = sorted(examination.findings, key=lambda each: ORDER.index(each.level)) if examination else []
+        findings = (
+            sorted(examination.findings, key=lambda each: ORDER.index(each.level)) if examination else []
+        )
         return {"examination": examination, "findings": findings}
 
     return Screen("doctor", "/doctor", "Doctor", read, every=10.0)

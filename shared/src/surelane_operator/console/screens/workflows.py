@@ -30,6 +30,12 @@ def workflow(sources: Sources) -> Screen:
         found = await read_workflow(sources.calls, int(given), int(after)) if known else None
         if found is None:
             raise Missing(f"There is no event {given[:40]}.")
-        return {"workflow": found, "asked": int(given), "after": int(after), "page": PAGE, "is_partial": is_partial}
+        return {
+            "workflow": found,
+            "asked": int(given),
+            "after": int(after),
+            "page": PAGE,
+            "is_partial": is_partial,
+        }
 
     return Screen("workflow", "/workflows/{id}", "Workflow", read, listed=False, within="workflows")
