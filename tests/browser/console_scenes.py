@@ -80,11 +80,13 @@ class Stage:
         )
         return [row[0] for row in rows]
 
-    async def fail(self, identity: int, attempt: int, *, last: bool) -> None:
+    async def fail(
+        self, identity: int, attempt: int, *, last: bool, message: str = "no model is called 'gpt'"
+    ) -> None:
         """Fail an attempt with an error that has a traceback."""
         error = {
             "type": "LookupError",
-            "message": "no model is called 'gpt'",
+            "message": message,
             "traceback": TRACEBACK,
             "at": datetime.now(UTC).isoformat(),
             "worker": "worker-a",
@@ -105,9 +107,9 @@ async def announce(stage: Stage) -> None:
     await stage.worker("worker-a", *kinds)
 
 
-async def seed(pool: Pool) -> Scenes:
+async def seed(stage: Stage) -> Scenes:
     """Make the events."""
-    stage, scenes = Stage(pool), Scenes()
+    scenes = Scenes()
     await announce(stage)
     for _ in range(6):
         await stage.message("slack.message.im", timedelta(minutes=2))
