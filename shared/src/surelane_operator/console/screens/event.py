@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from surelane_operator.console.pages import in_words
 from surelane_operator.console.place import Place, place_of
 from surelane_operator.console.screen import Asked, Missing, Screen, Sources, Values
 from surelane_operator.timeline import Step, story_of, trace_of
@@ -70,7 +71,13 @@ class Told:
     mark: str
     state: str
     traceback: str | None = None
+    where: str | None = None
     link: str | None = None
+
+    @property
+    def inline(self) -> bool:
+        """Return whether the detail fits on the line of what happened."""
+        return bool(self.step.detail) and len(self.step.detail or "") <= 24 and self.state != "failed"
 
 
 def event(sources: Sources) -> Screen:
@@ -111,12 +118,13 @@ def sentence(reason: str, detail: str) -> str:
 
 def outcome(job: Mapping[str, Any]) -> str:
     """Say how an event ended, and why."""
-    said = f": {job['reason']}" if job["reason"] else ""
+    said = f": {in_words(job['reason'])}" if job["reason"] else ""
     match job["status"]:
         case "completed":
             return f"It completed on attempt {job['attempts']}." if job["attempts"] else "It completed."
         case "failed":
-            error = f" {job['error']}" if job["error"] and job["error"] not in said else ""
+            last = job["errors"][-1] if job["errors"] else {}
+            error = f" {last.get('type')}: {last.get('message')}" if last.get("message", "") not in said else ""
             return f"It failed after {_times(job['attempts'])}{said}.{error}"
         case "expired":
             return f"It expired after {_times(job['attempts'])}{said}."
@@ -138,28 +146,21 @@ async def _head(sources: Sources, job: Mapping[str, Any]) -> int | None:
 
 
 def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[Told]:
-    tracebacks = {
-        error.get("at"): text
-        for error in job["errors"]
-        if (text := error.get("traceback") or error.get("stack"))
-    }
-    by_moment = {_moment(at): text for at, text in tracebacks.items()}
+    errors = {_moment(error.get("at")): error for error in job["errors"]}
     posted = {
-        _moment(step["started_at"]): step["posted"]
-        for step in job["steps"]
-        if step.get("posted", {}) not in (None, {})
+        _moment(step["finished_at"]): step["posted"] for step in job["steps"] if step.get("posted")
     }
     for step in story_of(job):
         what = step.what.removesuffix(" (kept)")
         message = posted.get(step.at) if what == "step" else None
+        error = errors.get(step.at, {}) if what == "failed" else {}
         yield Told(
             step,
             MARKS.get(what, "·"),
             STATES.get(what, ""),
-            traceback=by_moment.get(step.at) if what == "failed" else None,
-            link=sources.links.to_message(place.workspace, message["channel"], message["ts"])
-            if message
-            else None,
+            traceback=error.get("traceback"),
+            where=error.get("where"),
+            link=sources.links.to_message(place.workspace, message["channel"], message["ts"]) if message else None,
         )
 
 
