@@ -23,7 +23,7 @@ from surelane_ingest.tracing import traced
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
-from surelane_operator.api.api import OperatorApi, routes_switched_off
+from surelane_operator.serving import Operators, serving_operators
 from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import close_pool, create_pool
@@ -82,9 +82,9 @@ async def running(
     bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
     async with (
         _connections(settings) as connections,
-        _operator_routes(settings) as operator_routes,
+        serving_operators(settings, SERVICE) as operators,
         _watching(settings) if measured else nullcontext(),
-        _serving_private(settings, connections, drain, operator_routes) as private_port,
+        _serving_private(settings, connections, drain, operators) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _answers(settings) as answers,
         _serving_public(settings, bodies, connections, writer, answers, drain, tracer) as port,
@@ -137,17 +137,6 @@ async def _answers(settings: IngestSettings) -> AsyncIterator[Answers]:
 
 
 @asynccontextmanager
-async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.AbstractRouteDef]]:
-    """Yield the operator's API, which is off without a token. Its own connections keep it from delaying Slack."""
-    if settings.api_token is None:
-        yield routes_switched_off()
-        return
-    url = settings.operator_database_url or settings.database_url
-    async with _pool(url, 2, service=f"{SERVICE}-api", statement_timeout=timedelta(seconds=15)) as pool:
-        yield OperatorApi(pool, settings.api_token.get_secret_value()).routes()
-
-
-@asynccontextmanager
 async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
     """Publish the queue's figures. Measuring may take longer than Slack waits, so it has its own connection."""
     async with _pool(settings.database_url, 1, statement_timeout=timedelta(seconds=30)) as pool:
@@ -165,13 +154,15 @@ def _serving_private(
     settings: IngestSettings,
     connections: Connections,
     drain: Drain,
-    operator_routes: list[web.AbstractRouteDef],
+    operators: Operators,
 ) -> AbstractAsyncContextManager[int]:
     async def unready() -> str | None:
         return "stopping" if drain.started else await connections.unready()
 
+    app = private_app(unready, operators.routes, settings.known_hosts, operators.middlewares)
+    app.on_shutdown.append(operators.shut_down)
     return serving(
-        private_app(unready, operator_routes, settings.api_hosts),
+        app,
         settings.private_port,
         setting="SURELANE_PRIVATE_PORT",
         host=settings.private_address,

@@ -21,12 +21,24 @@ _logger = get_logger(__name__)
 
 
 def routes_switched_off() -> list[web.AbstractRouteDef]:
-    """Return the routes of an API without a token. Each answer says how to switch the API on."""
+    """Return the routes of an API that is off. Each answer says how to switch it on."""
+    return switched_off("/v1", "the operator's API is off; set SURELANE_API_TOKEN to switch it on")
+
+
+def page_switched_off() -> list[web.AbstractRouteDef]:
+    """Return the routes of a page that is off. Each answer says how to switch it on."""
+    return switched_off(
+        "/console", "the operator's page is off; set SURELANE_CONSOLE_SIGN_IN to switch it on"
+    )
+
+
+def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
+    """Return routes that answer 404 and say why."""
 
     async def answer(_: web.Request) -> web.Response:
-        return _problem(404, "the operator's API is off; set SURELANE_API_TOKEN to switch it on")
+        return _problem(404, reason)
 
-    return [web.route("*", "/v1", answer), web.route("*", "/v1/{rest:.*}", answer)]
+    return [web.route("*", path, answer), web.route("*", path + "/{rest:.*}", answer)]
 
 
 class OperatorApi:
@@ -35,7 +47,6 @@ class OperatorApi:
     def __init__(self, pool: Pool) -> None:
         """Serve the queue behind ``pool``, which connects as a member of ``agent_operator``."""
         self._operations = Operations(pool)
-        self._queue = Queue(pool)
         self._changes = ChangesApi(self._operations)
 
     async def close(self) -> None:
@@ -152,7 +163,7 @@ class OperatorApi:
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._operations.actions.keeping("orchestrate") as kept:
-            identity = await self._queue.enqueue(
+            identity = await Queue(kept.connection).enqueue(
                 "orchestrator-plan",
                 body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
                 dedupe_key=body.dedupe_key,

@@ -45,6 +45,10 @@ class Pages:
         template = self._template(screen.name)
         return "".join(template.blocks["live"](template.new_context(dict(values))))
 
+    def bare(self, name: str, values: Values) -> str:
+        """Render a page without layout, for people who are not signed in."""
+        return self._template(name).render(values)
+
     def _template(self, name: str) -> Template:
         return self._environment.get_template(f"{name}.html")
 
