@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from surelane_operator.console.access.viewer import Role
 
 EVERYBODY = "*"
-"""Stands for each person who is signed in, whatever the groups."""
+"""Stands for each person who is signed in, in any group or in none."""
 
 
 @dataclass(frozen=True, slots=True)
