@@ -621,6 +621,171 @@ begin
 end
 $$;
 
+-- What the events of list_jobs are narrowed by in their payloads, errors and keys. Looks at _most
+-- events from the cursor on, at most 1,000; returns those that match, and the last one that it looked
+-- at, from which the next call goes on. _words are parts of keys, in any case, as _error is of the
+-- error or the reason.
+create or replace function agent.narrow_jobs
+( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _most int4
+, _workspace text, _channel text, _user text, _error text, _words text[]
+) returns table (nth int8, matches boolean, job agent.job)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    return query
+    with looked as materialized (
+        select row_number() over () as nth, j::agent.job as job from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _most) as j
+    ), judged as materialized (
+        select l.nth, l.job
+        , (_workspace is null or agent.event_workspace((l.job).payload) = _workspace)
+            and (_channel is null or agent.event_channel((l.job).payload) = _channel)
+            and (_user is null or agent.event_user((l.job).payload) = _user)
+            and (_error is null or position(lower(_error) in lower(concat_ws(' ', (l.job).errors, (l.job).reason))) > 0)
+            and not exists (
+                select from unnest(_words) as word
+                where position(lower(word) in lower(concat_ws(' ', (l.job).item_key, (l.job).group_key, (l.job).dedupe_key))) = 0) as matches
+        from looked as l
+    )
+    select j.nth, j.matches, j.job from judged as j where j.matches or j.nth = (select max(l.nth) from looked as l) order by j.nth;
+end
+$$;
+
+-- The events of a group: the newest _limit that ended, and the oldest _limit live ones.
+create or replace function agent.group_jobs(_group_key text, _limit int4) returns setof agent.job
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    return query
+    select j.* from (
+        select e.id from agent.event as e where e.group_key = _group_key and e.head
+        union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is not null limit _limit)
+        union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is null order by e.event_ts, e.id limit _limit)
+    ) as found join agent.live_job as j on j.id = found.id;
+    return query select j.* from agent.ended_job as j where j.group_key = _group_key order by j.finished_at desc limit _limit;
+end
+$$;
+
+-- The events of a Slack message: those of its thread that happened with it. _thread is the ts of the
+-- message that began the thread, where the message is a reply. Returns those of the first of _teams
+-- that has one.
+create or replace function agent.message_jobs(_teams text[], _channel text, _ts numeric, _thread text) returns setof int8
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _at timestamptz := agent.to_timestamptz(_ts);
+    _key text;
+begin
+    for _key in
+        select agent.bounded_key(concat_ws(':', team, _channel, thread))
+        from unnest(_teams) with ordinality as given (team, nth) cross join unnest(array[_thread, _ts::text, null]) with ordinality as threads (thread, place)
+        where thread is not null or place = 3 order by nth, place
+    loop
+        return query
+        select e.id from agent.event as e where e.group_key = _key and e.head and e.event_ts = _at
+        union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is null and e.event_ts = _at
+        union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is not null and e.event_ts = _at
+        union all select h.id from (
+            select j.id, j.event_ts from agent.event_hist as j where j.group_key = _key and j.finished_at >= _at - interval '1 minute'
+            order by j.finished_at limit 2000) as h where h.event_ts = _at;
+        exit when found;
+    end loop;
+end
+$$;
+
+-- The events that have waited the longest, at most three of a kind, and why each waits: those that
+-- are visible, that wait for another attempt, or for an answer. Looks at the oldest 500 live events,
+-- and at the oldest visible head of each kind.
+create or replace function agent.longest_waiting(_limit int4)
+returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    with oldest as materialized (
+        select e.id, e.kind, e.vt, e.claimed_by, e.retrying from agent.event as e order by e.id limit 500
+    ), found as (
+        select o.id, o.kind from oldest as o
+        where not (o.claimed_by is not null and o.vt > _now) and (o.vt <= _now or o.vt = 'infinity' or o.retrying
+            or exists (select from agent.step as s where s.event_id = o.id and s.sort = 'wait' and s.finished_at is null))
+        union
+        select probe.id, k.kind from agent.kind as k
+        cross join lateral (
+            select first.id from generate_series(-4, 59) as lane cross join lateral (
+                select e.id, e.vt from agent.event as e where e.head and e.lane = lane and e.kind = k.kind and e.vt <= _now order by e.vt limit 1
+            ) as first order by first.vt limit 1
+        ) as probe
+    ), ranked as (
+        select f.id, row_number() over (partition by f.kind order by f.id) as nth from found as f
+    )
+    select e.id, e.kind, e.group_key, e.enqueued_at, w.reason, w.detail
+    from (select r.id, r.nth from ranked as r where r.nth <= 3 order by r.nth, r.id limit _limit) as chosen
+    join agent.event as e on e.id = chosen.id cross join lateral agent.why_waiting(e.id) as w
+    where w.reason not in ('running', 'ended', 'future') order by e.enqueued_at;
+end
+$$;
+
+-- Of each kind and outcome how many events ended in the last _minutes, and how long those of attempts
+-- waited for their first claim and ran in the last one: the median and the 99th percentile, in
+-- seconds. Looks at the newest _sample of each; where there are more, the rate is that of these
+-- (counted is then null). Events that happened more than a week ago do not count.
+create or replace function agent.recent_figures(_minutes int4, _sample int4)
+returns table
+( kind text, outcome text, per_minute float8, counted int8, wait_p50 float8, wait_p99 float8, run_p50 float8, run_p99 float8
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _from timestamptz := _now - make_interval(mins => _minutes);
+    _first timestamptz := _from - interval '168 hours';
+    _last timestamptz := _now + interval '25 hours';
+begin
+    return query
+    select k.kind, o.outcome
+    , case when f.n >= _sample then 60 * f.n / greatest(extract(epoch from _now - f.since)::float8, 0.001) else f.n::float8 / _minutes end
+    , case when f.n < _sample then f.n end, f.waits[1], f.waits[2], f.runs[1], f.runs[2]
+    from agent.kind as k cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as o (outcome)
+    cross join lateral (
+        select count(*) as n, min(h.finished_at) as since
+        , percentile_disc(array[0.5, 0.99]) within group (order by greatest(extract(epoch from h.claimed[array_lower(h.claimed, 1)] - h.enqueued_at), 0)::float8)
+            filter (where array_lower(h.claimed, 1) = 1) as waits
+        , percentile_disc(array[0.5, 0.99]) within group (order by greatest(extract(epoch from h.finished_at - h.claimed[array_upper(h.claimed, 1)]), 0)::float8)
+            filter (where h.claimed <> '{}') as runs
+        from (
+            select e.finished_at, e.claimed, e.enqueued_at from agent.event_hist as e
+            where e.kind = k.kind and e.outcome = o.outcome and e.finished_at >= _from and e.event_ts between _first and _last
+            order by e.finished_at desc limit _sample
+        ) as h
+    ) as f
+    where f.n > 0;
+end
+$$;
+
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- waits_for_children, awaits_answer, suspended, debounced, future, retrying, group_busy,
 -- group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last claim was

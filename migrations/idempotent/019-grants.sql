@@ -61,7 +61,12 @@ declare
         ', agent.list_limits(), agent.set_limit(text, int4, int4, interval, text), agent.reset_limit(text)'
         ', agent.begin_action(text, text, text, text, jsonb), agent.continue_action(int8, jsonb, boolean), agent.list_actions(int8, text, int4)'
         ', agent.read_action(int8), agent.count_jobs(text[], text[], text, timestamptz, timestamptz, int4), agent.expire_jobs(int8[], text)'
-        ', agent.pause_cron(text, boolean, timestamptz), agent.run_cron(text)';
+        ', agent.pause_cron(text, boolean, timestamptz), agent.run_cron(text)'
+        ', agent.narrow_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4, text, text, text, text, text[])'
+        ', agent.group_jobs(text, int4), agent.message_jobs(text[], text, numeric, text), agent.longest_waiting(int4), agent.recent_figures(int4, int4)'
+        ', agent.list_kinds(text, text, int4), agent.limit_use(text[]), agent.firings(text[], timestamptz[], timestamptz[]), agent.list_running(text, int4)'
+        ', agent.list_questions(timestamptz, int8, int4), agent.workflow(int8), agent.workflow_below(int8, int8, int4)'
+        ', agent.list_workflows(timestamptz, int8, int4)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
     _grant record;
 begin

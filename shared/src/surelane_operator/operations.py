@@ -12,9 +12,9 @@ from surelane_operator.filters import ENDED, LIVE, STATUSES, Cursor, Filter
 from surelane_service.figures import Measured
 from surelane_service.rates import rate_text
 
-__all__ = ["Cursor", "Filter", "Operations", "Replay", "no_step"]
+__all__ = ["LISTED", "Cursor", "Filter", "Operations", "Replay", "no_step", "parsed"]
 
-_LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
+LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key
 , item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
 , heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
@@ -42,7 +42,7 @@ class Operations(Changes, Measured):
         Rows have no payload, result, errors or changes, because these may be large. :meth:`get` has them.
         """
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
+            f"select {LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
             which.statuses,
             which.kinds,
             which.key,
@@ -52,7 +52,7 @@ class Operations(Changes, Measured):
             after.id if after else None,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def search(self, words: Sequence[str], which: Filter, limit: int = 20) -> list[dict[str, Any]]:
         """List events in which people saw all of these words, newest first. It looks at the newest 1,000 events.
@@ -60,13 +60,13 @@ class Operations(Changes, Measured):
         Rows are those of :meth:`list_jobs`. Of the filter only the kinds and ``since`` count.
         """
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
+            f"select {LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
             words,
             which.kinds,
             which.since,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def recent(self, which: Filter, since: datetime, limit: int) -> list[dict[str, Any]]:
         """List the newest live events, and those that ended at or after ``since``: ``limit`` of each, at most.
@@ -76,8 +76,8 @@ class Operations(Changes, Measured):
         wanted = which.statuses or STATUSES
         live, ended = [[status for status in states if status in wanted] for states in (LIVE, ENDED)]
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
-            f" union all select {_LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
+            f"select {LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
+            f" union all select {LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
             live,
             ended,
             which.kinds,
@@ -85,16 +85,16 @@ class Operations(Changes, Measured):
             since,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def list_ids(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """List events by their ids, each once, newest first. Rows are those of :meth:`list_jobs`."""
         rows = await self._database.fetch(
-            f"select distinct on (id) {_LISTED} from agent.job where id = any($1)"  # noqa: S608 - a constant
+            f"select distinct on (id) {LISTED} from agent.job where id = any($1)"  # noqa: S608 - a constant
             " order by id desc, finished_at desc nulls first",
             list(ids),
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
@@ -116,7 +116,7 @@ class Operations(Changes, Measured):
         if row is None:
             return None
         steps = await self._database.fetchval("select agent.list_steps($1)", identity)
-        job = _parsed(row)
+        job = parsed(row)
         replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
         replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
         return job | {
@@ -172,7 +172,7 @@ class Operations(Changes, Measured):
 
     async def list_cron(self) -> list[dict[str, Any]]:
         """List the named schedules."""
-        return [_parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
+        return [parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
 
 
 def _limit(row: asyncpg.Record) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _limit(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _parsed(row: asyncpg.Record) -> dict[str, Any]:
+def parsed(row: asyncpg.Record) -> dict[str, Any]:
     """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
     return {

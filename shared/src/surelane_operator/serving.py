@@ -18,6 +18,7 @@ from surelane_operator.console.links import Links
 from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Sources
 from surelane_operator.operations import Operations
+from surelane_operator.panels.examinations import Examinations
 from surelane_service.pool import close_pool, create_pool
 
 CONNECTIONS = 4
@@ -60,13 +61,13 @@ async def serving_operators(settings: AccessSettings, service: str) -> AsyncIter
         connect_timeout=timedelta(seconds=5),
     )
     try:
-        yield _operators(settings, pool)
+        yield _operators(settings, pool, Examinations(url.get_secret_value()))
     finally:
         await close_pool(pool)
 
 
-def _operators(settings: AccessSettings, pool: Pool) -> Operators:
-    api = OperatorApi(pool)
+def _operators(settings: AccessSettings, pool: Pool, examinations: Examinations) -> Operators:
+    api = OperatorApi(pool, examinations)
     pages = Pages([])
 
     def sign_in_page(values: dict[str, Any]) -> str:
@@ -77,6 +78,7 @@ def _operators(settings: AccessSettings, pool: Pool) -> Operators:
     if settings.sign_in is None:
         return Operators([*api.routes(), *page_switched_off()], middlewares, [api.close])
     links = Links(settings.message_url, settings.trace_url)
-    console = Console(Sources(Operations(pool), Calls(pool), links=links))
+    sources = Sources(Operations(pool), Calls(pool), links=links, examination=examinations.latest)
+    console = Console(sources)
     routes = [*access.routes, *api.routes(), *console.routes()]
     return Operators(routes, middlewares, [console.close, api.close])

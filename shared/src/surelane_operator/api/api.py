@@ -11,7 +11,9 @@ from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInp
 from surelane_operator.api import models
 from surelane_operator.api.changes import ChangesApi
 from surelane_operator.api.operation import Operation, Refused, document
+from surelane_operator.api.panels import PanelsApi
 from surelane_operator.operations import Operations, no_step
+from surelane_operator.panels.examinations import Examinations
 from surelane_operator.timeline import story_of
 from surelane_service.cron import Cron
 from surelane_service.logs import get_logger
@@ -44,8 +46,9 @@ def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
 class OperatorApi:
     """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, examinations: Examinations) -> None:
         """Serve the queue behind ``pool``, which connects as a member of ``agent_operator``."""
+        self._panels = PanelsApi(pool, examinations)
         self._operations = Operations(pool)
         self._changes = ChangesApi(self._operations)
 
@@ -78,11 +81,11 @@ class OperatorApi:
             Operation("GET", "/v1/limits", self.list_limits),
             Operation("PUT", "/v1/limits/{kind}", self.set_limit),
             Operation("DELETE", "/v1/limits/{kind}", self.reset_limit, refusals=not_set),
-            Operation("GET", "/v1/cron", self.list_cron),
             Operation("PUT", "/v1/cron/{name}", self.set_cron),
             Operation("PATCH", "/v1/cron/{name}", self.change_cron, refusals=no_schedule),
             Operation("POST", "/v1/cron/{name}/run", self.run_cron, status=202, refusals=no_schedule),
             Operation("DELETE", "/v1/cron/{name}", self.delete_cron, refusals=no_schedule),
+            *self._panels.operations(),
             *self._changes.operations(),
         ]
         described = document(operations, __version__)
@@ -200,10 +203,6 @@ class OperatorApi:
         """Let the limit that workers declare hold again."""
         if not await self._operations.reset_limit(path.kind):
             raise Refused(404, "no operator has changed this limit")
-
-    async def list_cron(self) -> models.CronList:
-        """List the named schedules."""
-        return models.CronList.model_validate({"schedules": await self._operations.list_cron()})
 
     async def set_cron(self, path: models.CronPath, body: models.CronBody) -> None:
         """Create or change a schedule."""

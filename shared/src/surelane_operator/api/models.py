@@ -59,7 +59,13 @@ def _visible_at(moment: datetime | None) -> datetime | None:
     return None if moment is None or moment.year == 9999 else moment
 
 
-def _read_cursor(text: str) -> Cursor:
+def read_cursor(text: str) -> Cursor:
+    """Read a cursor.
+
+    Raises:
+        ValueError: :func:`cursor_after` has not written it.
+    """
+    """Read the cursor of a page; raise ``ValueError`` where it is none."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
@@ -86,7 +92,7 @@ Kind = Annotated[Text, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[Text, StringConstraints(min_length=1, max_length=1000)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_date_and_time), AfterValidator(_in_utc)]
 Place = Annotated[
-    Cursor, PlainValidator(_read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
+    Cursor, PlainValidator(read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
 ]
 
 
@@ -371,16 +377,6 @@ class Stats(BaseModel):
     workers: list[WorkerState]
 
 
-class CronState(CronBody):
-    """A named schedule."""
-
-    name: str
-    next_at: datetime
-    last_at: datetime | None
-    updated_at: datetime
-    updated_by: str
-
-
 class LimitState(BaseModel):
     """The limit of a kind: what holds, and what its workers declare."""
 
@@ -404,12 +400,6 @@ class CronChange(Strict):
     """The body of ``PATCH /v1/cron/{name}``."""
 
     paused: StrictBool
-
-
-class CronList(BaseModel):
-    """The named schedules."""
-
-    schedules: list[CronState]
 
 
 class Problem(BaseModel):

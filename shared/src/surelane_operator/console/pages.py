@@ -28,7 +28,13 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= {"moment": moment, "iso": iso, "span": span, "part": _part}
+        self._environment.filters |= {
+            "moment": moment,
+            "clock": clock,
+            "iso": iso,
+            "span": span,
+            "part": _part,
+        }
         self._environment.globals |= {
             "navigation": [screen for screen in screens if screen.listed],
             "version": __version__,
@@ -56,6 +62,11 @@ class Pages:
 def moment(at: datetime) -> str:
     """Format a time for people, in UTC."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def clock(at: datetime) -> str:
+    """Format a time for people to the millisecond, in UTC."""
+    return f"{moment(at)}.{at.microsecond // 1000:03}"
 
 
 def iso(at: datetime) -> str:

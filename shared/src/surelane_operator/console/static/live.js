@@ -17,8 +17,13 @@ function say(state, text) {
 export function show(html) {
   const wanted = document.createElement("template");
   wanted.innerHTML = html;
-  morph(content, wanted.content);
+  replace(wanted.content);
+}
+
+function replace(wanted) {
+  morph(content, wanted);
   sayTimes(content);
+  content.dispatchEvent(new Event("shown"));
 }
 
 // Reads the page again at once, after an action changed something.
@@ -26,9 +31,7 @@ export async function refresh() {
   const response = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (!response.ok || response.redirected) return location.reload();
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  morph(content, page.querySelector("#live"));
-  sayTimes(content);
-  content.dispatchEvent(new Event("refreshed"));
+  replace(page.querySelector("#live"));
 }
 
 export function follow() {
