@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from surelane import __version__
 from surelane.calls import Pool
-from surelane_ingest.answers import Answers
+from surelane_ingest.answers import PATIENCE, Answers, Patience
 from surelane_ingest.app import App, Bodies, Drain
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
@@ -69,12 +69,21 @@ async def main(stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def running(
-    settings: IngestSettings, tracer: Tracer | None = None, *, measured: bool = True
+    settings: IngestSettings,
+    tracer: Tracer | None = None,
+    *,
+    measured: bool = True,
+    patience: Patience = PATIENCE,
 ) -> AsyncIterator[Ingest]:
-    """Run the service for the length of the block. ``measured``: publish the queue's figures.
+    """Run the service for the length of the block.
 
     At its end the public port closes first, and its requests finish within the drain timeout. Then the writer ends.
     The private port ends last; until then ``/readyz`` answers that the service is not ready.
+
+    Args:
+        settings, tracer: what to run it with.
+        measured: whether to publish the queue's figures.
+        patience: how long requests wait for their answers.
 
     Raises:
         SettingsError: a port is taken, or the database's URL is not one.
@@ -86,7 +95,7 @@ async def running(
         _watching(settings) if measured else nullcontext(),
         _serving_private(settings, connections, drain, operators) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
-        _answers(settings) as answers,
+        _answers(settings, patience) as answers,
         _serving_public(settings, bodies, connections, writer, answers, drain, tracer) as port,
     ):
         try:
@@ -127,11 +136,13 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
 
 
 @asynccontextmanager
-async def _answers(settings: IngestSettings) -> AsyncIterator[Answers]:
+async def _answers(settings: IngestSettings, patience: Patience) -> AsyncIterator[Answers]:
     budget = settings.database_budget
     async with (
         _pool(settings.database_url, 1, statement_timeout=budget, connect_timeout=budget) as pool,
-        Answers(Connections(pool, budget), most=max(settings.connections // 2, 1)) as answers,
+        Answers(
+            Connections(pool, budget), most=max(settings.connections // 2, 1), patience=patience
+        ) as answers,
     ):
         yield answers
 

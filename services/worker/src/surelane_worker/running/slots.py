@@ -10,7 +10,8 @@ from surelane_service.engine import band_of
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
-from surelane_worker.running.runner import DRAINED, Runner, Work, works_of
+from surelane_worker.running.runner import Runner
+from surelane_worker.running.work import DRAINED, Work, works_of
 from surelane_worker.settings import WorkerSettings
 
 MOST = 600
