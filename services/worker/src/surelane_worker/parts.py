@@ -315,7 +315,13 @@ class _Assembly:
             interval=self._settings.poll_interval,
             max_attempts=self._settings.max_attempts,
             on_cron=scheduler.due_in,
+            on_drained=self._rest,
         )
+
+    def _rest(self, drained: bool) -> None:
+        """Claim nothing while an operator drains this worker."""
+        for side in self._sides:
+            side.slots.rest(drained)
 
     def _session_duties(self) -> list[Duty]:
         watcher = SessionWatcher(

@@ -62,6 +62,7 @@ class OperatorApi:
         still_live = {409: "it has not ended"}
         ended = {409: "it has ended"}
         not_set = {404: "no operator has changed this limit"}
+        no_worker = {404: "there is no such worker"}
         no_schedule = {404: "there is no such schedule"}
         operations = [
             Operation("GET", "/v1/jobs", self.list_jobs),
@@ -81,6 +82,8 @@ class OperatorApi:
             Operation("GET", "/v1/limits", self.list_limits),
             Operation("PUT", "/v1/limits/{kind}", self.set_limit),
             Operation("DELETE", "/v1/limits/{kind}", self.reset_limit, refusals=not_set),
+            Operation("POST", "/v1/workers/{name}/drain", self.drain_worker, refusals=no_worker),
+            Operation("POST", "/v1/workers/{name}/resume", self.resume_worker, refusals=no_worker),
             Operation("PUT", "/v1/cron/{name}", self.set_cron),
             Operation("PATCH", "/v1/cron/{name}", self.change_cron, refusals=no_schedule),
             Operation("POST", "/v1/cron/{name}/run", self.run_cron, status=202, refusals=no_schedule),
@@ -188,6 +191,16 @@ class OperatorApi:
     async def resume_kind(self, path: models.KindPath) -> None:
         """Resume a kind."""
         await self._operations.resume(path.kind)
+
+    async def drain_worker(self, path: models.WorkerPath) -> None:
+        """Let a worker end what it runs and claim nothing more; it learns of that within a minute."""
+        if not await self._operations.drain_worker(path.name):
+            raise Refused(404, "there is no such worker")
+
+    async def resume_worker(self, path: models.WorkerPath) -> None:
+        """Let a drained worker claim again."""
+        if not await self._operations.resume_worker(path.name):
+            raise Refused(404, "there is no such worker")
 
     async def list_limits(self) -> models.LimitList:
         """List the limits of kinds."""
