@@ -1,4 +1,7 @@
-"""Run ``python -m benchmarks``: measure, print, and write ``docs/performance/``."""
+"""Run ``python -m benchmarks``: measure, print, and write one page per benchmark.
+
+``docs/performance/README.md`` is written by hand from what is printed at the end: it also says what a figure means.
+"""
 
 import argparse
 import asyncio
@@ -94,9 +97,6 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
             if arguments.output:
                 report.write(arguments.output, name, result, where)
     print(f"{report.summary(results)}\n\n{where}")
-    if arguments.output and len(results) == len(NAMES):
-        text = f"# Targets and figures\n\n{report.summary(results)}\n\n{where}\n"
-        (arguments.output / "README.md").write_text(text)
     return 0 if len(results) == len(names) else 1
 
 

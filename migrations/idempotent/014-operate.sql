@@ -919,7 +919,7 @@ exception when lock_not_available then
 end
 $$;
 
--- The workers, and in which state each is: alive; lost, as its session is gone and it may come
+-- The workers, and in which state each is: alive; drained, so it claims nothing; lost, as its session is gone and it may come
 -- back; died, as it did not; silent, as it has announced nothing for too long. A worker behind a
 -- transaction pooler has no session: alive or silent.
 create or replace function agent.list_workers()
@@ -936,10 +936,10 @@ declare
     _open int4[] := agent.open_sessions();
 begin
     return query
-    select w.name, w.kinds, w.version, s.state, s.state = 'alive', w.started_at, w.seen_at, w.died_at, w.clock_offset, w.max_attempts
+    select w.name, w.kinds, w.version, s.state, s.state in ('alive', 'drained'), w.started_at, w.seen_at, w.died_at, w.clock_offset, w.max_attempts
     from agent.worker as w cross join lateral (
         select case when w.died_at is not null then 'died' when w.session is not null and w.session <> all(_open) then 'lost'
-            when agent.worker_alive(w.seen_at) then 'alive' else 'silent' end as state
+            when not agent.worker_alive(w.seen_at) then 'silent' when w.drained_at is not null then 'drained' else 'alive' end as state
     ) as s
     order by w.name;
 end
@@ -1020,6 +1020,26 @@ begin
     where kind in (select kind from agent.kind where kind = any(_kinds) order by kind for no key update skip locked);
 end
 $$;
+
+-- Drains a worker: it claims nothing until it is resumed, or its process ends. false: there is none
+-- of that name.
+create or replace function agent.drain_worker(_name text, _drained boolean) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update agent.worker set drained_at = case when _drained then coalesce(drained_at, agent.clock()) end where name = _name;
+    return found;
+end
+$$;
+
+-- Whether a worker is drained. It asks with each poll.
+create or replace function agent.worker_drained(_name text) returns boolean
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select exists (select from agent.worker where name = _name and drained_at is not null);
+end;
 
 -- How long kept actions stay.
 create or replace function agent.actions_kept() returns interval

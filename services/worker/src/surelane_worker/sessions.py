@@ -13,7 +13,8 @@ from surelane import __version__
 from surelane.calls import Connection
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane_service.durations import jittered
-from surelane_service.engine import Engine, Sessions
+from surelane_service.engine import Engine
+from surelane_service.fleet import Sessions
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 

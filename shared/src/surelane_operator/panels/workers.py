@@ -16,6 +16,7 @@ ALL = 200
 
 KNOWN_BY = {
     "alive": "its session is open, or it announced itself in the last 90 seconds",
+    "drained": "it lives, and claims nothing until it is resumed",
     "lost": "its session is gone; it has some seconds to open another",
     "died": "its session ended and it opened no other; its claims were ended",
     "silent": "it has announced nothing for 90 seconds",
@@ -41,7 +42,7 @@ class Worker(BaseModel):
     name: str
     version: str
     kinds: list[str]
-    state: Literal["alive", "lost", "died", "silent"]
+    state: Literal["alive", "drained", "lost", "died", "silent"]
     alive: bool
     started_at: datetime
     seen_at: datetime
