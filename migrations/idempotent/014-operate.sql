@@ -901,26 +901,29 @@ end
 $$;
 
 -- Puts a worker on the list, with the kinds that it handles and with those that keep their thread's
--- order (order_kinds); announce_worker says the rest. A worker calls it on each new connection
+-- order (order_kinds), and how many handlers it runs at once; announce_worker says the rest. A worker calls it on each new connection
 -- before it claims there, because ingest waits for the answers of listed workers alone. Returns
 -- false where another transaction has the worker's row locked. Then call it again.
-create or replace function agent.introduce_worker(_name text, _version text, _kinds text[], _ordered text[]) returns boolean
+create or replace function agent.introduce_worker
+( _name text, _version text, _kinds text[], _ordered text[], _slots int4, _interactive_slots int4
+) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 begin
-    insert into agent.worker (name, kinds, version, ordered, started_at, seen_at)
-    values (_name, _kinds, _version, _ordered, agent.clock(), agent.clock())
-    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered, seen_at = agent.clock();
+    insert into agent.worker (name, kinds, version, ordered, slots, interactive_slots, started_at, seen_at)
+    values (_name, _kinds, _version, _ordered, _slots, _interactive_slots, agent.clock(), agent.clock())
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered
+    , slots = excluded.slots, interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
     return true;
 exception when lock_not_available then
     return false;
 end
 $$;
 
--- The workers, and in which state each is: alive; drained, so it claims nothing; lost, as its session is gone and it may come
--- back; died, as it did not; silent, as it has announced nothing for too long. A worker behind a
+-- The workers, and in which state each is: alive; drained, so it claims nothing; lost, as its
+-- session is gone and it may come back; died, as it did not; silent, as it has announced nothing for too long. A worker behind a
 -- transaction pooler has no session: alive or silent.
 create or replace function agent.list_workers()
 returns table
