@@ -1,4 +1,7 @@
-"""Run ``python -m benchmarks``: measure, print, and write ``docs/performance/``."""
+"""Run ``python -m benchmarks``: measure, print, and write one page per benchmark.
+
+``docs/performance/README.md`` is written by hand from what is printed at the end: it also says what a figure means.
+"""
 
 import argparse
 import asyncio
@@ -18,6 +21,7 @@ NAMES = (
     "drain",
     "bare",
     "backlog",
+    "console",
     "durable",
     "held_vacuum",
     "history",
@@ -65,6 +69,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, help="where to write (default: docs/performance; quick: nowhere)"
     )
+    parser.add_argument(
+        "--history", type=int, help="events of history behind `console` (default 1,000,000; quick: 20,000)"
+    )
     arguments = parser.parse_args()
     arguments.rounds = arguments.rounds or (1 if arguments.quick else ROUNDS)
     arguments.output = arguments.output or (None if arguments.quick else DOCS)
@@ -78,7 +85,7 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)
-        bench = Bench(server, template, arguments.quick, arguments.rounds)
+        bench = Bench(server, template, arguments.quick, arguments.rounds, arguments.history)
         for name in names:
             print(name, file=sys.stderr, flush=True)
             try:
@@ -90,9 +97,6 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
             if arguments.output:
                 report.write(arguments.output, name, result, where)
     print(f"{report.summary(results)}\n\n{where}")
-    if arguments.output and len(results) == len(NAMES):
-        text = f"# Targets and figures\n\n{report.summary(results)}\n\n{where}\n"
-        (arguments.output / "README.md").write_text(text)
     return 0 if len(results) == len(names) else 1
 
 

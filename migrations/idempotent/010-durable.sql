@@ -199,7 +199,7 @@ begin
         return;
     end if;
     answer := 'sent';
-    insert into agent.signal (event_id, name, value, sent_by) values (_id, _name, coalesce(_value, 'null'), coalesce(_by, session_user));
+    insert into agent.signal (event_id, name, value, sent_by) values (_id, _name, coalesce(_value, 'null'), coalesce(_by, agent.acting()));
     if _found.claimed_by is null and _found.vt > agent.clock() and exists (
         select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null)
     then

@@ -183,3 +183,11 @@ create index operator_action_target on agent.operator_action (target, id);
 -- Operators list workflows by when they ended, and the questions that wait for people.
 create index event_hist_workflow on agent.event_hist (finished_at) where waits_for is not null and continuation_id is null;
 create index step_open on agent.step (started_at, event_id) where sort = 'wait' and finished_at is null;
+
+-- A drained worker claims nothing until it is resumed.
+alter table agent.worker add column drained_at timestamptz;
+
+-- A worker says how many handlers it runs at once.
+alter table agent.worker
+  add column slots int4
+, add column interactive_slots int4;  -- besides: for commands and interactions

@@ -35,7 +35,14 @@ class Scenes:
 
 def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any]:
     """Return what Slack posts for a mention."""
-    event = {"type": "app_mention", "channel": CHANNEL, "user": "U0ADA00001", "ts": ts, "event_ts": ts, "text": "hello"}
+    event = {
+        "type": "app_mention",
+        "channel": CHANNEL,
+        "user": "U0ADA00001",
+        "ts": ts,
+        "event_ts": ts,
+        "text": "hello",
+    }
     return {
         "type": "event_callback",
         "team_id": TEAM,
@@ -148,7 +155,12 @@ async def seed(stage: Stage) -> Scenes:
 async def _ask(stage: Stage, identity: int) -> None:
     """Suspend an event as ``ctx.ask`` does: its question is posted, and it waits for a click."""
     question = "approve deploy:1"
-    posted = {"ts": ts_of(stage.now), "channel": CHANNEL, "text": "Deploy web 7.1?", "choices": ["Approve", "Reject"]}
+    posted = {
+        "ts": ts_of(stage.now),
+        "channel": CHANNEL,
+        "text": "Deploy web 7.1?",
+        "choices": ["Approve", "Reject"],
+    }
     store = "select agent.store_step($1, 1, $2, 1, null, $3, '[]', interval '0.2 seconds', true)"
     await stage.calls.fetchval(store, identity, "plan", json.dumps({"version": "7.1"}))
     await stage.calls.fetchval(store, identity, f"{question} asked", json.dumps(posted))

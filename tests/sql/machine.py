@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
         priority: int = 1,
     ) -> None:
         vt = self.model.now + wait
-        twins = [
+        duplicates = [
             event.id for event in self.model.live.values() if key is not None and event.item_key == key
         ] + [
             event.id
@@ -174,8 +174,8 @@ class Machine(RuleBasedStateMachine):
             group,
             key,
         )
-        if twins:
-            assert identity == twins[0]
+        if duplicates:
+            assert identity == duplicates[0]
         else:
             self.model.add(Event(identity, kind, vt, vt, key, dedupe, group, attempts or 3, priority))
 

@@ -103,7 +103,7 @@ async def test_a_pending_job_answers_for_its_dedupe_key(queue: Connection) -> No
     assert await queue.fetchval("select event ->> 'n' from agent.event") == "1"
 
 
-async def test_a_job_whose_twin_runs_is_stored_and_waits(queue: Connection) -> None:
+async def test_a_job_whose_duplicate_runs_is_stored_and_waits(queue: Connection) -> None:
     first = await enqueue(queue, dedupe_key="k")
     (row,) = await claim(queue)
     second = await enqueue(queue, dedupe_key="k")
@@ -114,7 +114,7 @@ async def test_a_job_whose_twin_runs_is_stored_and_waits(queue: Connection) -> N
 
 
 @pytest.mark.parametrize("settle", [fail, release])
-async def test_a_job_that_comes_back_to_the_queue_does_not_meet_its_twin(
+async def test_a_job_that_comes_back_to_the_queue_does_not_meet_its_duplicate(
     queue: Connection, settle: Any
 ) -> None:
     """The first claim clears the dedupe key, for good."""

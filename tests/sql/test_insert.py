@@ -167,15 +167,15 @@ async def test_a_batch_answers_each_in_its_place(queue: Connection) -> None:
         ["00-a", None, "00-c", "00-d"],
         [None, None, "trigger:1", None],
     )
-    first, found, keyed, twin = rows
+    first, found, keyed, again = rows
     assert [row["ordinal"] for row in rows] == [1, 2, 3, 4]
-    assert (first["duplicate"], found["duplicate"], keyed["duplicate"], twin["duplicate"]) == (
+    assert (first["duplicate"], found["duplicate"], keyed["duplicate"], again["duplicate"]) == (
         False,
         True,
         False,
         True,
     )
-    assert (found["id"], twin["id"]) == (known, first["id"])
+    assert (found["id"], again["id"]) == (known, first["id"])
     stored = await live(queue, first["id"])
     assert stored is not None
     assert stored["traceparent"] == "00-a"

@@ -119,7 +119,7 @@ async def test_events_of_one_group_in_one_batch_make_one_head_and_are_handed_ove
     assert [row["id"] for row in await claim(queue, KIND)] == [identity for identity, _ in reversed(answers)]
 
 
-async def test_each_finds_its_twin_wherever_that_is(queue: Connection) -> None:
+async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> None:
     past = await finished(queue, envelope("Ev1"))
     running = await insert(queue, envelope("Ev2"))
     assert await claim_one(queue) is not None
@@ -176,7 +176,7 @@ async def test_a_batch_above_read_committed_is_refused(queue: Connection) -> Non
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_batch_waits_for_a_twins_move_to_history_and_finds_it_there(
+async def test_a_batch_waits_for_a_duplicates_move_to_history_and_finds_it_there(
     queue: Connection, connect: Connect
 ) -> None:
     identity = await insert(queue, envelope("Ev2"))

@@ -54,7 +54,7 @@ async def test_the_events_and_kinds_name_the_person(queue: Connection, operation
     assert await queue.fetchval("select paused_by from agent.kind where kind = 'other'") == role
 
 
-async def test_a_program_that_names_nobody_acts_as_its_role(queue: Connection, operations: Operations) -> None:
+async def test_a_program_that_names_nobody_acts_as_its_role(operations: Operations) -> None:
     await operations.pause("job")
     (kept,) = await operations.actions.list_actions()
     assert (kept["who"], kept["via"], kept["role"]) == ("surelane", "program", "surelane")

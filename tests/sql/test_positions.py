@@ -5,7 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 from surelane.calls import Connection
-from surelane_service.engine import POSITIONS, Engine
+from surelane_service.engine import Engine
+from surelane_service.fleet import POSITIONS
 
 KINDS = ["positions.one", "positions.two"]
 

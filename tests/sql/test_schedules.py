@@ -127,7 +127,7 @@ async def test_what_runs_is_neither_moved_nor_replaced_and_gets_no_further_attem
 
 
 @pytest.mark.parametrize("on_duplicate", ["replace", "earliest"])
-async def test_a_job_under_both_keys_whose_twin_runs_is_answered(
+async def test_a_job_under_both_keys_whose_duplicate_runs_is_answered(
     queue: Connection, on_duplicate: Any
 ) -> None:
     client = Queue(queue)
@@ -149,7 +149,7 @@ async def test_a_job_under_both_keys_whose_twin_runs_is_answered(
         ("earliest", 3, (2, 1)),
     ],
 )
-async def test_a_pending_twin_takes_what_the_mode_says(
+async def test_a_pending_duplicate_takes_what_the_mode_says(
     queue: Connection, on_duplicate: Any, at: int, expected: tuple[int, int]
 ) -> None:
     client, base = Queue(queue), await now(queue)

@@ -6,7 +6,8 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable
-from surelane_service.engine import Engine, Sessions
+from surelane_service.engine import Engine
+from surelane_service.fleet import Sessions
 from surelane_worker.sessions import ALONE, JITTER, SessionWatcher
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 
+from surelane_ingest.answers import PATIENCE, Patience
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.wiring import Ingest, running
 from surelane_service.settings import load_settings
@@ -139,7 +140,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(database: str, **others: Any) -> AsyncIterator[Served]:
+async def served(database: str, *, patience: Patience = PATIENCE, **others: Any) -> AsyncIterator[Served]:
     """Run the service in this process, on free ports, for the length of the block."""
     chosen = load_settings(
         IngestSettings,
@@ -152,5 +153,5 @@ async def served(database: str, **others: Any) -> AsyncIterator[Served]:
             **others,
         },
     )
-    async with running(chosen) as ingest, aiohttp.ClientSession() as session:
+    async with running(chosen, patience=patience) as ingest, aiohttp.ClientSession() as session:
         yield Served(ingest, Slack(session, f"http://127.0.0.1:{ingest.port}"))

@@ -11,8 +11,8 @@ import aiohttp
 import asyncpg
 import pytest
 
-import surelane_ingest.answers
 from surelane.calls import Connection
+from surelane_ingest.answers import Patience
 from tests.databases import as_role
 from tests.processes import Service
 from tests.system.ingest_client import Answer, Served, Slack, served
@@ -32,20 +32,25 @@ def interaction(kind: str, trigger: str, **fields: Any) -> dict[str, str]:
     return {"payload": json.dumps({"type": kind, "trigger_id": trigger, **team, **fields})}
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let requests wait, and the database end them, for longer than a slow machine needs."""
-    monkeypatch.setattr(surelane_ingest.answers, "WAIT", 30.0)
-    monkeypatch.setattr(surelane_ingest.answers, "GRACE", 30.0)
+LONG = Patience(wait=30.0, grace=30.0)
+"""Longer than a slow machine needs to answer a request, and to end one."""
+SHORT = Patience(wait=0.3, grace=30.0)
 
 
-def ingest(database: str) -> AbstractAsyncContextManager[Served]:
-    return served(as_role(database, "surelane_ingest"), database_budget="30s")
+def ingest(database: str, patience: Patience = LONG) -> AbstractAsyncContextManager[Served]:
+    return served(as_role(database, "surelane_ingest"), database_budget="30s", patience=patience)
 
 
 @pytest.fixture
 async def slack(database: str) -> AsyncIterator[Slack]:
     async with ingest(database) as running:
+        yield running.slack
+
+
+@pytest.fixture
+async def hurried(database: str) -> AsyncIterator[Slack]:
+    """Send requests that wait for a moment alone."""
+    async with ingest(database, SHORT) as running:
         yield running.slack
 
 
@@ -108,16 +113,15 @@ async def test_event_without_an_answer_is_acknowledged_when_it_is_claimed_or_end
 
 
 async def test_request_gets_an_empty_answer_when_its_time_is_up_and_a_late_one_is_refused(
-    slack: Slack, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hurried: Slack, connection: Connection, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(surelane_ingest.answers, "WAIT", 0.3)
     say = tmp_path / "say"
-    assert (await post(slack, command("/hold-answer", "1", str(say)))).body == b""
+    assert (await post(hurried, command("/hold-answer", "1", str(say)))).body == b""
     assert await connection.fetchval("select count(*) from agent.request") == 0
     say.touch()
     assert await result(connection, 1) is False
     # A kind that no worker handles: the event stays.
-    assert (await post(slack, command("/unhandled", "2"))).body == b""
+    assert (await post(hurried, command("/unhandled", "2"))).body == b""
     assert await connection.fetchval("select kind from agent.event where id = 2") == "slack.command.unhandled"
 
 
@@ -143,11 +147,10 @@ async def test_answer_finds_the_replica_that_waits_and_a_repeated_request_gets_i
 
 
 async def test_death_of_the_worker_answers_nothing_in_time_and_loses_no_event(
-    slack: Slack, database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    hurried: Slack, database: str, connection: Connection
 ) -> None:
-    monkeypatch.setattr(surelane_ingest.answers, "WAIT", 0.3)
     async with answering(database):
-        assert (await post(slack, command("/die", "1"))).body == b""
+        assert (await post(hurried, command("/die", "1"))).body == b""
         row = await ended(connection, 1)
     assert (row["outcome"], row["attempts"], row["result"]) == ("completed", 2, "false")
 

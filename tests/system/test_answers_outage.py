@@ -2,13 +2,12 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-import surelane_ingest.answers
+from surelane_ingest.answers import Patience
 from tests.system.ingest_client import Slack, served
 from tests.system.restartable import Restartable, restartable
 from tests.system.test_answers import answering, command
@@ -24,9 +23,8 @@ async def postgres() -> AsyncIterator[Restartable]:
 
 
 @pytest.fixture
-async def slack(postgres: Restartable, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Slack]:
-    monkeypatch.setattr(surelane_ingest.answers, "WAIT", 1.0)
-    async with served(postgres.uri("surelane_ingest")) as running:
+async def slack(postgres: Restartable) -> AsyncIterator[Slack]:
+    async with served(postgres.uri("surelane_ingest"), patience=Patience(wait=1.0)) as running:
         yield running.slack
 
 
@@ -60,15 +58,14 @@ async def test_database_that_hangs_is_answered_in_time(
             while (identity := await connection.fetchval(HELD)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         postgres.freeze()
-        began = time.monotonic()
         try:
-            answer = await stored
-            waited = time.monotonic() - began
+            # The database does not answer before it is thawed: an answer that comes has not waited for it.
+            async with asyncio.timeout(100):
+                answer = await stored
             refused = await slack.form("/slack/events", command("/text", "4"))
         finally:
             postgres.thaw()
         assert (answer.status, answer.body) == (200, b"")
-        assert waited < 5, "it must not wait for the database"
         assert refused.status == 503
         async with postgres.connected() as connection:
             assert await connection.fetchval("select count(*) from agent.event where id = $1", identity) == 1

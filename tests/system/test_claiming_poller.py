@@ -3,32 +3,37 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.poller import Poller, Wakeup
-from surelane_worker.claiming.position import Position
+from surelane_worker.claiming.poller import Poller
+from surelane_worker.claiming.position import Position, Side
+from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.observing.heartbeats import Heartbeats
+from surelane_worker.running.slots import Slots
 from tests.databases import as_role
 
 
 @pytest.fixture
 async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=2)
-    wakeup = Wakeup()
+    sides = [Side(Wakeup(), cast("Slots", SimpleNamespace(kinds=["echo"])))]
     yield Poller(
         Engine(pool),
         ["echo"],
         Cursors(),
-        wakeup,
-        Position(wakeup.wake, lambda: False, 600, notifications=True),
+        sides,
+        Position(sides, 600, notifications=True),
         Heartbeats("polling"),
         interval=timedelta(seconds=0.1),
         max_attempts=3,
         on_cron=lambda _: None,
+        on_drained=lambda _: None,
         patience=patience,
     )
     await close_pool(pool)

@@ -17,7 +17,7 @@ async def test_lease_is_renewed_while_its_handler_runs(database: str, connection
     assert (row["outcome"], row["attempts"]) == ("completed", 1)
 
 
-async def test_lease_of_a_whole_entity_is_renewed(database: str, connection: Connection) -> None:
+async def test_lease_of_a_whole_group_is_renewed(database: str, connection: Connection) -> None:
     async with worker(database, SURELANE_LEASE=LEASE), worker(database, SURELANE_LEASE=LEASE):
         async with connection.transaction():
             identities = [

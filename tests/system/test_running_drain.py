@@ -41,7 +41,7 @@ async def test_synchronous_handler_that_takes_too_long_keeps_no_process_alive(
     assert (await live(connection, identity))["attempts"] == 0
 
 
-async def test_rest_of_an_entity_is_released_after_the_running_event(
+async def test_rest_of_a_group_is_released_after_the_running_event(
     database: str, connection: Connection
 ) -> None:
     async with worker(database):

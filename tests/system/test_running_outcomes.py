@@ -150,14 +150,14 @@ async def test_bounded_handler_does_not_hold_back_the_others(connection: Connect
     await connection.execute("delete from agent.event where kind = 'one-at-a-time'")
 
 
-async def test_group_form_gets_the_entitys_events_at_once_in_order(connection: Connection) -> None:
+async def test_group_form_gets_the_groups_events_at_once_in_order(connection: Connection) -> None:
     async with connection.transaction():
         identities = [await enqueue(connection, "together", {"n": n}, group_key="T:C:1") for n in range(5)]
     rows = [await ended(connection, identity) for identity in identities]
     assert [json.loads(row["result"]) for row in rows] == [[0, 1, 2, 3, 4]] * 5
 
 
-async def test_entitys_events_run_one_after_another(database: str, connection: Connection) -> None:
+async def test_events_of_a_group_run_one_after_another(database: str, connection: Connection) -> None:
     async with connection.transaction():
         identities = [await enqueue(connection, "ordered", {"n": n}, group_key="T:C:2") for n in range(20)]
     async with worker(database):
@@ -165,7 +165,7 @@ async def test_entitys_events_run_one_after_another(database: str, connection: C
     assert ran == sorted(ran)
 
 
-async def test_retry_holds_back_the_rest_of_its_entity(connection: Connection) -> None:
+async def test_retry_holds_back_the_rest_of_its_group(connection: Connection) -> None:
     async with connection.transaction():
         first = await enqueue(connection, "ordered", {"bad": True}, group_key="T:C:3")
         rest = [await enqueue(connection, "ordered", group_key="T:C:3") for _ in range(3)]

@@ -21,7 +21,7 @@ from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard, FanOu
 from surelane_worker.leasing import Capacity, Claim, Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.running.runner import Work
+from surelane_worker.running.work import Work
 from surelane_worker.settling import MANY, Pace, Settler
 
 

@@ -13,7 +13,6 @@ from surelane_service.logs import get_logger
 from surelane_service.settings import load_settings
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.settings import WorkerSettings
-from surelane_worker.slack import limiter
 from surelane_worker.slack.client import slack_clients
 from surelane_worker.slack.limiter import Limiter
 from surelane_worker.slack.replies import Replies
@@ -22,6 +21,8 @@ from surelane_worker.slack.turns import SlackBusyError
 from tests.system.slack_stand import slack_stand
 
 SHORT = 0.5
+AWAY = 0.05
+"""Seconds for which a worker asks nothing of a database that did not answer."""
 RULES: dict[str, Sequence[Rule]] = {
     "short": [Rule(5, SHORT)],
     "many": [Rule(40, SHORT)],
@@ -61,7 +62,7 @@ async def pool(database: str) -> AsyncIterator[Pool]:
 @pytest.fixture
 async def calls(pool: Pool) -> AsyncIterator[Calls]:
     metrics = [Metrics() for _ in range(3)]
-    limiters = [Limiter(Engine(pool), each, rules) for each in metrics]
+    limiters = [Limiter(Engine(pool), each, rules, away=AWAY) for each in metrics]
     yield Calls(limiters, metrics)
     for each in limiters:
         await each.close()
@@ -140,13 +141,12 @@ async def test_calls_go_ahead_by_a_share_while_the_database_is_away() -> None:
 
 
 async def test_calls_made_while_the_database_was_away_count_when_it_is_back(
-    calls: Calls, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    calls: Calls, connection: Connection
 ) -> None:
-    monkeypatch.setattr(limiter, "AWAY", 0.05)
     await connection.execute("alter function agent.lease_slack_calls rename to hidden")
     await calls.call("long", worker=0)
     await connection.execute("alter function agent.hidden rename to lease_slack_calls")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(2 * AWAY)
     await calls.call("long", worker=0)
     with pytest.raises(SlackBusyError):
         await calls.call("long", worker=1)

@@ -146,7 +146,7 @@ async def test_a_webhook_is_refused_for_now_while_the_database_is_away() -> None
         assert (await post(ingest)).status == 503
 
 
-async def test_a_webhook_whose_twin_is_held_by_a_long_transaction_is_refused_for_now(
+async def test_a_webhook_whose_duplicate_is_held_by_a_long_transaction_is_refused_for_now(
     server: Server, template: str
 ) -> None:
     async with server.fresh(template) as name:

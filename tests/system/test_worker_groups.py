@@ -10,7 +10,7 @@ GROUPS = 8
 KINDS = ("step", "one-at-a-time", "step", "one-at-a-time", "together", "step")
 
 
-async def test_an_entity_of_several_kinds_runs_in_order_and_within_each_handlers_bound(
+async def test_a_group_of_several_kinds_runs_in_order_and_within_each_handlers_bound(
     database: str, connection: Connection
 ) -> None:
     """Some groups begin with the handler whose only slot is taken, and some events have no group."""

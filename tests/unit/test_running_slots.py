@@ -14,8 +14,9 @@ from surelane.events import Event
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.running.runner import Runner, Work
+from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import OVERTAKING, Slots
+from surelane_worker.running.work import Work
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 CONCURRENCY = 10

@@ -20,13 +20,15 @@ class Kept:
 
     Attributes:
         id: the action's.
+        connection: holds its transaction.
         calls: calls in its transaction.
         result: what came of it, a JSON object; set it before the block ends.
     """
 
-    def __init__(self, identity: int, calls: Calls) -> None:
+    def __init__(self, identity: int, connection: Connection) -> None:
         self.id = identity
-        self.calls = calls
+        self.connection = connection
+        self.calls = Calls(connection)
         self.result: dict[str, Any] = {}
 
 
@@ -46,10 +48,10 @@ class ActionLog:
         The failure is kept too, where the database takes it.
         """
         try:
-            async with self._transaction() as calls:
-                kept = Kept(await self._begin(calls, action, target, detail or {}), calls)
+            async with self._transaction() as connection:
+                kept = Kept(await self._begin(Calls(connection), action, target, detail or {}), connection)
                 yield kept
-                await self._continue(calls, kept.id, kept.result, over=True)
+                await self._continue(kept.calls, kept.id, kept.result, over=True)
         except DatabaseRefused as error:
             with suppress(DatabaseUnavailable, DatabaseRefused):
                 await self._keep_failure(error, action, target, detail or {})
@@ -57,17 +59,17 @@ class ActionLog:
 
     async def begin(self, action: str, detail: Mapping[str, Any]) -> int:
         """Keep an action that takes many transactions; return its id. :meth:`going_on` runs each of them."""
-        async with self._transaction() as calls:
-            return await self._begin(calls, action, None, detail)
+        async with self._transaction() as connection:
+            return await self._begin(Calls(connection), action, None, detail)
 
     @asynccontextmanager
     async def going_on(self, identity: int) -> AsyncIterator[Kept]:
         """Run the block in a transaction of the action. It stores the block's result beside what it changes."""
-        async with self._transaction() as calls:
-            await self._continue(calls, identity, None, over=False)
-            kept = Kept(identity, calls)
+        async with self._transaction() as connection:
+            kept = Kept(identity, connection)
+            await self._continue(kept.calls, identity, None, over=False)
             yield kept
-            await self._continue(calls, identity, kept.result, over=False)
+            await self._continue(kept.calls, identity, kept.result, over=False)
 
     async def end(self, identity: int, result: Mapping[str, Any]) -> None:
         """End an action of many transactions."""
@@ -92,15 +94,15 @@ class ActionLog:
         return None if row is None else _parsed(row)
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Calls]:
+    async def _transaction(self) -> AsyncIterator[Connection]:
         """Lend a connection in a transaction, which ends with the block."""
         try:
             if isinstance(self._database, asyncpg.Pool):
                 async with self._database.acquire() as lent, lent.transaction():
-                    yield Calls(lent)  # type: ignore[arg-type]  # the proxy has all of a connection's methods
+                    yield lent  # type: ignore[arg-type]  # the proxy has all of a connection's methods
             else:
                 async with self._database.transaction():
-                    yield self._calls
+                    yield self._database
         except DRIVER_ERRORS as error:
             raise translated(error, uncertain=True) from error
 
@@ -125,7 +127,8 @@ class ActionLog:
     async def _keep_failure(
         self, error: DatabaseRefused, action: str, target: str | None, detail: Mapping[str, Any]
     ) -> None:
-        async with self._transaction() as calls:
+        async with self._transaction() as connection:
+            calls = Calls(connection)
             identity = await self._begin(calls, action, target, detail)
             # The message of an error may quote data.
             await self._continue(calls, identity, {"error": type(error).__name__}, over=True)

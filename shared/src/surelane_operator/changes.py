@@ -315,6 +315,23 @@ class Changes(ABC):
             kept.result = {"id": identity}
         return identity
 
+    async def drain_worker(self, name: str) -> bool:
+        """Drain a worker: it ends what it runs, and claims nothing until it is resumed; false: there is no such worker.
+
+        It learns of that with its next poll: within a minute, at most.
+        """
+        return await self._drain("drain", name, drained=True)
+
+    async def resume_worker(self, name: str) -> bool:
+        """Let a drained worker claim again; return false when there is none of that name."""
+        return await self._drain("resume", name, drained=False)
+
+    async def _drain(self, action: str, name: str, *, drained: bool) -> bool:
+        async with self.actions.keeping(action, f"worker {name}") as kept:
+            known: bool = await kept.calls.fetchval("select agent.drain_worker($1, $2)", name, drained)
+            kept.result = {"known": known}
+        return known
+
     async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""
         text = json_text(value)

@@ -4,17 +4,16 @@ The database owns every change of state; ``migrations/idempotent/`` says what ea
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.events import Event
-from surelane.json_text import json_text
 from surelane_service.compatibility import schema_version
 from surelane_service.figures import Figures, Measured, read_figures
+from surelane_service.fleet import Fleet
 from surelane_service.groups import free_groups
 from surelane_service.schedules import Schedules
 from surelane_service.slack_limits import SlackLimits
@@ -27,8 +26,6 @@ LANES = 16
 """Lanes that every kind uses; the database's number, too (``agent.lane_in``). Priorities and crowds use more."""
 MOST_MEMBERS = 100
 """Members of a group that a claim brings along with its head, at most; the database's number, too."""
-POSITIONS = 4
-"""Positions of the workers that handle the same kinds; the database's number, too (``agent.take_position``)."""
 DEAD_FOR = timedelta(minutes=5)
 """Longest time that a claim stands after its last heartbeat; then it is rescued, even within its lease.
 
@@ -82,6 +79,7 @@ class Peek:
         figures: the queue's, if the call asked for them.
         position_free: whether a position was free before the one that the call named.
         announced: whether the worker that the call named is announced; ``None`` if it named none.
+        drained: whether an operator drained the worker that the call asked about; ``None`` if it asked about none.
     """
 
     now: datetime
@@ -92,21 +90,7 @@ class Peek:
     figures: Figures | None = None
     position_free: bool = False
     announced: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sessions:
-    """One look at the sessions of all workers.
-
-    Attributes:
-        lost: the workers whose session is gone and that have not been taken for dead, with the session's key.
-        known: the number of workers with a session, lost ones included.
-        server_since: when the server started.
-    """
-
-    lost: Sequence[tuple[str, int]]
-    known: int
-    server_since: datetime
+    drained: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +114,7 @@ class StoredStep:
     done: bool
 
 
-class Engine(Schedules, Measured, SlackLimits):
+class Engine(Schedules, Measured, SlackLimits, Fleet):
     """The SQL functions of role ``agent_worker``, on a connection or a pool.
 
     Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
@@ -196,6 +180,7 @@ class Engine(Schedules, Measured, SlackLimits):
         positions_before: int = 0,
         worker: str | None = None,
         clock_offset: timedelta | None = None,
+        drains: str | None = None,
     ) -> Peek:
         """Read which events are visible now or will be ``within`` that time, and when a schedule is due.
 
@@ -206,12 +191,14 @@ class Engine(Schedules, Measured, SlackLimits):
             measure: also return the queue's figures, where there are any.
             positions_before: also return whether a position before this one is free.
             worker: record that this worker is alive, and ``clock_offset``.
+            drains: return whether an operator drained this worker.
         """
         sent = time.time()
         (row,) = await self._database.fetch(
             "with peek as (select * from agent.peek_lanes($1, $2, $3, $4)) select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
             ", case when $7::text is not null then agent.touch_worker($7, $8) end as announced"
+            ", case when $9::text is not null then agent.worker_drained($9) end as drained"
             ", case when $6::int4 > 0 then agent.position_free($1, $6) end as position_free"
             ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
             " from peek",
@@ -223,6 +210,7 @@ class Engine(Schedules, Measured, SlackLimits):
             positions_before,
             worker,
             clock_offset,
+            drains,
         )
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
@@ -235,20 +223,8 @@ class Engine(Schedules, Measured, SlackLimits):
             figures,
             bool(row["position_free"]),
             row["announced"],
+            row["drained"],
         )
-
-    async def take_position(self, kinds: Sequence[str], held: int | None) -> int | None:
-        """Take the first free position before ``held``, on this connection. Return the one that it holds then."""
-        taken: int | None = await self._database.fetchval("select agent.take_position($1, $2)", kinds, held)
-        return taken
-
-    async def leave_position(self, kinds: Sequence[str], held: int) -> None:
-        """Give up a position of this connection. Another worker that listens takes it at once."""
-        await self._database.execute("select agent.leave_position($1, $2)", kinds, held)
-
-    async def pass_on(self) -> None:
-        """Tell the workers that listen that the first of them has no free slot."""
-        await self._database.execute("select agent.pass_on()")
 
     async def share_kind(self, kind: str) -> timedelta | None:
         """Keep a workspace with a backlog of a kind from holding up the others, in one bounded step.
@@ -455,98 +431,6 @@ class Engine(Schedules, Measured, SlackLimits):
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
         rescued: int = await self._database.fetchval("select agent.rescue_events($1)", dead_for)
         return rescued
-
-    async def open_session(self, name: str, version: str, *, starts: bool = True) -> bool:
-        """Open a worker's session on this connection, by which others see that it lives until the connection ends.
-
-        Args:
-            starts: the process has had no session before. Claims of a dead process of the same name end.
-
-        Returns:
-            Whether the worker's row says so. Call it again where another transaction has that locked.
-        """
-        recorded: bool = await self._database.fetchval(
-            "select agent.open_session($1, $2, $3)", name, version, starts
-        )
-        return recorded
-
-    async def introduce_worker(
-        self, name: str, version: str, kinds: Sequence[str], ordered: Sequence[str] | None
-    ) -> bool:
-        """Put a worker on the list before it claims, because ingest waits for the answers of listed workers alone.
-
-        Args:
-            ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
-
-        Returns:
-            Whether it is listed. Call it again where another transaction has the worker's row locked.
-        """
-        listed: bool = await self._database.fetchval(
-            "select agent.introduce_worker($1, $2, $3, $4)", name, version, kinds, ordered
-        )
-        return listed
-
-    async def watch_sessions(self, name: str) -> Sessions:
-        """Look which workers have lost their sessions, as worker ``name``."""
-        (row,) = await self._database.fetch("select * from agent.watch_sessions($1)", name)
-        lost = list(zip(row["names"], row["sessions"], strict=True))
-        return Sessions(lost, row["known"], row["server_since"])
-
-    async def rescue_worker(
-        self, worker: str, session: int, *, lost_for: timedelta, by: str
-    ) -> tuple[int, int]:
-        """Take a worker for dead whose session has been gone for ``lost_for``, and end its claims.
-
-        Returns:
-            How many claims ended, and how many remain because another transaction has them locked: call it again.
-        """
-        (row,) = await self._database.fetch(
-            "select * from agent.rescue_worker($1, $2, $3, $4)", worker, session, lost_for, by
-        )
-        return row["rescued"], row["remaining"]
-
-    async def announce_worker(
-        self,
-        name: str,
-        kinds: Sequence[str],
-        version: str,
-        clock_offset: timedelta | None = None,
-        max_attempts: int | None = None,
-    ) -> None:
-        """Record that a worker is alive, the kinds that it handles, and how far its clock is ahead.
-
-        Args:
-            max_attempts: becomes the maximum of its kinds, for events that have none of their own.
-        """
-        await self._database.execute(
-            "select agent.announce_worker($1, $2, $3, $4, $5)",
-            name,
-            kinds,
-            version,
-            clock_offset,
-            max_attempts,
-        )
-
-    async def order_kinds(self, name: str, ordered: Sequence[str]) -> None:
-        """Record which of a worker's commands and interactions keep their thread's order; the others need not."""
-        await self._database.execute("select agent.order_kinds($1, $2)", name, ordered)
-
-    async def declare_limits(
-        self, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
-    ) -> list[str]:
-        """Record the limits of the kinds that a worker handles, and that its other kinds have none.
-
-        Returns:
-            The kinds whose limit changed.
-        """
-        changed: list[str] = await self._database.fetchval(
-            "select agent.declare_limits($1, $2, $3)", name, kinds, json_text(limits)
-        )
-        return changed
-
-    async def retire_worker(self, name: str) -> None:
-        """Record that a worker has ended."""
-        await self._database.execute("select agent.retire_worker($1)", name)
 
     async def schema_version(self) -> tuple[str, str]:
         """Return the schema's version and the oldest version of the services that it serves."""

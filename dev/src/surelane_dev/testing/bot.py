@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import aiohttp
 from pydantic import SecretBytes
@@ -35,8 +34,7 @@ from surelane_service.pool import close_pool, create_pool
 from surelane_service.settings import DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET, load_settings
 from surelane_service.webhooks import sign
 from surelane_worker import Call, Context, Given, Handlers
-from surelane_worker.handling import steps
-from surelane_worker.handling.outcomes import Backoff, Pause, duration
+from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.wiring import with_questions
 
@@ -47,8 +45,6 @@ MORE_EVENTS = {
     "reaction_removed": "slack.reaction_removed",
 }
 """Subscriptions that a bot without a manifest gets if it handles their kinds."""
-AT_ONCE = Backoff(timedelta(), timedelta())
-"""The pauses between the tries of one step: a test waits for none."""
 PATIENCE = 30.0
 """Seconds that a test waits until the bot is idle."""
 FIRST_LOOK, LONGEST_PAUSE = 0.001, 0.02
@@ -183,6 +179,10 @@ class Bot:
         await self._crashes.reach("end")
         return result
 
+    def engine(self, pool: Pool) -> Engine:
+        """Return the worker's calls, which know the points around each step."""
+        return self._crashes.engine(pool)
+
     def _crash(self) -> None:
         self._restart = asyncio.create_task(self._begin_anew())
 
@@ -293,13 +293,12 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
         )
         client = await stack.enter_async_context(SimulatorClient(slack_url))
         bot = Bot(Database(server, name, admin, pool), webhooks, simulator, client)
-        stack.enter_context(mock.patch.object(steps, "RETRIES", AT_ONCE))
         observed = Handlers()
         observed.middleware(bot.observe)
         observed.include(with_questions(handlers))
 
         async def start() -> LocalWorker:
-            worker = LocalWorker(_worker_settings(url, slack_url), observed)
+            worker = LocalWorker(_worker_settings(url, slack_url), observed, bot.engine)
             await worker.start()
             ready = (_READY, worker.settings.name, len(observed.schedules()))
             while not await admin.fetchval(*ready):  # noqa: ASYNC110 - the queue gives no signal of it

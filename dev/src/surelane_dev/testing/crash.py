@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
-from surelane_service.engine import Engine
+from surelane.calls import Pool
+from surelane_service.engine import Engine, Settled
 
 POINTS = ("start", "end", "step NAME", "in step NAME")
 
@@ -28,6 +28,10 @@ class Crashes:
             self._kill()
             await asyncio.Future()  # cancelled as the worker's work is
 
+    def engine(self, pool: Pool) -> Engine:
+        """Return the calls of a worker that may be killed around each step."""
+        return _Engine(pool, self)
+
     @contextmanager
     def at(self, point: str) -> Iterator[None]:
         """Kill the worker where a handler first reaches ``point`` in the block.
@@ -39,25 +43,8 @@ class Crashes:
         if point not in POINTS[:2] and not point.startswith(("step ", "in step ")):
             raise ValueError(f"{point!r} is no point; they are {', '.join(POINTS)}")
         self._at, self._reached = point, []
-        store = Engine.store_step
-
-        async def storing(
-            engine: Engine,
-            identity: int,
-            claim: int,
-            name: str,
-            nth: int,
-            *rest: Any,  # noqa: ANN401 - as above
-        ) -> Any:  # noqa: ANN401 - as above
-            step = name if nth == 1 else f"{name} ({nth})"
-            await self.reach(f"in step {step}")
-            answer = await store(engine, identity, claim, name, nth, *rest)
-            await self.reach(f"step {step}")
-            return answer
-
         try:
-            with mock.patch.object(Engine, "store_step", storing):
-                yield
+            yield
             missed = self._at is not None
         finally:
             self._at = None
@@ -66,3 +53,25 @@ class Crashes:
             raise AssertionError(
                 f"the worker was not killed at {point!r}; points that were reached: {reached}"
             )
+
+
+class _Engine(Engine):
+    """A worker's calls, with a point before and after each step is stored."""
+
+    def __init__(self, pool: Pool, crashes: Crashes) -> None:
+        super().__init__(pool)
+        self._crashes = crashes
+
+    async def store_step(
+        self,
+        identity: int,
+        claim: int,
+        name: str,
+        nth: int,
+        *rest: Any,  # noqa: ANN401 - the step's
+    ) -> Settled:
+        step = name if nth == 1 else f"{name} ({nth})"
+        await self._crashes.reach(f"in step {step}")
+        answer = await super().store_step(identity, claim, name, nth, *rest)
+        await self._crashes.reach(f"step {step}")
+        return answer

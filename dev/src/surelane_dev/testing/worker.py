@@ -1,6 +1,7 @@
 """Run the real worker in the test's process, and kill it as a crash does: without a settle, its session cut."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -10,26 +11,33 @@ from surelane.calls import Pool
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.duties import Scheduler, beside
+from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.running.runner import Work
+from surelane_worker.parts import STATEMENT_TIMEOUT, Pools, Worker, assemble
+from surelane_worker.running.work import Work
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
-from surelane_worker.wiring import STATEMENT_TIMEOUT, Pools, Worker, assemble
 
 CONNECTIONS = 1
 """Of all its pools together. A session that is new takes longer than a test's statements in turn."""
 BETWEEN_LOOKS = timedelta(milliseconds=1)
 """The pause between two looks at the schedules. A worker in production takes a second."""
+AT_ONCE = Backoff(timedelta(), timedelta())
+"""The pauses between the tries of one step: a test waits for none."""
 
 
 class LocalWorker:
     """A worker of this process. It runs from :meth:`start` until :meth:`kill`."""
 
-    def __init__(self, settings: WorkerSettings, handlers: Handlers) -> None:
+    def __init__(
+        self, settings: WorkerSettings, handlers: Handlers, engine: Callable[[Pool], Engine] = Engine
+    ) -> None:
+        """``engine`` makes the calls with which attempts store their steps."""
         self.settings = settings
         self._handlers = handlers
+        self._engine = engine
         self._started: asyncio.Future[tuple[Worker, Pool]] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
@@ -86,7 +94,15 @@ class LocalWorker:
             pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))
             metrics = Metrics()
-            worker = assemble(self.settings, self._handlers, pools, slack, Observer(metrics, None))
+            worker = assemble(
+                self.settings,
+                self._handlers,
+                pools,
+                slack,
+                Observer(metrics, None),
+                step_retries=AT_ONCE,
+                engine=self._engine,
+            )
             # The poller tells the first scheduler when schedules are due. This one is told by the test's clock.
             schedules = self._handlers.schedules()
             scheduler = Scheduler(Engine(pool), schedules, metrics, retry=BETWEEN_LOOKS)

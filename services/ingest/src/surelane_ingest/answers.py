@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -22,10 +23,6 @@ from surelane_ingest.connections import Connections
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
 
-WAIT = 2.5
-"""Seconds from a request's arrival within which it is answered by a handler, or else by nothing."""
-GRACE = 0.3
-"""Seconds after :data:`WAIT` for the database to end a request. Then it is answered all the same."""
 LEAST = 0.1
 """Seconds below which there is no use in waiting."""
 POLL = 0.25
@@ -40,11 +37,28 @@ PAUSE = 0.1
 _logger = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long requests wait: less than the three seconds that Slack waits.
+
+    Attributes:
+        wait: seconds from a request's arrival within which it is answered by a handler, or else by nothing.
+        grace: seconds after that for the database to end a request. Then it is answered all the same.
+    """
+
+    wait: float = 2.5
+    grace: float = 0.3
+
+
+PATIENCE = Patience()
+
+
 class Request:
     """One request that waits. Use it as a context manager: it no longer waits after the block."""
 
-    def __init__(self, answers: "Answers", until: float) -> None:
+    def __init__(self, answers: "Answers", until: float, grace: float) -> None:
         self._answers = answers
+        self._grace = grace
         self._answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self.until = until
         """When it gives up, by the event loop's clock."""
@@ -91,7 +105,7 @@ class Request:
         if self.event is None:
             return None
         try:
-            async with asyncio.timeout_at(self.until + GRACE):
+            async with asyncio.timeout_at(self.until + self._grace):
                 return await self._answer
         except TimeoutError:
             return None
@@ -100,16 +114,18 @@ class Request:
 class Answers:
     """Gets answers from the database while requests wait. Use it as a context manager."""
 
-    def __init__(self, connections: Connections, *, most: int) -> None:
+    def __init__(self, connections: Connections, *, most: int, patience: Patience = PATIENCE) -> None:
         """Prepare to wait.
 
         Args:
             connections: lends the connection that listens, and no other one.
             most: the most requests that wait at once. Further ones are answered by nothing.
+            patience: how long each of them waits.
         """
         self.channel = f"agent_request_{secrets.token_hex(8)}"
         self._connections = connections
         self._most = most
+        self._patience = patience
         self._requests: set[Request] = set()
         self._waiting: dict[int, list[Request]] = {}
         self._early: dict[int, str | None] = {}
@@ -136,7 +152,9 @@ class Answers:
 
     def request(self, arrived: float) -> Request | None:
         """Return a request that arrived then, by the event loop's clock; ``None`` if too many wait."""
-        return Request(self, arrived + WAIT) if len(self._requests) < self._most else None
+        if len(self._requests) >= self._most:
+            return None
+        return Request(self, arrived + self._patience.wait, self._patience.grace)
 
     def open(self, request: Request) -> None:
         """Listen, because this request's event is being stored."""

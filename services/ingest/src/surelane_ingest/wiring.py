@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from surelane import __version__
 from surelane.calls import Pool
-from surelane_ingest.answers import Answers
+from surelane_ingest.answers import PATIENCE, Answers, Patience
 from surelane_ingest.app import App, Bodies, Drain
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
@@ -23,8 +23,7 @@ from surelane_ingest.tracing import traced
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
-from surelane_operator.api.api import OperatorApi, routes_switched_off
-from surelane_operator.panels.examinations import Examinations
+from surelane_operator.serving import Operators, serving_operators
 from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import close_pool, create_pool
@@ -70,12 +69,21 @@ async def main(stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def running(
-    settings: IngestSettings, tracer: Tracer | None = None, *, measured: bool = True
+    settings: IngestSettings,
+    tracer: Tracer | None = None,
+    *,
+    measured: bool = True,
+    patience: Patience = PATIENCE,
 ) -> AsyncIterator[Ingest]:
-    """Run the service for the length of the block. ``measured``: publish the queue's figures.
+    """Run the service for the length of the block.
 
     At its end the public port closes first, and its requests finish within the drain timeout. Then the writer ends.
     The private port ends last; until then ``/readyz`` answers that the service is not ready.
+
+    Args:
+        settings, tracer: what to run it with.
+        measured: whether to publish the queue's figures.
+        patience: how long requests wait for their answers.
 
     Raises:
         SettingsError: a port is taken, or the database's URL is not one.
@@ -83,11 +91,11 @@ async def running(
     bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
     async with (
         _connections(settings) as connections,
-        _operator_routes(settings) as operator_routes,
+        serving_operators(settings, SERVICE) as operators,
         _watching(settings) if measured else nullcontext(),
-        _serving_private(settings, connections, drain, operator_routes) as private_port,
+        _serving_private(settings, connections, drain, operators) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
-        _answers(settings) as answers,
+        _answers(settings, patience) as answers,
         _serving_public(settings, bodies, connections, writer, answers, drain, tracer) as port,
     ):
         try:
@@ -128,25 +136,15 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
 
 
 @asynccontextmanager
-async def _answers(settings: IngestSettings) -> AsyncIterator[Answers]:
+async def _answers(settings: IngestSettings, patience: Patience) -> AsyncIterator[Answers]:
     budget = settings.database_budget
     async with (
         _pool(settings.database_url, 1, statement_timeout=budget, connect_timeout=budget) as pool,
-        Answers(Connections(pool, budget), most=max(settings.connections // 2, 1)) as answers,
+        Answers(
+            Connections(pool, budget), most=max(settings.connections // 2, 1), patience=patience
+        ) as answers,
     ):
         yield answers
-
-
-@asynccontextmanager
-async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.AbstractRouteDef]]:
-    """Yield the operator's API, which is off without a token. Its own connections keep it from delaying Slack."""
-    if settings.api_token is None:
-        yield routes_switched_off()
-        return
-    url = settings.operator_database_url or settings.database_url
-    async with _pool(url, 2, service=f"{SERVICE}-api", statement_timeout=timedelta(seconds=15)) as pool:
-        examinations = Examinations(url.get_secret_value())
-        yield OperatorApi(pool, examinations).routes()
 
 
 @asynccontextmanager
@@ -167,13 +165,15 @@ def _serving_private(
     settings: IngestSettings,
     connections: Connections,
     drain: Drain,
-    operator_routes: list[web.AbstractRouteDef],
+    operators: Operators,
 ) -> AbstractAsyncContextManager[int]:
     async def unready() -> str | None:
         return "stopping" if drain.started else await connections.unready()
 
+    app = private_app(unready, operators.routes, settings.known_hosts, operators.middlewares)
+    app.on_shutdown.append(operators.shut_down)
     return serving(
-        private_app(unready, operator_routes, settings.api_hosts),
+        app,
         settings.private_port,
         setting="SURELANE_PRIVATE_PORT",
         host=settings.private_address,

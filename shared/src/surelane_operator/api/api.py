@@ -23,12 +23,24 @@ _logger = get_logger(__name__)
 
 
 def routes_switched_off() -> list[web.AbstractRouteDef]:
-    """Return the routes of an API without a token. Each answer says how to switch the API on."""
+    """Return the routes of an API that is off. Each answer says how to switch it on."""
+    return switched_off("/v1", "the operator's API is off; set SURELANE_API_TOKEN to switch it on")
+
+
+def page_switched_off() -> list[web.AbstractRouteDef]:
+    """Return the routes of a page that is off. Each answer says how to switch it on."""
+    return switched_off(
+        "/console", "the operator's page is off; set SURELANE_CONSOLE_SIGN_IN to switch it on"
+    )
+
+
+def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
+    """Return routes that answer 404 and say why."""
 
     async def answer(_: web.Request) -> web.Response:
-        return _problem(404, "the operator's API is off; set SURELANE_API_TOKEN to switch it on")
+        return _problem(404, reason)
 
-    return [web.route("*", "/v1", answer), web.route("*", "/v1/{rest:.*}", answer)]
+    return [web.route("*", path, answer), web.route("*", path + "/{rest:.*}", answer)]
 
 
 class OperatorApi:
@@ -38,7 +50,6 @@ class OperatorApi:
         """Serve the queue behind ``pool``, which connects as a member of ``agent_operator``."""
         self._panels = PanelsApi(pool, examinations)
         self._operations = Operations(pool)
-        self._queue = Queue(pool)
         self._changes = ChangesApi(self._operations)
 
     async def close(self) -> None:
@@ -51,6 +62,7 @@ class OperatorApi:
         still_live = {409: "it has not ended"}
         ended = {409: "it has ended"}
         not_set = {404: "no operator has changed this limit"}
+        no_worker = {404: "there is no such worker"}
         no_schedule = {404: "there is no such schedule"}
         operations = [
             Operation("GET", "/v1/jobs", self.list_jobs),
@@ -70,6 +82,8 @@ class OperatorApi:
             Operation("GET", "/v1/limits", self.list_limits),
             Operation("PUT", "/v1/limits/{kind}", self.set_limit),
             Operation("DELETE", "/v1/limits/{kind}", self.reset_limit, refusals=not_set),
+            Operation("POST", "/v1/workers/{name}/drain", self.drain_worker, refusals=no_worker),
+            Operation("POST", "/v1/workers/{name}/resume", self.resume_worker, refusals=no_worker),
             Operation("PUT", "/v1/cron/{name}", self.set_cron),
             Operation("PATCH", "/v1/cron/{name}", self.change_cron, refusals=no_schedule),
             Operation("POST", "/v1/cron/{name}/run", self.run_cron, status=202, refusals=no_schedule),
@@ -155,7 +169,7 @@ class OperatorApi:
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._operations.actions.keeping("orchestrate") as kept:
-            identity = await self._queue.enqueue(
+            identity = await Queue(kept.connection).enqueue(
                 "orchestrator-plan",
                 body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
                 dedupe_key=body.dedupe_key,
@@ -177,6 +191,16 @@ class OperatorApi:
     async def resume_kind(self, path: models.KindPath) -> None:
         """Resume a kind."""
         await self._operations.resume(path.kind)
+
+    async def drain_worker(self, path: models.WorkerPath) -> None:
+        """Let a worker end what it runs and claim nothing more; it learns of that within a minute."""
+        if not await self._operations.drain_worker(path.name):
+            raise Refused(404, "there is no such worker")
+
+    async def resume_worker(self, path: models.WorkerPath) -> None:
+        """Let a drained worker claim again."""
+        if not await self._operations.resume_worker(path.name):
+            raise Refused(404, "there is no such worker")
 
     async def list_limits(self) -> models.LimitList:
         """List the limits of kinds."""

@@ -120,6 +120,12 @@ class KindPath(BaseModel):
     kind: Name
 
 
+class WorkerPath(BaseModel):
+    """The path of one worker."""
+
+    name: Name
+
+
 class CronPath(BaseModel):
     """The path of one schedule."""
 
@@ -364,7 +370,7 @@ class WorkerState(BaseModel):
     kinds: list[str]
     version: str
     alive: bool
-    state: Literal["alive", "lost", "died", "silent"]
+    state: Literal["alive", "drained", "lost", "died", "silent"]
     started_at: datetime
     seen_at: datetime
     died_at: datetime | None

@@ -37,7 +37,15 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= {"moment": moment, "clock": clock, "iso": iso, "reason": in_words, "readable": readable, "span": span, "part": _part}
+        self._environment.filters |= {
+            "moment": moment,
+            "clock": clock,
+            "iso": iso,
+            "reason": in_words,
+            "readable": readable,
+            "span": span,
+            "part": _part,
+        }
         self._environment.globals |= {
             "navigation": [screen for screen in screens if screen.listed],
             "version": __version__,
@@ -53,6 +61,10 @@ class Pages:
         """Render what changes in the page, the same for every person."""
         template = self._template(screen.name)
         return "".join(template.blocks["live"](template.new_context(dict(values))))
+
+    def bare(self, name: str, values: Values) -> str:
+        """Render a page without layout, for people who are not signed in."""
+        return self._template(name).render(values)
 
     def _template(self, name: str) -> Template:
         return self._environment.get_template(f"{name}.html")

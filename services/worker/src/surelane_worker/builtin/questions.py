@@ -44,7 +44,7 @@ async def answer(event: Event, ctx: Context) -> object:
         return {"unhandled": "not a question"}
     posted = await _posted(ctx, block)
     if posted is None:
-        return SOON if await ctx.durable.is_live(block.identity) else {"unhandled": "no such event"}
+        return SOON if await ctx.engine.is_live(block.identity) else {"unhandled": "no such event"}
     if not may(posted, user):
         named = ", ".join(f"<@{each}>" for each in posted["by"])
         return await _tell(ctx, posted, user, f"Only {named} may answer this.")
@@ -60,7 +60,7 @@ async def answer(event: Event, ctx: Context) -> object:
 async def _choose(
     event: Event, ctx: Context, block: Block, posted: Mapping[str, Any], given: Mapping[str, str]
 ) -> object:
-    answer, first = await ctx.durable.send_signal(
+    answer, first = await ctx.engine.send_signal(
         block.identity, block.question, json.dumps(given), once=not posted["judged"], by=given["user"]
     )
     counts = given if answer == "sent" else None if first is None else json.loads(first)
@@ -75,7 +75,7 @@ async def _choose(
 
 
 async def _stop(ctx: Context, block: Block, posted: Mapping[str, Any], user: str) -> object:
-    answer = await ctx.durable.cancel(block.identity, by=user, reason="stopped in Slack")
+    answer = await ctx.engine.cancel(block.identity, by=user, reason="stopped in Slack")
     if answer == "busy":
         return SOON
     await close(ctx.slack, posted, "It has ended." if answer is None else f"Stopped by <@{user}>.")
@@ -85,7 +85,7 @@ async def _stop(ctx: Context, block: Block, posted: Mapping[str, Any], user: str
 async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
     """Return the stored question; ``None`` if it is not stored, or not yet."""
     name = asked_as(block.question)
-    steps = await ctx.durable.read_steps(block.identity)
+    steps = await ctx.engine.read_steps(block.identity)
     for step in steps:
         if step.name == name and step.done and step.result is not None:
             found: Mapping[str, Any] = json.loads(step.result)

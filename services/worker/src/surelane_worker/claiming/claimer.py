@@ -9,12 +9,10 @@ from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.poller import Wakeup
-from surelane_worker.claiming.position import Position
+from surelane_worker.claiming.position import Position, Side
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.running.slots import Slots
 from surelane_worker.settings import WorkerSettings
 
 FIRST_PAUSE = 0.1
@@ -30,8 +28,7 @@ class Claimer:
         self,
         settings: WorkerSettings,
         listener: Listener,
-        wakeup: Wakeup,
-        slots: Slots,
+        side: Side,
         *,
         cursors: Cursors,
         position: Position,
@@ -39,14 +36,15 @@ class Claimer:
         observer: Observer,
         outage: Outage,
     ) -> None:
-        """Claim over ``listener`` for ``slots`` when ``wakeup`` says so. A worker's claimers share the other parts."""
+        """Claim over ``listener`` for the slots of ``side``. A worker's claimers share all other parts."""
         self._settings = settings
         self._listener = listener
         self._cursors = cursors
-        self._wakeup = wakeup
+        self._side = side
+        self._wakeup = side.wakeup
         self._position = position
         self._sharer = sharer
-        self._slots = slots
+        self._slots = side.slots
         self._metrics = observer.metrics
         self._tracing = observer.tracing
         self._outage = outage
@@ -137,7 +135,7 @@ class Claimer:
             self._tracing.received(events, began_at)
         self._sharer.claimed(events)
         self._slots.accept(events, began)
-        self._position.claimed(events, limit, self._slots.full)
+        self._position.claimed(self._side, events, limit)
         return True
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:

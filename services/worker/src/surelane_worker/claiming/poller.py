@@ -8,94 +8,19 @@ vacuum is held back, a look at everything reads every dead row; neither a claim 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from itertools import compress, cycle
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
-from surelane_service.engine import POSITIONS, Engine
+from surelane_service.engine import Engine
 from surelane_service.figures import Figures
+from surelane_service.fleet import POSITIONS
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.position import Position
+from surelane_worker.claiming.position import Position, Side
 from surelane_worker.observing.heartbeats import Heartbeats
-
-
-class Wakeup:
-    """Coalesce reasons to claim: one claim answers all notifications that came before it.
-
-    An idle worker claims again when it is notified, when the next event is due, or when a poll found one.
-    """
-
-    def __init__(self, curious: asyncio.Event | None = None) -> None:
-        """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
-        self._reason = asyncio.Event()
-        self._curious = asyncio.Event() if curious is None else curious
-        self._active = True
-        self._timer: asyncio.TimerHandle | None = None
-
-    def wake(self) -> None:
-        """Say that there may be something to claim, now or later. Call it from the event loop."""
-        self._active = True
-        self._reason.set()
-
-    def answered(self) -> None:
-        """Say that a claim begins: it answers all notifications until now."""
-        self._reason.clear()
-
-    def found_some(self) -> None:
-        """Say that a claim found events: more may be scheduled behind them."""
-        self._active = True
-
-    async def sleep(self, within: float | None = None) -> None:
-        """Wait until there is a reason to claim, at most ``within`` seconds."""
-        if self._active:
-            self.look_ahead()
-        try:
-            async with asyncio.timeout(within):
-                await self._reason.wait()
-        except TimeoutError:
-            return
-
-    def look_ahead(self) -> None:
-        """Ask for a peek: the event that is due next may have changed."""
-        self._active = False
-        self._curious.set()
-
-    async def asked(self, within: float) -> bool:
-        """Wait until a peek is asked for, at most ``within`` seconds. Return whether it was."""
-        try:
-            async with asyncio.timeout(within):
-                await self._curious.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def peeks(self) -> None:
-        """Say that a peek begins: it answers everything asked until now."""
-        self._curious.clear()
-
-    def peeked(
-        self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
-    ) -> None:
-        """Wake at once if a peek found an event to claim. Call ``on_due`` when the next one is due.
-
-        Args:
-            now: the time of the peek.
-            vts: when the events that it found are visible.
-            on_due: ``None``: another worker claims the next one.
-        """
-        found = [vt for vt in vts if vt is not None]
-        if any(vt <= now for vt in found):
-            self._reason.set()
-        if self._timer is not None:
-            self._timer.cancel()
-        due_in = min(((vt - now).total_seconds() for vt in found if vt > now), default=None)
-        self._timer = None
-        if on_due is not None and due_in is not None:
-            self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
-
 
 JITTER = 0.5
 """Polls wait up to half an interval more: so all statements of an idle worker stay below one per poll interval."""
@@ -126,37 +51,39 @@ class Poller:
         engine: Engine,
         kinds: Sequence[str],
         cursors: Cursors,
-        wakeup: Wakeup,
+        sides: Sequence[Side],
         position: Position,
         heartbeats: Heartbeats,
         *,
         interval: timedelta,
         max_attempts: int,
         on_cron: Callable[[float | None], None],
+        on_drained: Callable[[bool], None],
         patience: float = PATIENCE,
-        interactive: Wakeup | None = None,
-        interactive_kinds: Collection[str] = (),
     ) -> None:
         """Keep the arguments.
 
         Args:
+            engine, cursors, position, heartbeats, interval, max_attempts: what to look with.
+            kinds: those of all sides.
+            sides: whose claimers to wake. Their wake-ups share the requests for a look.
             on_cron: gets the seconds until the next named schedule is due, or ``None``.
-            interactive: what claims ``interactive_kinds``, which are some of the ``kinds``.
+            on_drained: gets, with each poll, whether an operator drained this worker.
+            patience: seconds that a call for figures waits for the next poll.
         """
         self._engine = engine
         self._kinds = list(kinds)
         self._cursors = cursors
-        self._wakeup = wakeup
+        self._wakeup = sides[0].wakeup
         self._position = position
         self._heartbeats = heartbeats
         self._interval = interval
         self._max_attempts = max_attempts
         self._on_cron = on_cron
+        self._on_drained = on_drained
         self._patience = patience
-        self._wakeups = [(wakeup, [kind not in interactive_kinds for kind in kinds])]
-        """Each with a mask of its kinds."""
-        if interactive is not None:
-            self._wakeups.append((interactive, [kind in interactive_kinds for kind in kinds]))
+        self._masks = [(side.wakeup, [kind in side.slots.kinds for kind in kinds]) for side in sides]
+        """Which of the kinds each wake-up is for."""
         self._workers = 1
         """Workers that are alive, as last measured."""
         self._slow = timedelta()
@@ -225,10 +152,11 @@ class Poller:
             positions_before=self._position.wanted if full else 0,
             worker=self._heartbeats.due() if full else None,
             clock_offset=self._heartbeats.clock_offset,
+            drains=self._heartbeats.worker if full else None,
         )
         self._cursors.correct(self._kinds, before, peek)
         answers = self._position.answers()
-        for wakeup, mask in self._wakeups:
+        for wakeup, mask in self._masks:
             wakeup.peeked(peek.now, compress(peek.vts, cycle(mask)), self._position.due if answers else None)
         # Others fire a schedule only if its time has come and no worker did.
         self._on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
@@ -236,6 +164,8 @@ class Poller:
             self._position.seek()
         if peek.announced is not None:
             self._heartbeats.sent(announced=peek.announced)
+        if peek.drained is not None:
+            self._on_drained(peek.drained)
         if peek.figures is not None:
             self._heartbeats.clock_offset = peek.figures.clock_offset
             self._workers = peek.figures.workers

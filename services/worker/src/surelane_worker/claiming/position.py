@@ -12,15 +12,18 @@ more to do than those who listen can. For some minutes it then listens and answe
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane.events import Event
-from surelane_service.engine import POSITIONS, Engine
+from surelane_service.engine import Engine
+from surelane_service.fleet import POSITIONS
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_worker.claiming.wakeup import Wakeup
+from surelane_worker.running.slots import Slots
 
 FULL, FREE, TAKEN = "full", "free", "taken"
 """Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
@@ -49,41 +52,34 @@ log = get_logger("surelane_worker.claiming.position")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What claims for one sort of slots.
+    """Slots for one sort of events, and what wakes the claimer that fills them.
 
-    Attributes:
-        wake: called when it is to claim.
-        is_full: returns whether events of some kind would find no slot.
+    The first side of a worker takes the ordinary events, and the second one the commands and interactions. A worker
+    that handles one sort alone has one side.
     """
 
-    wake: Callable[[], None]
-    is_full: Callable[[], bool]
+    wakeup: Wakeup
+    slots: Slots
+
+    def wake(self) -> None:
+        """Claim because of a notification. If no slot is free, the event may come before those that wait for one."""
+        self.slots.let_overtake()
+        self.wakeup.wake()
 
 
 class Position:
     """This worker's position, and whether the worker answers notifications."""
 
-    def __init__(
-        self,
-        wake: Callable[[], None],
-        is_full: Callable[[], bool],
-        lease: float,
-        *,
-        notifications: bool,
-        interactive: "Side | None" = None,
-    ) -> None:
+    def __init__(self, sides: Sequence[Side], lease: float, *, notifications: bool) -> None:
         """Keep the arguments.
 
         Args:
-            wake: called when this worker is to claim.
-            is_full: returns whether events of some kind would find no slot.
+            sides: what this worker claims for, the ordinary events first.
             lease: seconds that a claim stands.
             notifications: false behind a transaction pooler: no worker listens, and every one polls.
-            interactive: the same as ``wake`` and ``is_full``, for commands and interactions, if it handles any.
         """
+        self._sides = sides
         self.number: int | None = None
-        self._ordinary = Side(wake, is_full)
-        self._interactive = interactive
         self._lease = lease
         self._notifications = notifications
         self._attentive_until = float("-inf")
@@ -140,37 +136,35 @@ class Position:
             self.seek()
         if not self.answers():
             return
+        ordinary, interactive = self._sides[:1], self._sides[1:]
         if payload != INTERACTIVE:
-            self._answer(self._ordinary)
-        # The insert of an ordinary event is not worth a second claim.
-        if payload and self._interactive is not None:
-            self._answer(self._interactive)
+            self._answer(ordinary)
+        if payload:  # the insert of an ordinary event is not worth a second claim
+            self._answer(interactive)
 
     def due(self) -> None:
         """Claim, because an event is due. The responder passes it on if it has no free slot."""
-        self._answer(self._ordinary)
-        if self._interactive is not None:
-            self._answer(self._interactive)
+        self._answer(self._sides)
 
-    def _answer(self, side: "Side") -> None:
-        if self.number == 0 and side.is_full():
-            self._pass_on()
-        side.wake()
+    def _answer(self, sides: Sequence[Side]) -> None:
+        for side in sides:
+            if self.number == 0 and side.slots.full():
+                self._pass_on()
+            side.wake()
 
     def wake(self) -> None:
         """Claim, because this worker may have missed notifications."""
-        self._ordinary.wake()
-        if self._interactive is not None:
-            self._interactive.wake()
+        for side in self._sides:
+            side.wake()
 
-    def claimed(self, events: Sequence[Event], limit: int, is_full: Callable[[], bool]) -> None:
+    def claimed(self, side: Side, events: Sequence[Event], limit: int) -> None:
         """Note a claim's events: whether they were overdue, and whether there may be more than slots."""
         first = events[0]
         if first.prior_vt is not None:
             age = (first.vt - first.prior_vt).total_seconds() - self._lease
             if age > OVERDUE and not self.leads():
                 self._attend(ATTENTION)
-        if self.number == 0 and len(events) >= limit and is_full():
+        if self.number == 0 and len(events) >= limit and side.slots.full():
             self._pass_on()
 
     def _attend(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
 from surelane_worker.handling.asks import Answer, Asks, People
-from surelane_worker.handling.outcomes import Pause, Suspend
+from surelane_worker.handling.outcomes import Backoff, Pause, Suspend
 from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
@@ -38,6 +38,8 @@ class Services:
     answers: Answers
     log: Logger
     loop: asyncio.AbstractEventLoop
+    step_retries: Backoff
+    """The pauses between the tries of one step."""
 
 
 class Stoppable(Protocol):
@@ -65,7 +67,6 @@ class Context:
         "_log",
         "_services",
         "_slack",
-        "_steps",
         "_waits",
         "_work",
     )
@@ -97,7 +98,6 @@ class Context:
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._answered = False
-        self._steps: Steps | None = None
         self._waits: Waits | None = None
         self._asks: Asks | None = None
 
@@ -244,7 +244,9 @@ class Context:
             StepMismatchError: the step does not fit what is stored under its name.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        return await self._durable[0].run(name, function, arguments, named, retries=retries, timeout=timeout)
+        return await self._waiting.steps.run(
+            name, function, arguments, named, retries=retries, timeout=timeout
+        )
 
     async def sleep(self, pause: Pause, *, name: str = "sleep", blocking: bool = False) -> None:
         """Suspend the handler for a time: it holds no slot meanwhile, and runs again from its top.
@@ -254,7 +256,7 @@ class Context:
             name: the name under which the sleep is stored.
             blocking: the later events of the event's group wait. Otherwise they go on.
         """
-        await self._durable[1].sleep(pause, name, blocking=blocking)
+        await self._waiting.sleep(pause, name, blocking=blocking)
 
     async def wait_for(
         self,
@@ -274,7 +276,7 @@ class Context:
             default: what to return when the time has passed.
             blocking: as for :meth:`sleep`.
         """
-        signal = await self._durable[1].signal(name, timeout, blocking=blocking)
+        signal = await self._waiting.signal(name, timeout, blocking=blocking)
         return default if signal is None else signal.value
 
     async def ask(
@@ -333,14 +335,14 @@ class Context:
         await self._asking.remove(posted)
 
     @property
-    def durable(self) -> Engine:
+    def engine(self) -> Engine:
         """The worker's own calls, for the built-in handlers."""
         return self._services.engine
 
     @property
     def _asking(self) -> Asks:
         if self._asks is None:
-            self._asks = Asks(*self._durable, self.slack)
+            self._asks = Asks(self._waiting.steps, self._waiting, self.slack)
         return self._asks
 
     @property
@@ -350,17 +352,23 @@ class Context:
 
     def unasked_steps(self) -> list[str]:
         """Return the steps that earlier attempts stored and this one did not ask for."""
-        return [] if self._steps is None else self._steps.unasked()
+        return [] if self._waits is None else self._waits.steps.unasked()
 
     @property
-    def _durable(self) -> tuple[Steps, Waits]:
-        if self._steps is None or self._waits is None:
+    def _waiting(self) -> Waits:
+        """The event's waits, with its steps."""
+        if self._waits is None:
             check_claim = partial(self._services.check_claim, self._work)
-            self._steps = Steps(
-                self._services.engine, self._events[0], self.log, check_claim, grouped=self._grouped
+            steps = Steps(
+                self._services.engine,
+                self._events[0],
+                self.log,
+                check_claim,
+                grouped=self._grouped,
+                retries=self._services.step_retries,
             )
-            self._waits = Waits(self._steps)
-        return self._steps, self._waits
+            self._waits = Waits(steps)
+        return self._waits
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine, such as ``ctx.slack.reply(…)``, from a synchronous handler and wait for its result."""

@@ -78,6 +78,7 @@ class Steps:
         check_claim: Callable[[], Awaitable[None]],
         *,
         grouped: bool,
+        retries: Backoff = RETRIES,
     ) -> None:
         """Keep the arguments.
 
@@ -87,10 +88,12 @@ class Steps:
             log: the handler's logger.
             check_claim: awaited before each step: it returns while the claim stands, or cancels the handler.
             grouped: whether the handler takes several events. Then it has no steps.
+            retries: the pauses between the tries of one step.
         """
         self.engine = engine
         self.event = event
         self._grouped = grouped
+        self._retries = retries
         self._log = log
         self._check_claim = check_claim
         self._counts = Counter[str]()
@@ -165,7 +168,7 @@ class Steps:
                         await self._store(key, hashed, None, errors, began)
                         raise
                     self._log.warning("step failed", step=str(key), error=type(error).__name__)
-                    await asyncio.sleep(RETRIES.pause(len(errors)))
+                    await asyncio.sleep(self._retries.pause(len(errors)))
                     continue
                 await self._store(key, hashed, text, errors, began)
                 return shape.read(key, text)

@@ -39,27 +39,27 @@ class Waits:
     """The sleeps and waits of one attempt."""
 
     def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+        self.steps = steps
         self._pending: dict[Key, Wait] = {}
 
     @property
     def suspend(self) -> Suspend | None:
         """The outcome of a handler that is suspended; ``None`` if it is not."""
-        return Suspend(tuple(self._pending.values())) if self._steps.suspended else None
+        return Suspend(tuple(self._pending.values())) if self.steps.suspended else None
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
         """Suspend the handler for a time; see :meth:`Context.sleep`."""
         seconds = duration(pause).total_seconds()
-        key = self._steps.key(name)
-        stored = await self._steps.stored(key, "sleep")
+        key = self.steps.key(name)
+        stored = await self.steps.stored(key, "sleep")
         if stored is None or not stored.done:
             await self._suspend(key, Wait("sleep", key.name, key.nth, seconds, blocking))
 
     async def signal(self, name: str, timeout: Pause | None, *, blocking: bool) -> Signal | None:
         """Return the next signal of a name, or suspend the handler until it comes; ``None`` past the timeout."""
         seconds = None if timeout is None else duration(timeout).total_seconds()
-        key = self._steps.key(name)
-        stored = await self._steps.stored(key, "wait")
+        key = self.steps.key(name)
+        stored = await self.steps.stored(key, "wait")
         if stored is not None and stored.done:
             return _signal(stored.result)
         taken = await self._take(key, seconds)
@@ -69,10 +69,10 @@ class Waits:
 
     async def _take(self, key: Key, seconds: float | None) -> "str | Pending | None":
         """Return a signal as JSON text, ``None`` past the timeout, or ``PENDING`` while no signal has come."""
-        event, pause = self._steps.event, FIRST_PAUSE
+        event, pause = self.steps.event, FIRST_PAUSE
         while True:
-            answer, text = await self._steps.patiently(
-                lambda: self._steps.engine.take_signal(event.id, event.claim, key.name, key.nth, seconds)
+            answer, text = await self.steps.patiently(
+                lambda: self.steps.engine.take_signal(event.id, event.claim, key.name, key.nth, seconds)
             )
             if answer == "pending":
                 return PENDING
@@ -87,21 +87,21 @@ class Waits:
         """Suspend the handler once none of its steps runs."""
         self._pending[key] = wait
         try:
-            while not self._steps.suspended and await self._goes_on():
+            while not self.steps.suspended and await self._goes_on():
                 pass
         except asyncio.CancelledError:
-            if not self._steps.suspended:  # only this wait was cancelled, such as by a timeout around it
+            if not self.steps.suspended:  # only this wait was cancelled, such as by a timeout around it
                 del self._pending[key]
             raise
-        self._steps.suspended = True
+        self.steps.suspended = True
         raise Suspended
 
     async def _goes_on(self) -> bool:
         """Wait while a step runs. Return whether one ran."""
         for _ in range(TURNS):
-            if self._steps.running:
-                self._steps.ran.clear()
-                await self._steps.ran.wait()
+            if self.steps.running:
+                self.steps.ran.clear()
+                await self.steps.ran.wait()
                 return True
             await asyncio.sleep(0)
         return False

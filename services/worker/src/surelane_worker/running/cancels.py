@@ -14,7 +14,7 @@ from surelane_service.listener import CANCELS, Listener
 from surelane_service.logs import get_logger
 from surelane_worker.handling.outcomes import Release
 from surelane_worker.leasing import Claim, Leases
-from surelane_worker.running.runner import CANCELLED, Work
+from surelane_worker.running.work import CANCELLED, Work
 from surelane_worker.settling import Settler
 
 LONG = 0.2

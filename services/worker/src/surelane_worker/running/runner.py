@@ -3,9 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
@@ -13,7 +12,6 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in
 from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
-from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
@@ -49,86 +47,10 @@ from surelane_worker.handling.records import (
 from surelane_worker.leasing import LOST, Claim
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
+from surelane_worker.running.work import Work
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.turns import SlackBusyError
-
-DRAINED = "worker stopping"
-"""Why work stops whose worker stops."""
-CANCELLED = "cancelled"
-"""Why work stops whose event was asked to be cancelled."""
-
-
-class Work:
-    """The claims that one slot runs: a single event, or the events of a group in order."""
-
-    __slots__ = ("claims", "handler", "head", "since", "stopped", "task")
-
-    def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
-        self.handler = handler
-        """The handler of its next events."""
-        self.claims = [Claim(event, lease_ends) for event in events]
-        self.since = since
-        """Since when it has waited for a slot, by the event loop's clock."""
-        self.task: asyncio.Task[None] | None = None
-        self.head: Claim | None = None
-        """The claim that stands for a run of several events, if their handler has a ``debounce``."""
-        self.stopped: str | None = None
-        """Why it stops, once it does."""
-
-    @property
-    def brings_more(self) -> bool:
-        """Whether its group probably has more events, which can be claimed once these are settled."""
-        return len(self.claims) > MOST_MEMBERS
-
-    def next_run(self, handlers: Mapping[str, Handler]) -> list[Claim]:
-        """Return the next claims, in order, of :attr:`handler`: a group may have events of several kinds."""
-        left = (claim for claim in self.claims if claim.outcome is None)
-        return list(takewhile(lambda claim: handlers[claim.event.kind] is self.handler, left))
-
-    def goes_on(self, handlers: Mapping[str, Handler]) -> bool:
-        """Switch to the handler of the next claim. Return whether there is one."""
-        for claim in self.claims:
-            if claim.outcome is None:
-                self.handler = handlers[claim.event.kind]
-                return True
-        return False
-
-    def is_later(self, claim: Claim) -> bool:
-        """Return whether a claim waits for the handler of an earlier event of its group, or follows one."""
-        if self.head is not None:
-            return claim is not self.head
-        first = next((each for each in self.claims if each.outcome is None), None)
-        return not self.handler.grouped and claim is not first
-
-    def wind_up(self) -> None:
-        """Let the running handler finish, and start no further one."""
-        if self.stopped is None:
-            self.stopped = DRAINED
-
-    def stop(self, why: str) -> None:
-        """Cancel the handler, or keep it from starting."""
-        self.stopped = why
-        if self.task is not None:
-            self.task.cancel()
-
-
-def works_of(
-    events: Iterable[Event], handlers: Mapping[str, Handler], lease_ends: float, now: float
-) -> list[Work]:
-    """Return claimed events as work: the events of one group together, in the order in which they happened."""
-    works = []
-    grouped: dict[str, list[Event]] = {}
-    for event in events:
-        if event.group_key is None:
-            works.append(Work(handlers[event.kind], (event,), lease_ends, now))
-        else:
-            grouped.setdefault(event.group_key, []).append(event)
-    for members in grouped.values():
-        members.sort(key=lambda event: (event.event_ts, event.id))
-        works.append(Work(handlers[members[0].kind], members, lease_ends, now))
-    return works
-
 
 log = get_logger("surelane_worker.running.runner")
 

@@ -37,12 +37,18 @@ class Limiter:
     """Admits calls of Slack's Web API as its limits allow."""
 
     def __init__(
-        self, database: SlackLimits, metrics: Metrics, rules: Callable[[str], Sequence[Rule]] = rules_of
+        self,
+        database: SlackLimits,
+        metrics: Metrics,
+        rules: Callable[[str], Sequence[Rule]] = rules_of,
+        *,
+        away: float = AWAY,
     ) -> None:
-        """``rules`` returns the rules of a method."""
+        """``rules`` returns the rules of a method. ``away``: seconds without a statement after an outage."""
         self._database = database
         self._metrics = metrics
         self._rules = rules
+        self._away = away
         self._limits: dict[str, Limit] = {}
         self._wanted: dict[str, Limit] = {}
         self._most = MOST_KEPT
@@ -208,7 +214,7 @@ class Limiter:
                 limit.lease(leased, wanted, sent, now)
             elif limit.tries >= TRIES:
                 limit.tries = 0
-                limit.share(self._workers, now, now + AWAY)
+                limit.share(self._workers, now, now + self._away)
             else:
                 limit.tries += 1
                 limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
@@ -227,7 +233,7 @@ class Limiter:
             self._is_away = False
             return self._question.result()
         error = self._question.exception() if self._question.done() else None
-        self._away_until = clock() + AWAY
+        self._away_until = clock() + self._away
         if not self._is_away:
             _log.warning(
                 "could not lease Slack's calls from the database; this worker keeps to its share of the limits",

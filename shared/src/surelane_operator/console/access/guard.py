@@ -53,7 +53,9 @@ class Guard:
         """Call ``handler`` for a request whose viewer is known, or for one that needs none."""
         if not below(request.path, GUARDED) or below(request.path, OPEN):
             return await handler(request)
-        viewer = self._bearer.viewer(request) if self._bearer and request.path != "/console" else None
+        if self._browser is None and below(request.path, ("/console",)):
+            return await handler(request)  # the page is off, and says so
+        viewer = self._bearer.viewer(request) if self._bearer else None
         if viewer is None and self._browser is not None:
             viewer = self._browser.viewer(request)
             if viewer is not None and request.method not in SAFE and not _is_own(request, viewer):

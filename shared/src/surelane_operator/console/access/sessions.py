@@ -69,9 +69,9 @@ class Sessions:
         values = {"sub": name, "role": role, "csrf": secrets.token_urlsafe(18)}
         self.set(response, self.cookie, self._signer.sign(_SESSION, LASTS, values), LASTS)
 
-    def end(self, response: web.StreamResponse) -> None:
-        """Sign a person out: the answer deletes their cookie."""
-        response.del_cookie(self.cookie, path="/", secure=self._https, httponly=True, samesite="Lax")
+    def forget(self, response: web.StreamResponse, name: str) -> None:
+        """Delete a cookie."""
+        response.del_cookie(name, path="/", secure=self._https, httponly=True, samesite="Lax")
 
     def viewer(self, request: web.Request) -> Viewer | None:
         """Return who is signed in; ``None`` without a session that holds."""

@@ -125,7 +125,9 @@ def outcome(job: Mapping[str, Any]) -> str:
             return f"It completed on attempt {job['attempts']}." if job["attempts"] else "It completed."
         case "failed":
             last = job["errors"][-1] if job["errors"] else {}
-            error = f" {last.get('type')}: {last.get('message')}" if last.get("message", "") not in said else ""
+            error = (
+                f" {last.get('type')}: {last.get('message')}" if last.get("message", "") not in said else ""
+            )
             return f"It failed after {_times(job['attempts'])}{said}.{error}"
         case "expired":
             return f"It expired after {_times(job['attempts'])}{said}."
@@ -145,9 +147,7 @@ def _head(detail: str) -> int | None:
 
 def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[Told]:
     errors = {_moment(error.get("at")): error for error in job["errors"]}
-    posted = {
-        _moment(step["finished_at"]): step["posted"] for step in job["steps"] if step.get("posted")
-    }
+    posted = {_moment(step["finished_at"]): step["posted"] for step in job["steps"] if step.get("posted")}
     for step in story_of(job):
         what = step.what.removesuffix(" (kept)")
         message = posted.get(step.at) if what == "step" else None
@@ -158,7 +158,9 @@ def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[To
             STATES.get(what, ""),
             traceback=error.get("traceback"),
             where=error.get("where"),
-            link=sources.links.to_message(place.workspace, message["channel"], message["ts"]) if message else None,
+            link=sources.links.to_message(place.workspace, message["channel"], message["ts"])
+            if message
+            else None,
         )
 
 

@@ -1,0 +1,368 @@
+"""The parts of a worker: how they are put together, which of them run, and how they drain."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from surelane.calls import Pool
+from surelane.jobs import Job
+from surelane.queue import Queue
+from surelane_service.engine import Engine
+from surelane_service.listener import Listener
+from surelane_service.logs import get_logger
+from surelane_service.watch import Watch
+from surelane_worker.claiming.claimer import Claimer
+from surelane_worker.claiming.cursors import Cursors
+from surelane_worker.claiming.poller import Poller
+from surelane_worker.claiming.position import Position, PositionKeeper, Side
+from surelane_worker.claiming.sharer import Sharer
+from surelane_worker.claiming.wakeup import Wakeup
+from surelane_worker.duties import Announcer, Duty, Rescuer, Scheduler, Sweeper
+from surelane_worker.handling.answers import Answers
+from surelane_worker.handling.context import Services
+from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.outcomes import Backoff
+from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.steps import RETRIES
+from surelane_worker.leasing import Capacity, Leases
+from surelane_worker.observing.heartbeats import Heartbeats
+from surelane_worker.observing.readiness import Outage
+from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.cancels import Cancels
+from surelane_worker.running.runner import Runner
+from surelane_worker.running.slots import Slots
+from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
+from surelane_worker.settings import WorkerSettings
+from surelane_worker.settling import Settler
+from surelane_worker.slack.client import SlackClients
+
+SERVICE = "surelane-worker"
+STATEMENT_TIMEOUT = timedelta(seconds=30)
+
+FLUSH = 10.0
+"""Seconds that a drain waits for the database to take the last outcomes."""
+
+_log = get_logger("surelane_worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Ten connections, divided so that a hanging statement delays only statements of its own kind.
+
+    If handlers wait for locks on all of theirs, heartbeats and settles still have connections.
+    """
+
+    leases: Pool
+    settles: Pool
+    """For settles, notes, answers and Slack's limits: they give up soon where a row is locked."""
+    looks: Pool
+    """For polls, schedules and probes."""
+    sweeps: Pool
+    """For sweeps and rescues, and to share kinds."""
+    handlers: Pool
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The parts of a worker that run."""
+
+    kinds: list[str]
+    sides: list[Side]
+    claimers: list[Claimer]
+    """One per side."""
+    settler: Settler
+    cancels: Cancels
+    leases: Leases
+    listener: Listener
+    positions: PositionKeeper
+    poller: Poller
+    sharer: Sharer
+    sweeper: Sweeper
+    scheduler: Scheduler
+    rescuer: Rescuer
+    session_duties: list[Duty]
+    """None behind a pooler, where no worker has a session."""
+    watch: Watch
+    announcer: Announcer
+
+    def duties(self) -> list[Duty]:
+        """Return the duties that run beside the claimers, until the worker has drained."""
+        return [
+            self.settler.run,
+            self.leases.keep,
+            self.cancels.run,
+            self.watch.run,  # before the first poll, which fetches its figures
+            self.poller.run,
+            self.positions.run,
+            self.sharer.run,
+            self.sweeper.run,
+            self.scheduler.run,
+            self.rescuer.run,
+            self.announcer.run,
+            *self.session_duties,
+        ]
+
+    def is_claiming(self) -> bool:
+        """Return whether the latest claim for the first side succeeded."""
+        return self.claimers[0].is_claiming()
+
+    async def claim(self, stop: asyncio.Event) -> None:
+        """Claim until ``stop`` is set."""
+        async with asyncio.TaskGroup() as group:
+            for claimer in self.claimers:
+                group.create_task(claimer.run(stop))
+
+    async def drain(self, within: float) -> None:
+        """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
+        _log.info("draining", held=len(self.leases.held))
+        await asyncio.gather(*(side.slots.drain(within) for side in self.sides))
+        try:
+            async with asyncio.timeout(FLUSH):
+                await self.settler.flushed()
+        except TimeoutError:
+            _log.warning(
+                "stopped with unsettled events; they are claimed again when their leases run out",
+                count=len(self.leases.held),
+            )
+
+
+def handlers_by_kind(registered: Handlers) -> dict[str, Handler]:
+    """Return the handler of each kind."""
+    return {kind: handler for handler in registered.all() for kind in handler.kinds}
+
+
+def assemble(
+    settings: WorkerSettings,
+    registered: Handlers,
+    pools: Pools,
+    slack: SlackClients,
+    observer: Observer,
+    *,
+    step_retries: Backoff = RETRIES,
+    engine: Callable[[Pool], Engine] = Engine,
+) -> Worker:
+    """Put the parts together. Nothing runs yet.
+
+    Args:
+        settings, registered, pools, slack, observer: what to put them together from.
+        step_retries: the pauses between the tries of one step.
+        engine: makes the calls with which attempts store their steps, notes and outcomes.
+    """
+    return _Assembly(settings, registered, pools, slack, observer, step_retries, engine).worker()
+
+
+class _Assembly:
+    """The parts that several others need, and what builds those."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        registered: Handlers,
+        pools: Pools,
+        slack: SlackClients,
+        observer: Observer,
+        step_retries: Backoff,
+        engine: Callable[[Pool], Engine],
+    ) -> None:
+        self._settings = settings
+        self._step_retries = step_retries
+        self._registered = registered
+        self._slack = slack
+        self._observer = observer
+        self._metrics = observer.metrics
+        self._pool = pools.handlers
+        self._looks, self._sweeps = Engine(pools.looks), Engine(pools.sweeps)
+        self._renewals, self._settles = Engine(pools.leases), engine(pools.settles)
+        self._handlers = handlers_by_kind(registered)
+        self._kinds, self._ordered = sorted(self._handlers), _ordered(self._handlers)
+        # Claims of both sides move the same cursors, and ask for the same looks ahead.
+        self._cursors, self._curious = Cursors(), asyncio.Event()
+        wakeup = Wakeup(self._curious)
+        capacity = Capacity(wakeup.wake)
+        self._leases = Leases(self._renewals, settings.lease, self._metrics, capacity)
+        self._settler = Settler(self._settles, self._leases, observer)
+        self._sides = self._both_sides(wakeup, capacity)
+        self._position = Position(
+            self._sides, settings.lease.total_seconds(), notifications=settings.notifications
+        )
+        slots = settings.concurrency, settings.interactive_concurrency
+        self._session = Session(
+            settings.name, self._kinds, self._ordered, slots, locks=settings.notifications
+        )
+        self._listener = self._listening()
+        self._heartbeats = Heartbeats(settings.name)
+
+    def worker(self) -> Worker:
+        """Return the parts that run."""
+        sharer = Sharer(self._sweeps, self._settings.lease)
+        claimers = self._claimers(sharer)
+        scheduler = Scheduler(self._looks, self._registered.schedules(), self._metrics)
+        poller = self._poller(scheduler)
+        watch = Watch(poller)
+        return Worker(
+            kinds=self._kinds,
+            sides=self._sides,
+            claimers=claimers,
+            settler=self._settler,
+            cancels=Cancels(
+                self._settles,
+                self._listener,
+                self._leases,
+                self._settler,
+                notifications=self._settings.notifications,
+            ),
+            leases=self._leases,
+            listener=self._listener,
+            positions=PositionKeeper(self._position, self._listener, self._kinds),
+            poller=poller,
+            sharer=sharer,
+            sweeper=Sweeper(
+                self._sweeps,
+                self._settings,
+                self._kinds,
+                self._metrics,
+                claimers[0].claiming_for,
+                self._position.leads,
+            ),
+            scheduler=scheduler,
+            rescuer=Rescuer(self._sweeps, self._position.stands_by),
+            session_duties=self._session_duties() if self._settings.notifications else [],
+            watch=watch,
+            announcer=self._announcer(watch),
+        )
+
+    def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
+        """Return the sides. The first one gets the parts that the leases wake as events are settled."""
+        answers = Answers(self._settles, self._settings.lease)
+        runner = Runner(self._services(answers), self._handlers, self._settler, self._observer)
+        sides: list[Side] = []
+        for interactive in (False, True):
+            handlers = {
+                kind: handler
+                for kind, handler in self._handlers.items()
+                if handler.interactive is interactive
+            }
+            if not handlers and (self._handlers or sides):
+                continue
+            if sides:
+                wakeup = Wakeup(self._curious)
+                capacity = Capacity(wakeup.wake)
+            slots = Slots(self._settings, handlers, runner, self._leases, capacity, answers)
+            sides.append(Side(wakeup, slots))
+        return sides
+
+    def _services(self, answers: Answers) -> Services:
+        return Services(
+            Queue(self._pool, self._metrics.sent, partial(_limit_key, self._handlers)),
+            self._settles,
+            self._leases.hold,
+            self._settings,
+            self._slack,
+            answers,
+            get_logger("surelane_worker.handling.handler"),
+            asyncio.get_running_loop(),
+            self._step_retries,
+        )
+
+    def _listening(self) -> Listener:
+        return Listener(
+            self._settings.database_url.get_secret_value(),
+            service=SERVICE,
+            on_notice=self._position.heard,
+            on_lost=self._lost,
+            on_open=self._begin_anew,
+            introduce=self._session.open,
+            notifications=self._settings.notifications,
+            within=STATEMENT_TIMEOUT,
+        )
+
+    def _lost(self) -> None:
+        """Open another connection when it broke, and claim: notifications were missed."""
+        self._session.lost()
+        self._position.lost()
+        self._position.wake()
+
+    def _begin_anew(self) -> None:
+        """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
+        self._cursors.forget()
+        self._position.lost()
+        self._sides[0].wakeup.look_ahead()
+        self._leases.renew_soon()
+
+    def _claimers(self, sharer: Sharer) -> list[Claimer]:
+        outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
+        return [
+            Claimer(
+                self._settings,
+                self._listener,
+                side,
+                cursors=self._cursors,
+                position=self._position,
+                sharer=sharer,
+                observer=self._observer,
+                outage=outage,
+            )
+            for side in self._sides
+        ]
+
+    def _poller(self, scheduler: Scheduler) -> Poller:
+        return Poller(
+            self._looks,
+            self._kinds,
+            self._cursors,
+            self._sides,
+            self._position,
+            self._heartbeats,
+            interval=self._settings.poll_interval,
+            max_attempts=self._settings.max_attempts,
+            on_cron=scheduler.due_in,
+            on_drained=self._rest,
+        )
+
+    def _rest(self, drained: bool) -> None:
+        """Claim nothing while an operator drains this worker."""
+        for side in self._sides:
+            side.slots.rest(drained)
+
+    def _session_duties(self) -> list[Duty]:
+        watcher = SessionWatcher(
+            self._looks,
+            self._settings.name,
+            self._settings.session_grace,
+            self._sides[0].wakeup.wake,
+            watches=self._position.stands_by,
+            news=self._position.news,
+        )
+        return [SessionKeeper(self._session, self._listener).run, watcher.run]
+
+    def _announcer(self, watch: Watch) -> Announcer:
+        limits = {
+            kind: handler.limit.declared(grouped=handler.grouped)
+            for kind, handler in self._handlers.items()
+            if handler.limit is not None
+        }
+        return Announcer(
+            self._listener,
+            self._renewals,
+            self._settings,
+            self._kinds,
+            self._ordered,
+            watch.clock_offset,
+            self._heartbeats,
+            limits,
+        )
+
+
+def _ordered(handlers: Mapping[str, Handler]) -> Sequence[str] | None:
+    """Return the commands and interactions that keep their thread's order; ``None``: it handles none at all."""
+    if not any(handler.waits for handler in handlers.values()):
+        return None
+    return [kind for kind, handler in handlers.items() if handler.waits and handler.ordered]
+
+
+def _limit_key(handlers: Mapping[str, Handler], job: Job) -> str | None:
+    """Return the key with which the limit of a handler counts a job that another handler enqueues."""
+    handler = handlers.get(job.kind)
+    return job.limit_key if handler is None or handler.limit is None else handler.limit.key_of(job)
