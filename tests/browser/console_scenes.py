@@ -1,7 +1,7 @@
 """A queue in which every reason has its event why a message is not answered."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,11 +32,6 @@ class Scenes:
     died: int = 0
     expired: int = 0
     thread: str = ""
-
-    @property
-    def ids(self) -> list[int]:
-        """Return the events."""
-        return [getattr(self, field.name) for field in fields(self) if field.name != "thread"]
 
 
 def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any]:
@@ -93,18 +88,20 @@ class Stage:
         )
         return [row[0] for row in rows]
 
-    async def fail(self, identity: int, attempt: int, *, last: bool) -> None:
+    async def fail(
+        self, identity: int, attempt: int, *, last: bool, message: str = "no model is called 'gpt'"
+    ) -> None:
         """Fail an attempt with an error that has a traceback."""
         error = {
             "type": "LookupError",
-            "message": "no model is called 'gpt'",
+            "message": message,
             "traceback": TRACEBACK,
             "at": datetime.now(UTC).isoformat(),
             "worker": "worker-a",
             "attempt": attempt,
         }
         await self.calls.fetch(
-            "select agent.fail_events(array[$1::int8], array[$2::int4], array[$3::jsonb], array[interval '0'], array[$4], array[null::text], 3)",
+            "select agent.fail_events(array[$1::int8], array[$2::int4], array[$3::jsonb], array[interval '0'], array[$4::boolean], array[null::text], 3)",
             identity,
             attempt,
             json.dumps(error),
@@ -112,10 +109,23 @@ class Stage:
         )
 
 
-async def seed(pool: Pool) -> Scenes:
+async def announce(stage: Stage) -> None:
+    """Let the worker say that it is alive, as it does every 20 seconds."""
+    kinds = (
+        "slack.app_mention",
+        "slack.message.im",
+        "slack.app_home_opened",
+        "agent-turn",
+        "deploy",
+        "report",
+    )
+    await stage.worker("worker-a", *kinds)
+
+
+async def seed(stage: Stage) -> Scenes:
     """Make the events."""
-    stage, scenes = Stage(pool), Scenes()
-    await stage.worker("worker-a", "slack.app_mention", "slack.message.im", "agent-turn", "deploy", "report")
+    scenes = Scenes()
+    await announce(stage)
     for _ in range(6):
         await stage.message("slack.message.im", timedelta(minutes=2))
     for identity in await stage.claim("slack.message.im", "worker-a"):
@@ -133,7 +143,7 @@ async def seed(pool: Pool) -> Scenes:
     scenes.behind = await stage.message("agent-turn", timedelta(minutes=11), thread)
     scenes.thread = f"{TEAM}:{CHANNEL}:{thread}"
     await stage.calls.execute(
-        "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1, vt = now() + interval '5 minutes'"
+        "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1, vt = now() + interval '1 hour'"
         " where id = $1",
         scenes.first,
     )
@@ -146,7 +156,6 @@ async def seed(pool: Pool) -> Scenes:
         "update agent.event set vt = now() - interval '3 hours', enqueued_at = now() - interval '3 hours' where id = $1",
         scenes.expired,
     )
-    await stage.worker("worker-c", "slack.app_home_opened")
     await stage.calls.fetch("select agent.delete_expired_events(3, interval '1 hour')")
     return scenes
 

@@ -1,5 +1,6 @@
 """Render screens: a whole page, or the part of it that changes."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,14 @@ from surelane_operator.console.screen import Screen, Values
 from surelane_operator.doctor.finding import span
 
 TEMPLATES = Path(__file__).parent / "templates"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?")
+
+
+REASONS = {
+    "attempts_exhausted": "all its attempts were used",
+    "too_old": "it waited for a worker for so long that an answer would have come too late",
+    "deadline_passed": "its deadline passed",
+}
 
 
 class Pages:
@@ -32,6 +41,8 @@ class Pages:
             "moment": moment,
             "clock": clock,
             "iso": iso,
+            "reason": in_words,
+            "readable": readable,
             "span": span,
             "part": _part,
         }
@@ -67,6 +78,16 @@ def moment(at: datetime) -> str:
 def clock(at: datetime) -> str:
     """Format a time for people to the millisecond, in UTC."""
     return f"{moment(at)}.{at.microsecond // 1000:03}"
+
+
+def in_words(reason: str | None) -> str:
+    """Say why an event ended; some reasons are names that sweeps write."""
+    return REASONS.get(reason or "", reason or "")
+
+
+def readable(text: str) -> str:
+    """Write the times in a text as :func:`moment` does."""
+    return _TIME.sub(lambda found: moment(datetime.fromisoformat(found[0])), text)
 
 
 def iso(at: datetime) -> str:

@@ -1,10 +1,12 @@
 """One event: its whole story, why it waits, and what can be done about it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from surelane_operator.console.pages import in_words
 from surelane_operator.console.place import Place, place_of
 from surelane_operator.console.screen import Asked, Missing, Screen, Sources, Values
 from surelane_operator.timeline import Step, story_of, trace_of
@@ -70,7 +72,13 @@ class Told:
     mark: str
     state: str
     traceback: str | None = None
+    where: str | None = None
     link: str | None = None
+
+    @property
+    def inline(self) -> bool:
+        """Return whether the detail fits on the line of what happened."""
+        return bool(self.step.detail) and len(self.step.detail or "") <= 24 and self.state != "failed"
 
 
 def event(sources: Sources) -> Screen:
@@ -92,7 +100,7 @@ def event(sources: Sources) -> Screen:
             "place": place,
             "why": None if why is None else sentence(*why),
             "reason": why[0] if why else None,
-            "behind": await _head(sources, found) if why and why[0].startswith("group_") else None,
+            "behind": _head(why[1]) if why else None,
             "outcome": None if live else outcome(found),
             "story": list(_told(sources, found, place)),
             "forks": _forks(found["steps"]),
@@ -111,12 +119,15 @@ def sentence(reason: str, detail: str) -> str:
 
 def outcome(job: Mapping[str, Any]) -> str:
     """Say how an event ended, and why."""
-    said = f": {job['reason']}" if job["reason"] else ""
+    said = f": {in_words(job['reason'])}" if job["reason"] else ""
     match job["status"]:
         case "completed":
             return f"It completed on attempt {job['attempts']}." if job["attempts"] else "It completed."
         case "failed":
-            error = f" {job['error']}" if job["error"] and job["error"] not in said else ""
+            last = job["errors"][-1] if job["errors"] else {}
+            error = (
+                f" {last.get('type')}: {last.get('message')}" if last.get("message", "") not in said else ""
+            )
             return f"It failed after {_times(job['attempts'])}{said}.{error}"
         case "expired":
             return f"It expired after {_times(job['attempts'])}{said}."
@@ -128,35 +139,25 @@ def _times(attempts: int) -> str:
     return "no attempt" if not attempts else f"{attempts} attempt{'s' if attempts > 1 else ''}"
 
 
-async def _head(sources: Sources, job: Mapping[str, Any]) -> int | None:
-    """Return the event of the same group that comes first."""
-    head: int | None = await sources.calls.fetchval(
-        "select id from agent.group_jobs($1, 1) where finished_at is null order by run_at limit 1",
-        job["group_key"],
-    )
-    return head
+def _head(detail: str) -> int | None:
+    """Return the event that comes first, which the detail of a group's reason names."""
+    found = re.match(r"event (\d+) of its group", detail)
+    return int(found[1]) if found else None
 
 
 def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[Told]:
-    tracebacks = {
-        error.get("at"): text
-        for error in job["errors"]
-        if (text := error.get("traceback") or error.get("stack"))
-    }
-    by_moment = {_moment(at): text for at, text in tracebacks.items()}
-    posted = {
-        _moment(step["started_at"]): step["posted"]
-        for step in job["steps"]
-        if step.get("posted", {}) not in (None, {})
-    }
+    errors = {_moment(error.get("at")): error for error in job["errors"]}
+    posted = {_moment(step["finished_at"]): step["posted"] for step in job["steps"] if step.get("posted")}
     for step in story_of(job):
         what = step.what.removesuffix(" (kept)")
         message = posted.get(step.at) if what == "step" else None
+        error = errors.get(step.at, {}) if what == "failed" else {}
         yield Told(
             step,
             MARKS.get(what, "·"),
             STATES.get(what, ""),
-            traceback=by_moment.get(step.at) if what == "failed" else None,
+            traceback=error.get("traceback"),
+            where=error.get("where"),
             link=sources.links.to_message(place.workspace, message["channel"], message["ts"])
             if message
             else None,
