@@ -925,7 +925,7 @@ $$;
 
 -- The workers, and in which state each is: alive; drained, so it claims nothing; lost, as its
 -- session is gone and it may come back; died, as it did not; silent, as it has announced nothing
--- for too long. A worker behind a transaction pooler has no session: alive or silent.
+-- for too long. A worker behind a transaction pooler has no session: alive, drained or silent.
 create or replace function agent.list_workers()
 returns table
 ( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz, seen_at timestamptz, died_at timestamptz

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PATIENCE = 20_000
 """Milliseconds. Generous, because a browser, a database and services may share two cores."""
 CSRF = "a-stand-in-for-the-token"
-FINDINGS = [Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "keep time by NTP")]
+FINDINGS = [
+    Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "keep time by NTP")
+]
 
 
 class SignedIn:
@@ -96,5 +98,7 @@ async def accessible(page: "Page") -> list[str]:
 
     found = await Axe().run(page)
     return [
-        f"{each['id']}: {node['html'][:160]}" for each in found.response["violations"] for node in each["nodes"]
+        f"{each['id']}: {node['html'][:160]}"
+        for each in found.response["violations"]
+        for node in each["nodes"]
     ]

@@ -33,6 +33,7 @@ class Scenes:
     expired: int = 0
     thread: str = ""
 
+
 def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any]:
     """Return what Slack posts for a mention."""
     event = {
@@ -110,7 +111,14 @@ class Stage:
 
 async def announce(stage: Stage) -> None:
     """Let the worker say that it is alive, as it does every 20 seconds."""
-    kinds = ("slack.app_mention", "slack.message.im", "slack.app_home_opened", "agent-turn", "deploy", "report")
+    kinds = (
+        "slack.app_mention",
+        "slack.message.im",
+        "slack.app_home_opened",
+        "agent-turn",
+        "deploy",
+        "report",
+    )
     await stage.worker("worker-a", *kinds)
 
 

@@ -344,4 +344,3 @@ async def test_axe_finds_nothing_and_no_screen_scrolls_sideways(desk: Desk, sche
                     found[name].append(f"scrolls sideways at {width}")
             await page.set_viewport_size({"width": 1280, "height": 800})
     assert {name: problems for name, problems in found.items() if problems} == {}
-

@@ -72,7 +72,13 @@ async def test_a_database_that_is_away_is_said_and_its_return_too() -> None:
     live, screen = Live(), Screen()
     async with live.follow("/", screen.render, 0) as news:
         seen = []
-        for shows in ("one", DatabaseUnavailable("gone"), DatabaseUnavailable("gone"), "one", Missing("no event 7")):
+        for shows in (
+            "one",
+            DatabaseUnavailable("gone"),
+            DatabaseUnavailable("gone"),
+            "one",
+            Missing("no event 7"),
+        ):
             screen.shows = shows
             screen.may_read.release()
             seen.append((await _next(news)).sort)
