@@ -728,8 +728,8 @@ begin
         union
         select probe.id, k.kind from agent.kind as k
         cross join lateral (
-            select first.id from generate_series(-4, 59) as each (lane) cross join lateral (
-                select e.id, e.vt from agent.event as e where e.head and e.lane = each.lane and e.kind = k.kind and e.vt <= _now order by e.vt limit 1
+            select first.id from generate_series(-4, 59) as lanes (number) cross join lateral (
+                select e.id, e.vt from agent.event as e where e.head and e.lane = lanes.number and e.kind = k.kind and e.vt <= _now order by e.vt limit 1
             ) as first order by first.vt limit 1
         ) as probe
     ), ranked as (
@@ -923,8 +923,8 @@ end
 $$;
 
 -- The workers, and in which state each is: alive; drained, so it claims nothing; lost, as its
--- session is gone and it may come back; died, as it did not; silent, as it has announced nothing for too long. A worker behind a
--- transaction pooler has no session: alive or silent.
+-- session is gone and it may come back; died, as it did not; silent, as it has announced nothing
+-- for too long. A worker behind a transaction pooler has no session: alive, drained or silent.
 create or replace function agent.list_workers()
 returns table
 ( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz, seen_at timestamptz, died_at timestamptz

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PATIENCE = 20_000
 """Milliseconds. Generous, because a browser, a database and services may share two cores."""
 CSRF = "a-stand-in-for-the-token"
-FINDINGS = [Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "keep time by NTP")]
+FINDINGS = [
+    Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "keep time by NTP")
+]
 
 
 class SignedIn:
@@ -44,9 +46,10 @@ async def console_at(
     people: SignedIn | None = None,
     live: Live | None = None,
     port: int = 0,
+    routes: Sequence[web.AbstractRouteDef] | None = None,
     **sources: Any,
 ) -> AsyncIterator[str]:
-    """Serve the page and ``/v1`` for the length of the block; yield the address of the host."""
+    """Serve the page and ``routes`` (``/v1``) for the length of the block; yield the address of the host."""
 
     async def unready() -> str | None:
         return None
@@ -55,12 +58,11 @@ async def console_at(
         return FINDINGS
 
     examinations = Examinations("", examine)
-    console = Console(
-        Sources(Operations(pool), Calls(pool), examination=examinations.latest, **sources), live
-    )
-    api = OperatorApi(pool, examinations)
+    given = {"examination": examinations.latest, **sources}
+    console = Console(Sources(Operations(pool), Calls(pool), **given), live)
+    served = OperatorApi(pool, examinations).routes() if routes is None else routes
     guard = Guard(None, people or SignedIn())
-    app = private_app(unready, [*console.routes(), *api.routes()], middlewares=[guard.middleware])
+    app = private_app(unready, [*console.routes(), *served], middlewares=[guard.middleware])
     app.on_shutdown.append(console.close)
     async with serving(app, port, setting="none", host="127.0.0.1") as bound:
         yield f"http://127.0.0.1:{bound}"
@@ -96,5 +98,7 @@ async def accessible(page: "Page") -> list[str]:
 
     found = await Axe().run(page)
     return [
-        f"{each['id']}: {node['html'][:160]}" for each in found.response["violations"] for node in each["nodes"]
+        f"{each['id']}: {node['html'][:160]}"
+        for each in found.response["violations"]
+        for node in each["nodes"]
     ]

@@ -33,6 +33,7 @@ class Scenes:
     expired: int = 0
     thread: str = ""
 
+
 def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any]:
     """Return what Slack posts for a mention."""
     event = {
@@ -87,11 +88,13 @@ class Stage:
         )
         return [row[0] for row in rows]
 
-    async def fail(self, identity: int, attempt: int, *, last: bool) -> None:
+    async def fail(
+        self, identity: int, attempt: int, *, last: bool, message: str = "no model is called 'gpt'"
+    ) -> None:
         """Fail an attempt with an error that has a traceback."""
         error = {
             "type": "LookupError",
-            "message": "no model is called 'gpt'",
+            "message": message,
             "traceback": TRACEBACK,
             "at": datetime.now(UTC).isoformat(),
             "worker": "worker-a",
@@ -108,13 +111,20 @@ class Stage:
 
 async def announce(stage: Stage) -> None:
     """Let the worker say that it is alive, as it does every 20 seconds."""
-    kinds = ("slack.app_mention", "slack.message.im", "slack.app_home_opened", "agent-turn", "deploy", "report")
+    kinds = (
+        "slack.app_mention",
+        "slack.message.im",
+        "slack.app_home_opened",
+        "agent-turn",
+        "deploy",
+        "report",
+    )
     await stage.worker("worker-a", *kinds)
 
 
-async def seed(pool: Pool) -> Scenes:
+async def seed(stage: Stage) -> Scenes:
     """Make the events."""
-    stage, scenes = Stage(pool), Scenes()
+    scenes = Scenes()
     await announce(stage)
     for _ in range(6):
         await stage.message("slack.message.im", timedelta(minutes=2))

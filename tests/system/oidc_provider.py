@@ -109,7 +109,7 @@ class Answers:
         headers = {"kid": self._kid}
         match self._signed:
             case "none":
-                return jwt.encode(claims, None, "none", headers)
+                return jwt.encode(claims, "", "none", headers)
             case "HS256 by the secret":
                 return jwt.encode(claims, SECRET.ljust(32, "."), "HS256", headers)
             case "HS256 by the public key":

@@ -99,7 +99,7 @@ class ActionLog:
         try:
             if isinstance(self._database, asyncpg.Pool):
                 async with self._database.acquire() as lent, lent.transaction():
-                    yield lent  # type: ignore[arg-type]  # the proxy has all of a connection's methods
+                    yield lent  # type: ignore[misc]  # the proxy has all of a connection's methods
             else:
                 async with self._database.transaction():
                     yield self._database

@@ -12,9 +12,7 @@ from surelane_operator.filters import Cursor, Filter
 from surelane_operator.operations import LISTED, parsed
 
 LOOKS_AT = 1000
-"""Events that one statement narrows down."""
-ROUNDS = 3
-"""Statements of a page at most, so that a rare match costs no more than a common one."""
+"""Events that a page narrows down at most, so that a rare match costs no more than a common one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,40 +46,32 @@ class Found:
 
 
 async def find_jobs(calls: Calls, which: Filter, narrow: Narrow, limit: int, after: Cursor | None) -> Found:
-    """Return a page of events that match both filters. It looks at 3,000 events at most, and may be short."""
-    jobs: list[dict[str, Any]] = []
-    looked = 0
-    for _ in range(ROUNDS if narrow else 1):
-        most = LOOKS_AT if narrow else limit
-        rows = await calls.fetch(
-            f"select nth, matches, {LISTED} from (select m.nth, m.matches, (m.job).* from agent.narrow_jobs("  # noqa: S608 - a constant
-            "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as m) as found order by nth",
-            which.statuses,
-            which.kinds,
-            which.key,
-            which.since,
-            which.until,
-            after.finished_at if after else None,
-            after.id if after else None,
-            most,
-            narrow.workspace,
-            narrow.channel,
-            narrow.user,
-            narrow.error,
-            list(narrow.words),
-        )
-        if not rows:
-            return Found(jobs, None, looked)
-        for row in rows:
-            after = Cursor(row["id"], row["finished_at"])
-            if row["matches"]:
-                jobs.append(parsed(row))
-            if len(jobs) == limit:
-                return Found(jobs, after, looked + row["nth"])
-        looked += rows[-1]["nth"]
-        if rows[-1]["nth"] < most:
-            return Found(jobs, None, looked)
-    return Found(jobs, after, looked)
+    """Return a page of events that match both filters. With ``narrow`` it may be short, though there are more."""
+    most = LOOKS_AT if narrow else limit
+    rows = await calls.fetch(
+        f"select nth, matches, {LISTED} from (select m.nth, m.matches, (m.job).* from agent.narrow_jobs("  # noqa: S608 - a constant
+        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as m) as found order by nth",
+        which.statuses,
+        which.kinds,
+        which.key,
+        which.since,
+        which.until,
+        after.finished_at if after else None,
+        after.id if after else None,
+        most,
+        narrow.workspace,
+        narrow.channel,
+        narrow.user,
+        narrow.error,
+        list(narrow.words),
+    )
+    matching = [row for row in rows if row["matches"]][:limit]
+    is_cut = len(matching) == limit
+    # The last row is the last one that was looked at.
+    last = matching[-1] if is_cut else rows[-1] if rows else None
+    looked = last["nth"] if last else 0
+    following = Cursor(last["id"], last["finished_at"]) if last and (is_cut or looked == most) else None
+    return Found([parsed(row) for row in matching], following, looked)
 
 
 async def group_jobs(calls: Calls, key: str, limit: int) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """One event: its whole story, why it waits, and what can be done about it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -99,7 +100,7 @@ def event(sources: Sources) -> Screen:
             "place": place,
             "why": None if why is None else sentence(*why),
             "reason": why[0] if why else None,
-            "behind": await _head(sources, found) if why and why[0].startswith("group_") else None,
+            "behind": _head(why[1]) if why else None,
             "outcome": None if live else outcome(found),
             "story": list(_told(sources, found, place)),
             "forks": _forks(found["steps"]),
@@ -138,13 +139,10 @@ def _times(attempts: int) -> str:
     return "no attempt" if not attempts else f"{attempts} attempt{'s' if attempts > 1 else ''}"
 
 
-async def _head(sources: Sources, job: Mapping[str, Any]) -> int | None:
-    """Return the event of the same group that comes first."""
-    head: int | None = await sources.calls.fetchval(
-        "select id from agent.group_jobs($1, 1) where finished_at is null order by run_at limit 1",
-        job["group_key"],
-    )
-    return head
+def _head(detail: str) -> int | None:
+    """Return the event that comes first, which the detail of a group's reason names."""
+    found = re.match(r"event (\d+) of its group", detail)
+    return int(found[1]) if found else None
 
 
 def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[Told]:
