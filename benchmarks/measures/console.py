@@ -34,7 +34,8 @@ _PAYLOAD = """jsonb_build_object('type', 'event_callback', 'team_id', 'T' || n %
 # Every 500th event is a continuation, and the 40 after it are its children. One in a hundred failed.
 _HISTORY = f"""
     insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, group_key, head, lane
-    , enqueued_at, enqueued_by, claimed_by, retrying, errors, outcome, finished_at, finished_by, continuation_id, waits_for)
+    , enqueued_at, enqueued_by, claimed_by, retrying, errors, outcome, finished_at, finished_by, continuation_id
+    , waits_for)
     select n, t, 1, t, array[t], {_PAYLOAD}, {_KINDS}
     , 'Ev' || n, 'T1:C' || n % 100 || ':' || n / 7, true, n % 16
     , t, 'bench', 'worker-' || n % 10, false

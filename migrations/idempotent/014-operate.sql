@@ -728,8 +728,8 @@ begin
         union
         select probe.id, k.kind from agent.kind as k
         cross join lateral (
-            select first.id from generate_series(-4, 59) as each (lane) cross join lateral (
-                select e.id, e.vt from agent.event as e where e.head and e.lane = each.lane and e.kind = k.kind and e.vt <= _now order by e.vt limit 1
+            select first.id from generate_series(-4, 59) as lanes (number) cross join lateral (
+                select e.id, e.vt from agent.event as e where e.head and e.lane = lanes.number and e.kind = k.kind and e.vt <= _now order by e.vt limit 1
             ) as first order by first.vt limit 1
         ) as probe
     ), ranked as (
