@@ -19,7 +19,7 @@ from surelane.errors import SettingsError
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 """The paths that Kubernetes and Prometheus request, under any name that leads to the service."""
 
-PRIVATE_CONNECTIONS = 64
+PRIVATE_CONNECTIONS = 192
 """The most connections to a private port."""
 _PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
 

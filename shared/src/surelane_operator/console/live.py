@@ -12,8 +12,8 @@ from surelane_service.logs import get_logger
 
 MOST_TOPICS = 60
 """Addresses that are read at once. Each is a query every few seconds."""
-MOST_VIEWERS = 48
-"""Open pages. The private port has 64 connections, and probes need some."""
+MOST_VIEWERS = 64
+"""Open pages. Each is a connection of 192 on the private port; probes and requests need the others."""
 
 Render = Callable[[], Awaitable[str]]
 _logger = get_logger(__name__)
