@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -10,7 +11,7 @@ from surelane.calls import Calls, Pool
 from surelane_operator.api.api import OperatorApi
 from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.viewer import Role, Viewer
-from surelane_operator.console.console import Console
+from surelane_operator.console.console import SPELL, Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
 from surelane_operator.doctor.finding import Finding, Level
@@ -46,6 +47,7 @@ async def console_at(
     people: SignedIn | None = None,
     live: Live | None = None,
     port: int = 0,
+    spell: timedelta = SPELL,
     routes: Sequence[web.AbstractRouteDef] | None = None,
     **sources: Any,
 ) -> AsyncIterator[str]:
@@ -59,7 +61,7 @@ async def console_at(
 
     examinations = Examinations("", examine)
     given = {"examination": examinations.latest, **sources}
-    console = Console(Sources(Operations(pool), Calls(pool), **given), live)
+    console = Console(Sources(Operations(pool), Calls(pool), **given), live, spell)
     served = OperatorApi(pool, examinations).routes() if routes is None else routes
     guard = Guard(None, people or SignedIn())
     app = private_app(unready, [*console.routes(), *served], middlewares=[guard.middleware])

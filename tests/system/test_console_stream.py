@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import timedelta
 
 import aiohttp
 import asyncpg
@@ -58,13 +59,25 @@ async def test_fifty_pages_share_a_reader_see_a_change_and_end_with_the_service(
     assert live.topics == 0
 
 
+async def test_a_stream_ends_after_its_spell_so_that_the_guard_sees_the_page_again(pool: Pool) -> None:
+    async with (
+        console_at(pool, spell=timedelta()) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/console/", headers=ACCEPT) as page,
+    ):
+        text = await page.text()
+    assert text.endswith('event: again\ndata: ""\n\n')
+
+
 async def test_a_page_is_kept_by_no_cache_and_loads_nothing_from_elsewhere(pool: Pool) -> None:
     await Queue(pool).enqueue("<script>alert(1)</script>")
     async with console_at(pool, people=SignedIn("viewer")) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}/console/") as page:
             text = await page.text()
             assert page.headers["Cache-Control"] == "no-store"
-            assert page.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
+            assert page.headers["Content-Security-Policy"].startswith(
+                "default-src 'none'; script-src 'self';"
+            )
             assert "unsafe" not in page.headers["Content-Security-Policy"]
         assert "<script>alert" not in text
         assert "&lt;script&gt;alert" in text

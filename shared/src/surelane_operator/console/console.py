@@ -1,8 +1,10 @@
 """The routes of the operator's page: its screens, live or not, and its static files."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from aiohttp import hdrs, web
 
 from surelane.errors import DatabaseUnavailable, SurelaneError
 from surelane_operator.console.access.viewer import Viewer, viewer_of
-from surelane_operator.console.live import Full, Live, News
+from surelane_operator.console.live import Full, Live
 from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Asked, Missing, Moved, Screen, Sources
 from surelane_operator.console.screens import all_screens
@@ -31,6 +33,8 @@ HEADERS = {
 }
 """Of every answer of the page."""
 EVENT_STREAM = "text/event-stream"
+SPELL = timedelta(minutes=10)
+"""For so long a stream goes on. The next one passes the guard again, so a session's end is also the end of its pages."""
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _logger = get_logger(__name__)
 
@@ -38,10 +42,11 @@ _logger = get_logger(__name__)
 class Console:
     """The operator's page. The guard is in front of it, and says who looks."""
 
-    def __init__(self, sources: Sources, live: Live | None = None) -> None:
+    def __init__(self, sources: Sources, live: Live | None = None, spell: timedelta = SPELL) -> None:
         self._screens = all_screens(sources)
         self._pages = Pages(self._screens)
         self._live = live or Live()
+        self._spell = spell.total_seconds()
         self._static = {path.name: _File(path) for path in STATIC.iterdir() if path.suffix in _TYPES}
 
     def routes(self) -> list[web.AbstractRouteDef]:
@@ -105,8 +110,12 @@ class Console:
             async with self._live.follow(request.path_qs, render, every) as news:
                 response = web.StreamResponse(headers={**HEADERS, "Content-Type": EVENT_STREAM})
                 await response.prepare(request)
+                ends = asyncio.get_running_loop().time() + self._spell
                 async for each in news:
-                    await response.write(_sse(each))
+                    await response.write(_sse(each.sort, each.text))
+                    if asyncio.get_running_loop().time() >= ends:
+                        await response.write(_sse("again", ""))
+                        break
                 return response
         except Full:
             return web.Response(status=503, headers={**HEADERS, "Retry-After": "30"})
@@ -133,9 +142,9 @@ def _html(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
 
 
-def _sse(news: News) -> bytes:
-    """Format news as a server-sent event. JSON has no line breaks, which would end its field."""
-    return f"event: {news.sort}\ndata: {json.dumps(news.text)}\n\n".encode()
+def _sse(sort: str, text: str) -> bytes:
+    """Format a server-sent event. JSON has no line breaks, which would end its field."""
+    return f"event: {sort}\ndata: {json.dumps(text)}\n\n".encode()
 
 
 async def _nothing(_: Asked) -> Mapping[str, Any]:

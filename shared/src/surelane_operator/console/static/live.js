@@ -73,6 +73,7 @@ export function follow() {
       heard();
       stale("the database is away");
     });
+    source.addEventListener("again", open);
     source.addEventListener("gone", (event) => {
       close();
       stale(JSON.parse(event.data));
