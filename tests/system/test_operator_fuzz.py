@@ -123,6 +123,7 @@ def _varied(
     )
     model = schemas.get(content.get("$ref", "").rpartition("/")[2], {})
     sound = {"kind": "k", "schedule": "0 3 * * *", "goal": "g", "status": ["failed"], "name": "go"}
+    sound |= {"paused": True, "action": "cancel"}
     body = {name: json.dumps(sound[name]) for name in model.get("required", ())}
     plain = path.replace("{id}", "1").replace("{kind}", "k").replace("{name}", "n")
     for text in TEXTS:
