@@ -209,26 +209,54 @@ begin
 end
 $$;
 
--- What operators see of a workflow's event: a row of its tree. children: how many events it waits
--- for or waited for, by status, up to _most; null: it is no continuation. continues: the event that
--- fanned out, whose place it took.
-create or replace function agent.workflow_event(_job agent.job, _most int4) returns jsonb
+-- What operators see of a workflow's event: a row of its tree. continues: the event that fanned out,
+-- whose place a continuation took. first: the event whose children the replay of a continuation has.
+create or replace function agent.workflow_event(_job agent.job) returns jsonb
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 begin
     return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts, 'item_key', _job.item_key
-        , 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at, 'finished_at', _job.finished_at
-        , 'reason', left(_job.reason, 300), 'error', left(_job.error, 300), 'continuation_id', _job.continuation_id, 'waits_for', _job.waits_for
-        , 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
-        , 'children', case when _job.waits_for is not null then (
-            select coalesce(jsonb_object_agg(s.status, s.events), '{}') from (
-                select c.status, count(*) as events from (
-                    select b.status from agent.below(_job.id, _job.changes, _job.enqueued_at, 0, _most) as b
-                ) as c group by c.status
-            ) as s) end);
+        , 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
+        , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', left(_job.error, 300), 'continuation_id', _job.continuation_id
+        , 'waits_for', _job.waits_for, 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
+        , 'first', agent.replayed_first(_job.changes));
+end
+$$;
+
+-- Adds children to rows of a tree: how many events a continuation waits for or waited for, by
+-- status, up to about _most; null: it is none. In one statement, which is planned with the time
+-- from which on the children came, by which history's chunks are found.
+create or replace function agent.with_children(_rows jsonb[], _most int4) returns setof jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _from timestamptz := (
+        select min(case when r ->> 'first' is null then (r ->> 'enqueued_at')::timestamptz - interval '1 hour' else '-infinity' end)
+        from unnest(_rows) as r where r ->> 'waits_for' is not null);
+begin
+    return query
+    select given.r || jsonb_build_object('children', case when given.r ->> 'waits_for' is not null then coalesce(counted.children, '{}') end)
+    from unnest(_rows) with ordinality as given (r, nth)
+    cross join lateral (select coalesce(given.r ->> 'first', given.r ->> 'id')::int8 as id where given.r ->> 'waits_for' is not null
+        union all select null where given.r ->> 'waits_for' is null) as parent
+    cross join lateral (
+        select jsonb_object_agg(s.status, s.events) as children
+        from (
+            select c.status, count(*) as events
+            from (
+                (select l.status from agent.live_job as l where l.continuation_id = parent.id limit _most)
+                union all
+                (select h.status from agent.ended_job as h where h.continuation_id = parent.id and h.event_ts >= _from limit _most)
+            ) as c
+            group by c.status
+        ) as s
+    ) as counted
+    order by given.nth;
 end
 $$;
 
@@ -296,7 +324,7 @@ begin
     if _job.id is null then
         return null;
     end if;
-    _row := agent.workflow_event(_job, 10001);
+    _row := (select agent.with_children(array[agent.workflow_event(_job)], 10001));
     while _job.continuation_id is not null and jsonb_array_length(_path) < 50 loop
         _job := agent.job_of(_job.continuation_id);
         exit when _job.id is null;
@@ -316,9 +344,12 @@ as $$
 declare
     _job agent.job := agent.job_of(_id);
 begin
-    return query
-    select agent.workflow_event(b, 200) from agent.below(_job.id, _job.changes, _job.enqueued_at, coalesce(_after, 0), least(greatest(_limit, 1), 500)) as b
-    where _job.waits_for is not null order by b.id;
+    if _job.waits_for is not null then
+        return query
+        select * from agent.with_children(array(
+            select agent.workflow_event(b) from agent.below(_job.id, _job.changes, _job.enqueued_at, coalesce(_after, 0), least(greatest(_limit, 1), 500)) as b
+            order by b.id), 200);
+    end if;
 end
 $$;
 
@@ -335,27 +366,22 @@ set jit = off
 as $$
 declare
     _left int4 := least(greatest(_limit, 1), 200);
-    _found int4;
+    _rows jsonb[] := '{}';
     _from timestamptz := agent.clock() - interval '30 days';
     _first timestamptz := (
         select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o where o.finished_on > _from - interval '24 hours');
 begin
     if _after is null then
-        return query
-        select agent.workflow_event(agent.job_of(w.id), 1000) from (
-            select e.id from agent.event as e where e.waits_for is not null and e.continuation_id is null
-            and (_after_id is null or e.id < _after_id) order by e.id desc limit _left
-        ) as w;
-        get diagnostics _found = row_count;
-        _left := _left - _found;
+        _rows := array(
+            select agent.workflow_event(row(e.*)::agent.job) from agent.live_job as e where e.waits_for is not null and e.continuation_id is null
+            and (_after_id is null or e.id < _after_id) order by e.id desc limit _left);
     end if;
-    if _left > 0 then
-        return query
-        select agent.workflow_event(row(j.*)::agent.job, 1000) from (
-            select e.* from agent.ended_job as e where e.waits_for is not null and e.continuation_id is null
+    if cardinality(_rows) < _left then
+        _rows := _rows || array(
+            select agent.workflow_event(row(e.*)::agent.job) from agent.ended_job as e where e.waits_for is not null and e.continuation_id is null
             and e.finished_at >= _from and e.event_ts >= _first and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
-            order by e.finished_at desc, e.id desc limit _left
-        ) as j;
+            order by e.finished_at desc, e.id desc limit _left - cardinality(_rows));
     end if;
+    return query select * from agent.with_children(_rows, 1000);
 end
 $$;

@@ -622,9 +622,9 @@ end
 $$;
 
 -- What the events of list_jobs are narrowed by in their payloads, errors and keys. Looks at _most
--- events from the cursor on, at most 1,000; returns those that match, and the last one that it looked
--- at, from which the next call goes on. _words are parts of keys, in any case, as _error is of the
--- error or the reason.
+-- events from the cursor on, at most 1,000; returns those that match, and the last one that it
+-- looked at, from which the next call goes on. _words are parts of keys, in any case, as _error is
+-- of the error or the reason.
 create or replace function agent.narrow_jobs
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _most int4
 , _workspace text, _channel text, _user text, _error text, _words text[]
@@ -671,9 +671,9 @@ begin
 end
 $$;
 
--- The events of a Slack message: those of its thread that happened with it. _thread is the ts of the
--- message that began the thread, where the message is a reply. Returns those of the first of _teams
--- that has one.
+-- The events of a Slack message: those of its thread that happened with it. _thread is the ts of
+-- the message that began the thread, where the message is a reply. Returns those of the first of
+-- _teams that has one.
 create or replace function agent.message_jobs(_teams text[], _channel text, _ts numeric, _thread text) returns setof int8
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -703,8 +703,8 @@ end
 $$;
 
 -- The events that have waited the longest, at most three of a kind, and why each waits: those that
--- are visible, that wait for another attempt, or for an answer. Looks at the oldest 500 live events,
--- and at the oldest visible head of each kind.
+-- are visible, that wait for another attempt, or for an answer. Looks at the oldest 500 live
+-- events, and at the oldest visible head of each kind.
 create or replace function agent.longest_waiting(_limit int4)
 returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
 language plpgsql volatile security definer
@@ -742,10 +742,10 @@ begin
 end
 $$;
 
--- Of each kind and outcome how many events ended in the last _minutes, and how long those of attempts
--- waited for their first claim and ran in the last one: the median and the 99th percentile, in
--- seconds. Looks at the newest _sample of each; where there are more, the rate is that of these
--- (counted is then null). Events that happened more than a week ago do not count.
+-- Of each kind and outcome how many events ended in the last _minutes, and how long those of
+-- attempts waited for their first claim and ran in the last one: the median and the 99th
+-- percentile, in seconds. Looks at the newest _sample of each; where there are more, the rate is
+-- that of these (counted is then null). Events that happened more than a week ago do not count.
 create or replace function agent.recent_figures(_minutes int4, _sample int4)
 returns table
 ( kind text, outcome text, per_minute float8, counted int8, wait_p50 float8, wait_p99 float8, run_p50 float8, run_p99 float8
@@ -901,18 +901,22 @@ end
 $$;
 
 -- Puts a worker on the list, with the kinds that it handles and with those that keep their thread's
--- order (order_kinds); announce_worker says the rest. A worker calls it on each new connection
--- before it claims there, because ingest waits for the answers of listed workers alone. Returns
--- false where another transaction has the worker's row locked. Then call it again.
-create or replace function agent.introduce_worker(_name text, _version text, _kinds text[], _ordered text[]) returns boolean
+-- order (order_kinds), and how many handlers it runs at once; announce_worker says the rest. A
+-- worker calls it on each new connection before it claims there, because ingest waits for the
+-- answers of listed workers alone. Returns false where another transaction has the worker's row
+-- locked. Then call it again.
+create or replace function agent.introduce_worker
+( _name text, _version text, _kinds text[], _ordered text[], _slots int4, _interactive_slots int4
+) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 begin
-    insert into agent.worker (name, kinds, version, ordered, started_at, seen_at)
-    values (_name, _kinds, _version, _ordered, agent.clock(), agent.clock())
-    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered, seen_at = agent.clock();
+    insert into agent.worker (name, kinds, version, ordered, slots, interactive_slots, started_at, seen_at)
+    values (_name, _kinds, _version, _ordered, _slots, _interactive_slots, agent.clock(), agent.clock())
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered
+    , slots = excluded.slots, interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
     return true;
 exception when lock_not_available then
     return false;

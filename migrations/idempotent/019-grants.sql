@@ -37,7 +37,7 @@ declare
         ', agent.rescue_worker(text, int4, interval, text), agent.open_session(text, text, boolean), agent.watch_sessions(text)'
         ', agent.sweep_events(int4, interval, text[], boolean, int4, boolean), agent.sweep_events(int4, interval, text[], boolean, int4), agent.delete_expired_events(int, interval)'
         ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz), agent.answer_event(int8, jsonb)'
-        ', agent.answer_requests(int8[], int4[], text[]), agent.order_kinds(text, text[]), agent.introduce_worker(text, text, text[], text[])'
+        ', agent.answer_requests(int8[], int4[], text[]), agent.order_kinds(text, text[]), agent.introduce_worker(text, text, text[], text[], int4, int4)'
         ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text, interval, int4)'
         ', agent.announce_worker(text, text[], text, interval)'
         ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval), agent.worker_drained(text)'

@@ -186,3 +186,8 @@ create index step_open on agent.step (started_at, event_id) where sort = 'wait' 
 
 -- A drained worker claims nothing until it is resumed.
 alter table agent.worker add column drained_at timestamptz;
+
+-- A worker says how many handlers it runs at once.
+alter table agent.worker
+  add column slots int4
+, add column interactive_slots int4;  -- besides: for commands and interactions

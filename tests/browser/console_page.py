@@ -19,7 +19,7 @@ from surelane_operator.panels.examinations import Examinations
 from surelane_service.probes import private_app, serving
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Locator, LocatorAssertions, Page
+    from playwright.async_api import Browser, Locator, Page
 
 PATIENCE = 20_000
 """Milliseconds. Generous, because a browser, a database and services may share two cores."""
@@ -84,7 +84,7 @@ async def opened(browser: "Browser", url: str, **options: Any) -> AsyncIterator[
     assert problems == []
 
 
-def expect(locator: "Locator") -> "LocatorAssertions":
+def expect(locator: "Locator") -> Any:
     """Make an assertion about a part of a page, which waits until it holds."""
     from playwright import async_api  # noqa: PLC0415
 

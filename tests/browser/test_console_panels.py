@@ -17,7 +17,7 @@ from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examinations
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine
-from tests.browser.console_page import SignedIn, console_at, opened
+from tests.browser.console_page import SignedIn, accessible, console_at, expect, opened
 from tests.sql.queue_steps import claim, complete, continue_with, fail, pair
 
 if TYPE_CHECKING:
@@ -125,15 +125,12 @@ async def page(browser: "Browser", stage: Stage) -> AsyncIterator["Page"]:
 
 
 async def test_every_screen_is_accessible_and_fits_a_phone(page: "Page", stage: Stage) -> None:
-    from axe_playwright_python.async_playwright import Axe  # noqa: PLC0415
-
     await page.set_viewport_size({"width": 390, "height": 780})
     for screen in (*SCREENS, f"workflows/{stage.joining}"):
         response = await page.goto(f"{stage.url}/console/{screen}")
         assert response is not None
         assert response.status == 200, screen
-        found = await Axe().run(page)
-        assert found.violations_count == 0, (screen, found.generate_report())
+        assert await accessible(page) == [], screen
         wider = await page.evaluate(
             "document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth"
         )
@@ -141,8 +138,6 @@ async def test_every_screen_is_accessible_and_fits_a_phone(page: "Page", stage: 
 
 
 async def test_a_kind_is_paused_resumed_and_limited(page: "Page", stage: Stage) -> None:
-    from playwright.async_api import expect  # noqa: PLC0415
-
     row = page.get_by_role("row", name="refund")
     await row.get_by_role("button", name="Pause").click()
     await page.get_by_role("button", name="Yes").click()
@@ -165,8 +160,6 @@ async def test_a_kind_is_paused_resumed_and_limited(page: "Page", stage: Stage) 
 
 
 async def test_a_schedule_is_edited_and_run(page: "Page", stage: Stage) -> None:
-    from playwright.async_api import expect  # noqa: PLC0415
-
     await page.goto(f"{stage.url}/console/schedules")
     await page.get_by_role("link", name="report").click()
     await expect(page.locator(".firings li")).to_have_count(5)
@@ -186,8 +179,6 @@ async def test_a_schedule_is_edited_and_run(page: "Page", stage: Stage) -> None:
 
 
 async def test_a_workflow_is_a_tree_that_any_of_its_events_opens(page: "Page", stage: Stage) -> None:
-    from playwright.async_api import expect  # noqa: PLC0415
-
     await page.goto(f"{stage.url}/console/workflows")
     await page.get_by_role("link", name=str(stage.joining), exact=True).click()
     tree = page.locator(".tree")
@@ -199,8 +190,6 @@ async def test_a_workflow_is_a_tree_that_any_of_its_events_opens(page: "Page", s
 
 
 async def test_an_open_question_leads_to_its_event_and_message(page: "Page", stage: Stage) -> None:
-    from playwright.async_api import expect  # noqa: PLC0415
-
     await page.goto(f"{stage.url}/console/waiting")
     row = page.get_by_role("row", name="Shall I refund")
     await expect(row.get_by_text("U1")).to_be_visible()
@@ -211,16 +200,12 @@ async def test_an_open_question_leads_to_its_event_and_message(page: "Page", sta
 
 
 async def test_a_worker_shows_what_it_runs(page: "Page", stage: Stage) -> None:
-    from playwright.async_api import expect  # noqa: PLC0415
-
     await page.goto(f"{stage.url}/console/workers")
     await page.get_by_role("link", name="worker-1", exact=True).click()
     await expect(page.get_by_role("link", name=str(stage.running), exact=True)).to_be_visible()
 
 
 async def test_the_doctor_looks_again_when_asked(page: "Page", stage: Stage) -> None:
-    from playwright.async_api import expect  # noqa: PLC0415
-
     await page.goto(f"{stage.url}/console/doctor")
     await expect(page.locator(".findings li").first).to_be_visible()
     await page.get_by_role("button", name="Look again").click()
@@ -228,8 +213,6 @@ async def test_the_doctor_looks_again_when_asked(page: "Page", stage: Stage) -> 
 
 
 async def test_a_viewer_is_offered_no_change(browser: "Browser", stage: Stage) -> None:
-    from playwright.async_api import expect  # noqa: PLC0415
-
     async with (
         console_at(stage.pool, people=SignedIn("viewer")) as url,
         opened(browser, f"{url}/console/kinds/chat") as page,

@@ -285,6 +285,7 @@ async def test_a_wait_for_a_program_is_no_question(queue: Connection) -> None:
 
 
 async def test_a_worker_shows_what_it_runs(queue: Connection) -> None:
+    await Engine(queue).introduce_worker("w1", "0.2.0", ["job"], None, (10, 5))
     for name in ("w1", "w2"):
         await Engine(queue).announce_worker(name, ["job"], "0.2.0")
     for number in range(3):
@@ -302,6 +303,7 @@ async def test_a_worker_shows_what_it_runs(queue: Connection) -> None:
         1,
     )
     assert busy.runs[0].id in {row["id"] for row in rows}
+    assert (busy.slots, busy.interactive_slots, idle.slots) == (10, 5, None)
     assert (idle.name, idle.running, idle.runs) == ("w2", 0, [])
     (one,) = (await read_workers(Operations(queue), Calls(queue), "w1")).workers
     assert len(one.runs) == 2

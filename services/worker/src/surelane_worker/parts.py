@@ -187,7 +187,10 @@ class _Assembly:
         self._position = Position(
             self._sides, settings.lease.total_seconds(), notifications=settings.notifications
         )
-        self._session = Session(settings.name, self._kinds, self._ordered, locks=settings.notifications)
+        slots = settings.concurrency, settings.interactive_concurrency
+        self._session = Session(
+            settings.name, self._kinds, self._ordered, slots, locks=settings.notifications
+        )
         self._listener = self._listening()
         self._heartbeats = Heartbeats(settings.name)
 

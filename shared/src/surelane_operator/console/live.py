@@ -113,9 +113,10 @@ class _Topic:
                 await self._looked.wait_for(lambda seen=looks: self._looks > seen or self._task.done())  # type: ignore[misc]
             if self._looks == looks:
                 return
-            looks = self._looks
-            yield News("same") if version == self._version else self._latest
-            version = self._version
+            found = News("same") if version == self._version else self._latest
+            # Before the yield: the topic may go on while the viewer takes its news.
+            looks, version = self._looks, self._version
+            yield found
 
     async def _run(self) -> None:
         while True:

@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from multidict import MultiDict, MultiMapping
-
 from surelane.calls import Calls
 from surelane_operator.console.links import Links
 from surelane_operator.operations import Operations
@@ -19,7 +17,7 @@ class Asked:
     """The parts of an address that a screen reads."""
 
     path: Mapping[str, str]
-    query: MultiMapping[str] = field(default_factory=MultiDict)
+    query: Mapping[str, str] = field(default_factory=dict)
 
     def word(self, name: str) -> str | None:
         """Return a field of the query without surrounding spaces; ``None`` if it is empty."""

@@ -49,6 +49,8 @@ class Worker(BaseModel):
     died_at: datetime | None
     clock_offset: float | None = Field(description="seconds that its clock is ahead of the database's")
     max_attempts: int | None
+    slots: int | None = Field(description="handlers that it runs at once; null: it has not said")
+    interactive_slots: int | None = Field(description="those for commands and interactions, besides")
     running: int = Field(description="events that it runs now")
     runs: list[Running] = Field(description="some of these events, those that began first")
 
@@ -67,7 +69,14 @@ async def read_workers(
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in await calls.fetch("select * from agent.list_running($1, $2)", name, each):
         runs[row["worker"]].append(dict(row))
-    return WorkerList(workers=[_worker(row, runs[row["name"]]) for row in known])
+    said = {
+        row["name"]: row
+        for row in await calls.fetch("select name, slots, interactive_slots from agent.worker")
+    }
+    silent = {"slots": None, "interactive_slots": None}
+    return WorkerList(
+        workers=[_worker(row | dict(said.get(row["name"], silent)), runs[row["name"]]) for row in known]
+    )
 
 
 def _worker(row: dict[str, Any], runs: list[dict[str, Any]]) -> Worker:
