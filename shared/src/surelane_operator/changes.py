@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from surelane.calls import Calls, Connection, Pool
-from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
 from surelane.jobs import Priority
 from surelane.json_text import json_text
 from surelane_operator.actions import ActionLog, some
@@ -297,13 +297,20 @@ class Changes(ABC):
         return known
 
     async def resume_cron(self, name: str) -> bool:
-        """Resume a named schedule at its next time from now; return false when there is none of that name."""
+        """Resume a named schedule at its next time from now; return false when there is none of that name.
+
+        Raises:
+            InvalidInput: its fields or its time zone cannot be read; set it anew.
+        """
         async with self.actions.keeping("resume schedule", f"schedule {name}") as kept:
             row = await kept.calls.fetchrow(
                 "select schedule, time_zone from agent.read_cron() where name = $1", name
             )
             if row is not None:
-                following = Cron(row["schedule"], row["time_zone"]).next_after(datetime.now(UTC))
+                try:
+                    following = Cron(row["schedule"], row["time_zone"]).next_after(datetime.now(UTC))
+                except ValueError as error:  # it was edited by hand
+                    raise InvalidInput(str(error)) from None
                 await kept.calls.execute("select agent.pause_cron($1, false, $2)", name, following)
             kept.result = {"known": row is not None}
         return row is not None

@@ -1,8 +1,8 @@
 """What operators reach on the private port: the API and the page, behind one guard, or how to switch them on."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -37,8 +37,8 @@ class Operators:
     """
 
     routes: list[web.AbstractRouteDef]
-    middlewares: list[Middleware] = field(default_factory=list)
-    closing: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    middlewares: Sequence[Middleware] = ()
+    closing: Sequence[Callable[[], Awaitable[object]]] = ()
 
     async def shut_down(self, _: web.Application) -> None:
         """End what would otherwise go on as the service stops."""

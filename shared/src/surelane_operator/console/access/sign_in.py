@@ -69,7 +69,10 @@ class SignIn:
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """Return the routes."""
-        routes = [web.get(SIGN_IN, self.page), web.post("/console/sign-out", self.leave)]
+        routes: list[web.AbstractRouteDef] = [
+            web.get(SIGN_IN, self.page),
+            web.post("/console/sign-out", self.leave),
+        ]
         if self._tokens is not None:
             routes += [web.post(SIGN_IN, self.with_token), web.get(SIGN_IN + "/link", self.with_link)]
         if self._oidc is not None:
