@@ -101,7 +101,8 @@ class Stage:
             "attempt": attempt,
         }
         await self.calls.fetch(
-            "select agent.fail_events(array[$1::int8], array[$2::int4], array[$3::jsonb], array[interval '0'], array[$4::boolean], array[null::text], 3)",
+            "select agent.fail_events(array[$1::int8], array[$2::int4], array[$3::jsonb], array[interval '0']"
+            ", array[$4::boolean], array[null::text], 3)",
             identity,
             attempt,
             json.dumps(error),
@@ -143,8 +144,8 @@ async def seed(stage: Stage) -> Scenes:
     scenes.behind = await stage.message("agent-turn", timedelta(minutes=11), thread)
     scenes.thread = f"{TEAM}:{CHANNEL}:{thread}"
     await stage.calls.execute(
-        "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1, vt = now() + interval '1 hour'"
-        " where id = $1",
+        "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1"
+        ", vt = now() + interval '1 hour' where id = $1",
         scenes.first,
     )
     scenes.asks = await stage.message("deploy", timedelta(minutes=9))
@@ -153,7 +154,8 @@ async def seed(stage: Stage) -> Scenes:
     await _die(stage, scenes)
     scenes.expired = await stage.message("slack.app_home_opened", timedelta(hours=3))
     await stage.calls.execute(
-        "update agent.event set vt = now() - interval '3 hours', enqueued_at = now() - interval '3 hours' where id = $1",
+        "update agent.event set vt = now() - interval '3 hours', enqueued_at = now() - interval '3 hours'"
+        " where id = $1",
         scenes.expired,
     )
     await stage.calls.fetch("select agent.delete_expired_events(3, interval '1 hour')")

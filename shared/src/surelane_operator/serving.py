@@ -1,6 +1,6 @@
 """What operators reach on the private port: the API and the page, behind one guard, or how to switch them on."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -47,8 +47,16 @@ class Operators:
 
 
 @asynccontextmanager
-async def serving_operators(settings: AccessSettings, service: str) -> AsyncIterator[Operators]:
-    """Yield what operators reach. What is off answers how to switch it on."""
+async def serving_operators(
+    settings: AccessSettings, service: str, received: Callable[[], Mapping[str, int]] = dict
+) -> AsyncIterator[Operators]:
+    """Yield what operators reach. What is off answers how to switch it on.
+
+    Args:
+        settings: who may reach what.
+        service: the name of the process, for its connections.
+        received: what the process has received since it started: label and count.
+    """
     if not (settings.api_token or settings.api_viewer_token or settings.sign_in):
         yield Operators([*routes_switched_off(), *page_switched_off()])
         return
@@ -61,12 +69,17 @@ async def serving_operators(settings: AccessSettings, service: str) -> AsyncIter
         connect_timeout=timedelta(seconds=5),
     )
     try:
-        yield _operators(settings, pool, Examinations(url.get_secret_value()))
+        yield _operators(settings, pool, Examinations(url.get_secret_value()), received)
     finally:
         await close_pool(pool)
 
 
-def _operators(settings: AccessSettings, pool: Pool, examinations: Examinations) -> Operators:
+def _operators(
+    settings: AccessSettings,
+    pool: Pool,
+    examinations: Examinations,
+    received: Callable[[], Mapping[str, int]],
+) -> Operators:
     api = OperatorApi(pool, examinations)
     pages = Pages([])
 
@@ -78,7 +91,7 @@ def _operators(settings: AccessSettings, pool: Pool, examinations: Examinations)
     if settings.sign_in is None:
         return Operators([*api.routes(), *page_switched_off()], middlewares, [api.close])
     links = Links(settings.message_url, settings.trace_url)
-    sources = Sources(Operations(pool), Calls(pool), links=links, examination=examinations.latest)
+    sources = Sources(Operations(pool), Calls(pool), links, examinations.latest, received)
     console = Console(sources)
     routes = [*access.routes, *api.routes(), *console.routes()]
     return Operators(routes, middlewares, [console.close, api.close])

@@ -17,6 +17,7 @@ from surelane_ingest.app import App, Bodies, Drain
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.limits import Refusals, server_options
+from surelane_ingest.metrics import Metrics
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.slack import Signatures, slack_urls
 from surelane_ingest.tracing import traced
@@ -89,15 +90,17 @@ async def running(
         SettingsError: a port is taken, or the database's URL is not one.
     """
     bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
+    counted: list[Metrics] = []  # the operator's page is served before the writer is there, and after it
     async with (
         _connections(settings) as connections,
-        serving_operators(settings, SERVICE) as operators,
+        serving_operators(settings, SERVICE, lambda: counted[0].received() if counted else {}) as operators,
         _watching(settings) if measured else nullcontext(),
         _serving_private(settings, connections, drain, operators) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _answers(settings, patience) as answers,
         _serving_public(settings, bodies, connections, writer, answers, drain, tracer) as port,
     ):
+        counted.append(writer.metrics)
         try:
             yield Ingest(port, private_port, writer, bodies, drain)
         finally:

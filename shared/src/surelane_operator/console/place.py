@@ -1,4 +1,4 @@
-"""Where in Slack an event comes from, read from its payload. The rules are those of the SQL functions of these names."""
+"""Where in Slack an event comes from, read from its payload, by the rules of the SQL functions of these names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
