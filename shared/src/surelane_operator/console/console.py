@@ -34,7 +34,7 @@ HEADERS = {
 """Of every answer of the page."""
 EVENT_STREAM = "text/event-stream"
 SPELL = timedelta(minutes=10)
-"""For so long a stream goes on. The next one passes the guard again, so a session's end is also the end of its pages."""
+"""For so long a stream goes on. The next one passes the guard again, so open pages end with their session."""
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _logger = get_logger(__name__)
 
