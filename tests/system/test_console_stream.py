@@ -9,6 +9,7 @@ from datetime import timedelta
 import aiohttp
 import asyncpg
 import pytest
+from yarl import URL
 
 from surelane import Queue
 from surelane.calls import Pool
@@ -67,6 +68,29 @@ async def test_a_stream_ends_after_its_spell_so_that_the_guard_sees_the_page_aga
     ):
         text = await page.text()
     assert text.endswith('event: again\ndata: ""\n\n')
+
+
+ODD = (
+    *("events?since=yesterday", "events?status=lost", "events?after=nonsense", "events?key=%00%ff%ed%a0%80"),
+    *("events?until=9999-12-31+23:59", "events?kind=,&user=%27", "find?q=http://[", "find?q=" + 900 * "9"),
+    *(
+        "find?q=C0GENERAL1+9999999999.999999",
+        "events/-1",
+        "events/" + 30 * "9",
+        "thread?key=%27",
+        "find",
+        "thread",
+    ),
+)
+
+
+async def test_no_address_makes_a_screen_fail(pool: Pool) -> None:
+    async with console_at(pool) as url, aiohttp.ClientSession() as session:
+        answers = {}
+        for address in ODD:
+            async with session.get(URL(f"{url}/console/{address}", encoded=True)) as page:
+                answers[address] = page.status
+    assert {address: status for address, status in answers.items() if status not in (200, 400, 404)} == {}
 
 
 async def test_a_page_is_kept_by_no_cache_and_loads_nothing_from_elsewhere(pool: Pool) -> None:

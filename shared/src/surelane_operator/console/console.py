@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from surelane.errors import DatabaseUnavailable, SurelaneError
+from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError
 from surelane_operator.console.access.viewer import Viewer, viewer_of
 from surelane_operator.console.live import Full, Live
 from surelane_operator.console.pages import Pages
@@ -88,6 +88,8 @@ class Console:
             raise web.HTTPFound(str(moved), headers=HEADERS) from None
         except Missing as missing:
             return _html(self._problem("Not found", str(missing), viewer), 404)
+        except InvalidInput as error:
+            return _html(self._problem("The address cannot be read", str(error), viewer), 400)
         except DatabaseUnavailable as error:
             _logger.warning("database away", error=type(error).__name__, screen=screen.name)
             text = "The database does not answer. Slack's events are refused until it does, and Slack sends them again."

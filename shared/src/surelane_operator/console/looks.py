@@ -98,7 +98,10 @@ _TS = re.compile(r"\d{10}\.\d{6}")
 
 def read_message(text: str) -> Message | None:
     """Read a link to a message as Slack copies it, or a channel and a ts; ``None``: it is neither."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return None
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     thread = query.get("thread_ts", "")
     if found := _ARCHIVE.search(parts.path):

@@ -21,8 +21,9 @@ class Asked:
 
     def word(self, name: str) -> str | None:
         """Return a field of the query without surrounding spaces; ``None`` if it is empty."""
-        # PostgreSQL cannot store the null character, so nothing has one.
-        return self.query.get(name, "").replace("\0", "").strip() or None
+        # PostgreSQL can store neither the null character nor lone surrogates, so nothing has one.
+        given = self.query.get(name, "").replace("\0", "").strip()
+        return given.encode(errors="replace").decode() or None
 
 
 Read = Callable[[Asked], Awaitable[Values]]
