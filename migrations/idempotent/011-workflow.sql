@@ -87,9 +87,9 @@ begin
     _continues := (select continuation_id from agent.event where id = any(_held));
     if _held <> '{}' then
         _continuation := agent.fan_out(_fan -> 'children', _fan -> 'continuation', _continues);
-        -- Each of the two knows the other, so that operators find the workflow from any event of it.
-        update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object('action', 'fanned out', 'at', agent.clock()
-            , 'id', _continuation, 'children', jsonb_array_length(_fan -> 'children')))
+        -- Each of the two knows the other: operators find the workflow from any event of it.
+        update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
+            'action', 'fanned out', 'at', agent.clock(), 'id', _continuation, 'children', jsonb_array_length(_fan -> 'children')))
         where id = _id;
         update agent.event set changes = agent.add_change(changes, jsonb_build_object('action', 'continues', 'at', enqueued_at, 'id', _id))
         where id = _continuation;
@@ -209,16 +209,18 @@ begin
 end
 $$;
 
--- What operators see of a workflow's event: a row of its tree. continues: the event that fanned out,
--- whose place a continuation took. first: the event whose children the replay of a continuation has.
+-- What operators see of a workflow's event: a row of its tree. continues: the event that fanned
+-- out, whose place a continuation took. first: the event whose children the replay of a
+-- continuation has.
 create or replace function agent.workflow_event(_job agent.job) returns jsonb
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts, 'item_key', _job.item_key
-        , 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
-        , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', left(_job.error, 300), 'continuation_id', _job.continuation_id
+    return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts
+        , 'item_key', _job.item_key, 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
+        , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', left(_job.error, 300)
+        , 'continuation_id', _job.continuation_id
         , 'waits_for', _job.waits_for, 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
         , 'first', agent.replayed_first(_job.changes));
 end
@@ -347,7 +349,8 @@ begin
     if _job.waits_for is not null then
         return query
         select * from agent.with_children(array(
-            select agent.workflow_event(b) from agent.below(_job.id, _job.changes, _job.enqueued_at, coalesce(_after, 0), least(greatest(_limit, 1), 500)) as b
+            select agent.workflow_event(b)
+            from agent.below(_job.id, _job.changes, _job.enqueued_at, coalesce(_after, 0), least(greatest(_limit, 1), 500)) as b
             order by b.id), 200);
     end if;
 end
@@ -369,16 +372,19 @@ declare
     _rows jsonb[] := '{}';
     _from timestamptz := agent.clock() - interval '30 days';
     _first timestamptz := (
-        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o where o.finished_on > _from - interval '24 hours');
+        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o
+        where o.finished_on > _from - interval '24 hours');
 begin
     if _after is null then
         _rows := array(
-            select agent.workflow_event(row(e.*)::agent.job) from agent.live_job as e where e.waits_for is not null and e.continuation_id is null
+            select agent.workflow_event(row(e.*)::agent.job) from agent.live_job as e
+            where e.waits_for is not null and e.continuation_id is null
             and (_after_id is null or e.id < _after_id) order by e.id desc limit _left);
     end if;
     if cardinality(_rows) < _left then
         _rows := _rows || array(
-            select agent.workflow_event(row(e.*)::agent.job) from agent.ended_job as e where e.waits_for is not null and e.continuation_id is null
+            select agent.workflow_event(row(e.*)::agent.job) from agent.ended_job as e
+            where e.waits_for is not null and e.continuation_id is null
             and e.finished_at >= _from and e.event_ts >= _first and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
             order by e.finished_at desc, e.id desc limit _left - cardinality(_rows));
     end if;

@@ -134,9 +134,9 @@ begin
 end
 $$;
 
--- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many of its events failed
--- in the last day, up to 1,000. Planned with its values, so that it opens the chunks of history in
--- which they can be (0036).
+-- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many of
+-- its events failed in the last day, up to 1,000. Planned with its values, so that it opens the
+-- chunks of history in which they can be (0036).
 create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
 returns table
 ( kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8
@@ -151,7 +151,8 @@ as $$
 declare
     _from timestamptz := agent.clock() - interval '1 day';
     _first timestamptz := (
-        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o where o.finished_on > _from - interval '24 hours');
+        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o
+        where o.finished_on > _from - interval '24 hours');
 begin
     return query
     select k.kind, k.paused, k.paused_at, k.paused_by, k.max_attempts, k.ordered, k.handled_at, f.failed
@@ -196,7 +197,8 @@ begin
             select k.state from known as k order by cardinality((k.state).running) desc, (k.state).at desc limit 5
         )
         select _limit.kind, (b.state).limit_key, cardinality(coalesce(r.running, '{}'))
-        , (select coalesce(sum(s.count), 0)::int8 from unnest((b.state).starts, (b.state).counts) as s (at, count) where s.at > _now - _limit.period)
+        , (select coalesce(sum(s.count), 0)::int8 from unnest((b.state).starts, (b.state).counts) as s (at, count)
+            where s.at > _now - _limit.period)
         , (b.state).blocked_at
         from busiest as b cross join lateral agent.limit_room(_limit, b.state, _now, null) as r;
     end loop;
