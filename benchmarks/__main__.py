@@ -21,6 +21,7 @@ NAMES = (
     "drain",
     "bare",
     "backlog",
+    "console",
     "durable",
     "held_vacuum",
     "history",
@@ -68,6 +69,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, help="where to write (default: docs/performance; quick: nowhere)"
     )
+    parser.add_argument(
+        "--history", type=int, help="events of history behind `console` (default 1,000,000; quick: 20,000)"
+    )
     arguments = parser.parse_args()
     arguments.rounds = arguments.rounds or (1 if arguments.quick else ROUNDS)
     arguments.output = arguments.output or (None if arguments.quick else DOCS)
@@ -81,7 +85,7 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)
-        bench = Bench(server, template, arguments.quick, arguments.rounds)
+        bench = Bench(server, template, arguments.quick, arguments.rounds, arguments.history)
         for name in names:
             print(name, file=sys.stderr, flush=True)
             try:

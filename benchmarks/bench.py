@@ -31,6 +31,8 @@ class Bench:
 
     quick: bool
     rounds: int
+    history: int | None = None
+    """Events of history behind the operator's page, where the run names a number."""
 
     def size(self, full: int, quick: int) -> int:
         """Return the amount to measure: ``quick`` for a run that only shows that the benchmark works, else ``full``."""

@@ -712,7 +712,7 @@ begin
     perform agent.register_kinds(array[_kind]);
     perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _kind, 0));
     insert into agent.kind_limit as l (kind, set_per, set_concurrency, set_rate, set_period, set_at, set_by)
-    values (_kind, _per, _concurrency, _rate, _period, agent.clock(), session_user)
+    values (_kind, _per, _concurrency, _rate, _period, agent.clock(), agent.acting())
     on conflict (kind) do update set set_per = coalesce(excluded.set_per, l.set_per), set_concurrency = coalesce(excluded.set_concurrency, l.set_concurrency)
     , set_rate = coalesce(excluded.set_rate, l.set_rate), set_period = case when excluded.set_rate is null then l.set_period else excluded.set_period end
     , set_at = excluded.set_at, set_by = excluded.set_by;

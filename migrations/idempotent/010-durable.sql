@@ -199,7 +199,7 @@ begin
         return;
     end if;
     answer := 'sent';
-    insert into agent.signal (event_id, name, value, sent_by) values (_id, _name, coalesce(_value, 'null'), coalesce(_by, session_user));
+    insert into agent.signal (event_id, name, value, sent_by) values (_id, _name, coalesce(_value, 'null'), coalesce(_by, agent.acting()));
     if _found.claimed_by is null and _found.vt > agent.clock() and exists (
         select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null)
     then
@@ -234,7 +234,9 @@ begin
         select coalesce(jsonb_agg(what.happened order by what.at), '[]')
         from (
             select s.started_at as at, jsonb_build_object('sort', s.sort, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
-                , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at) as happened
+                , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at
+                -- What ctx.ask posted (surelane_worker.handling.asks).
+                , 'posted', case when s.name like '%:% asked' then jsonb_build_object('channel', s.result -> 'channel', 'ts', s.result -> 'ts') end) as happened
             from agent.step as s where s.event_id = _id and s.nth > 0
             union all
             select s.started_at, jsonb_build_object('sort', 'coalesced', 'name', s.name, 'nth', s.nth, 'started_at', s.started_at

@@ -80,13 +80,19 @@ as $$
 declare
     _held int8[];
     _continues int8;
+    _continuation int8;
 begin
     perform agent.end_cancelled(array[_id], array[_claim]);
     _held := agent.hold_claims(array[_id], array[_claim]);
     _continues := (select continuation_id from agent.event where id = any(_held));
     if _held <> '{}' then
-        perform agent.fan_out(_fan -> 'children', _fan -> 'continuation', _continues);
-        update agent.event set continuation_id = null where id = _id;
+        _continuation := agent.fan_out(_fan -> 'children', _fan -> 'continuation', _continues);
+        -- Each of the two knows the other: operators find the workflow from any event of it.
+        update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
+            'action', 'fanned out', 'at', agent.clock(), 'id', _continuation, 'children', jsonb_array_length(_fan -> 'children')))
+        where id = _id;
+        update agent.event set changes = agent.add_change(changes, jsonb_build_object('action', 'continues', 'at', enqueued_at, 'id', _id))
+        where id = _continuation;
         perform agent.archive_events(_held, 'completed', null, _held, null, array[_fan -> 'result']);
         -- At once, not at commit: waiting for a head is bounded here.
         set constraints agent.member_joins immediate;
@@ -200,5 +206,188 @@ begin
         return agent.answer_event(_id, _result);
     end if;
     return 'unknown';
+end
+$$;
+
+-- What operators see of a workflow's event: a row of its tree. continues: the event that fanned
+-- out, whose place a continuation took. first: the event whose children the replay of a
+-- continuation has.
+create or replace function agent.workflow_event(_job agent.job) returns jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts
+        , 'item_key', _job.item_key, 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
+        , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', left(_job.error, 300)
+        , 'continuation_id', _job.continuation_id
+        , 'waits_for', _job.waits_for, 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
+        , 'first', agent.replayed_first(_job.changes));
+end
+$$;
+
+-- Adds children to rows of a tree: how many events a continuation waits for or waited for, by
+-- status, up to about _most; null: it is none. In one statement, which is planned with the time
+-- from which on the children came, by which history's chunks are found.
+create or replace function agent.with_children(_rows jsonb[], _most int4) returns setof jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _from timestamptz := (
+        select min(case when r ->> 'first' is null then (r ->> 'enqueued_at')::timestamptz - interval '1 hour' else '-infinity' end)
+        from unnest(_rows) as r where r ->> 'waits_for' is not null);
+begin
+    return query
+    select given.r || jsonb_build_object('children', case when given.r ->> 'waits_for' is not null then coalesce(counted.children, '{}') end)
+    from unnest(_rows) with ordinality as given (r, nth)
+    cross join lateral (select coalesce(given.r ->> 'first', given.r ->> 'id')::int8 as id where given.r ->> 'waits_for' is not null
+        union all select null where given.r ->> 'waits_for' is null) as parent
+    cross join lateral (
+        select jsonb_object_agg(s.status, s.events) as children
+        from (
+            select c.status, count(*) as events
+            from (
+                (select l.status from agent.live_job as l where l.continuation_id = parent.id limit _most)
+                union all
+                (select h.status from agent.ended_job as h where h.continuation_id = parent.id and h.event_ts >= _from limit _most)
+            ) as c
+            group by c.status
+        ) as s
+    ) as counted
+    order by given.nth;
+end
+$$;
+
+-- The events that a continuation waits for or waited for, live or ended, in the order they were
+-- stored: those with a higher id than _after. The replay of a continuation has those of the first
+-- event. They come no earlier than the continuation was stored, by which history's chunks are
+-- found; a replay is younger than they are.
+create or replace function agent.below(_id int8, _changes jsonb, _since timestamptz, _after int8, _limit int4) returns setof agent.job
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _first int8 := agent.replayed_first(_changes);
+    _from timestamptz := case when _first is null then _since - interval '1 hour' else '-infinity' end;
+begin
+    _first := coalesce(_first, _id);
+    return query
+    select b.* from (
+        (select * from agent.live_job as l where l.continuation_id = _first and l.id > _after order by l.id limit _limit)
+        union all
+        (select * from agent.ended_job as h where h.continuation_id = _first and h.event_ts >= _from and h.id > _after order by h.id limit _limit)
+    ) as b order by b.id limit _limit;
+end
+$$;
+
+-- An event, live or the last that ended under this id.
+create or replace function agent.job_of(_id int8) returns agent.job
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _found agent.job;
+begin
+    select * into _found from agent.live_job as l where l.id = _id;
+    if not found then
+        select * into _found from agent.ended_job as h where h.id = _id order by h.finished_at desc limit 1;
+    end if;
+    return _found;
+end
+$$;
+
+-- An event as a row of its workflow's tree, with the continuations that wait for its end: path, the
+-- outermost first. It has at most 50. Of an event that fanned out, that is its continuation's row.
+-- Null: no such event.
+create or replace function agent.workflow(_id int8) returns jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _job agent.job := agent.job_of(_id);
+    _fanned int8 := (jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "fanned out").id'))::int8;
+    _row jsonb;
+    _path jsonb := '[]';
+begin
+    if _fanned is not null then
+        _job := coalesce(agent.job_of(_fanned), _job);
+    end if;
+    if _job.id is null then
+        return null;
+    end if;
+    _row := (select agent.with_children(array[agent.workflow_event(_job)], 10001));
+    while _job.continuation_id is not null and jsonb_array_length(_path) < 50 loop
+        _job := agent.job_of(_job.continuation_id);
+        exit when _job.id is null;
+        _path := jsonb_build_array(jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'item_key', _job.item_key)) || _path;
+    end loop;
+    return _row || jsonb_build_object('path', _path);
+end
+$$;
+
+-- A page of the tree's rows below an event: of higher ids than _after.
+create or replace function agent.workflow_below(_id int8, _after int8, _limit int4) returns setof jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _job agent.job := agent.job_of(_id);
+begin
+    if _job.waits_for is not null then
+        return query
+        select * from agent.with_children(array(
+            select agent.workflow_event(b)
+            from agent.below(_job.id, _job.changes, _job.enqueued_at, coalesce(_after, 0), least(greatest(_limit, 1), 500)) as b
+            order by b.id), 200);
+    end if;
+end
+$$;
+
+-- A page of workflows, newest first, as rows of their trees' roots: live ones by id, then those
+-- that ended in the last 30 days. The next page begins after the last row of this one: _after_id,
+-- and for an ended row its finished_at as _after.
+create or replace function agent.list_workflows(_after timestamptz, _after_id int8, _limit int4) returns setof jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _left int4 := least(greatest(_limit, 1), 200);
+    _rows jsonb[] := '{}';
+    _from timestamptz := agent.clock() - interval '30 days';
+    _first timestamptz := (
+        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o
+        where o.finished_on > _from - interval '24 hours');
+begin
+    if _after is null then
+        _rows := array(
+            select agent.workflow_event(row(e.*)::agent.job) from agent.live_job as e
+            where e.waits_for is not null and e.continuation_id is null
+            and (_after_id is null or e.id < _after_id) order by e.id desc limit _left);
+    end if;
+    if cardinality(_rows) < _left then
+        _rows := _rows || array(
+            select agent.workflow_event(row(e.*)::agent.job) from agent.ended_job as e
+            where e.waits_for is not null and e.continuation_id is null
+            and e.finished_at >= _from and e.event_ts >= _first and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
+            order by e.finished_at desc, e.id desc limit _left - cardinality(_rows));
+    end if;
+    return query select * from agent.with_children(_rows, 1000);
 end
 $$;

@@ -24,11 +24,11 @@ begin
     elsif _priority not between 0 and 3 then
         raise invalid_parameter_value using message = format('priority is 0, 1, 2 or 3, not %s', _priority);
     end if;
-    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at, priority)
-    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at, coalesce(_priority, 1))
+    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at, priority, updated_by)
+    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at, coalesce(_priority, 1), agent.acting())
     on conflict (name) do update
     set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
-    , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), priority = excluded.priority, updated_at = agent.clock(), updated_by = session_user
+    , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), priority = excluded.priority, updated_at = agent.clock(), updated_by = agent.acting()
     -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip
     -- one.
     , next_at = case when (c.schedule, c.time_zone, c.paused) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused)) then c.next_at else excluded.next_at end;
@@ -109,5 +109,44 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query select * from agent.cron order by name;
+end
+$$;
+
+-- Pauses or resumes a named schedule; false when there is none of that name. _next_at: its next
+-- firing where it is resumed, which the caller computes.
+create or replace function agent.pause_cron(_name text, _paused boolean, _next_at timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update agent.cron set paused = _paused, next_at = case when paused and not _paused then _next_at else next_at end
+    , updated_at = agent.clock(), updated_by = agent.acting()
+    where name = _name and paused <> _paused;
+    if found then
+        perform pg_notify('agent_event', '');
+        return true;
+    end if;
+    return exists (select from agent.cron where name = _name);
+end
+$$;
+
+-- Enqueues a job of a named schedule now, paused or not, and returns its id; its next firing stays.
+-- Once per second at most: a second call finds the first one's job. null: there is none of that
+-- name.
+create or replace function agent.run_cron(_name text) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _cron agent.cron;
+    _now timestamptz := date_trunc('second', agent.clock());
+begin
+    select * into _cron from agent.cron where name = _name;
+    if not found then
+        return null;
+    end if;
+    return (agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _cron.kind, 'enqueued_by', left(agent.acting(), 200)
+        , 'priority', _cron.priority, 'item_key', 'cron:' || _name || ':' || to_char(_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+        , 'payload', _cron.payload || jsonb_build_object('cron', _name, 'scheduled_at', _now))), 'skip')).id;
 end
 $$;

@@ -1,3 +1,9 @@
+-- Who acts in this transaction: the person or program that begin_action named, else the role.
+create or replace function agent.acting() returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+return coalesce(nullif(current_setting('surelane.acting', true), ''), session_user);
+
 -- How long an attempt may go on after its event was asked to be cancelled. Then its claim lapses: a
 -- worker that hangs is fenced, and the next sweep ends the event.
 create or replace function agent.cancel_grace() returns interval
@@ -48,12 +54,9 @@ as $$
 #variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
-    _who text := left(coalesce(_by, session_user), 200);
+    _who text := left(coalesce(_by, agent.acting()), 200);
     _held int8[];
     _running int8[];
-    _unfenced text[];
-    _known int8[];
-    _left int8[];
 begin
     if _children then
         _ids := array(
@@ -67,12 +70,52 @@ begin
     -- Of a group the head's lease counts for all that are held with it.
     update agent.event set cancelled_by = _who, vt = case when head then least(vt, _now + agent.cancel_grace()) else vt end
     , changes = agent.add_change(changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
-        , 'named', _by is not null or _why is not null)))
+        , 'named', _who <> session_user or _why is not null)))
     where id = any(_running) and cancelled_by is null;
     if _running <> '{}' then
         -- A notification has less than 8,000 bytes; an empty one concerns all.
         perform pg_notify('agent_cancel', case when cardinality(_running) <= 300 then array_to_string(_running, ' ') else '' end);
     end if;
+    return query select * from agent.end_waiting(_ids, _held, _running, 'cancelled', 'cancelled by ' || _who || coalesce(': ' || left(_why, 1000), ''));
+end
+$$;
+
+-- Moves events that an operator names into history as expired; answers each: expired, running (it
+-- was left alone), or busy, where another transaction has it or its group locked. An unknown id is
+-- left out. _why says why.
+create or replace function agent.expire_jobs(_ids int8[], _why text) returns table (id int8, answer text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _held int8[] := agent.lock_for_sweep(_ids);
+begin
+    return query
+    select * from agent.end_waiting(_ids, _held
+        , array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > agent.clock())
+        , 'expired', 'expired by ' || left(agent.acting(), 200) || coalesce(': ' || left(_why, 1000), ''));
+end
+$$;
+
+-- Ends those of _ids that the caller holds and that do not run: of _held all but _running. Answers
+-- each that is in the queue: the outcome, running, or busy.
+create or replace function agent.end_waiting(_ids int8[], _held int8[], _running int8[], _outcome text, _reason text)
+returns table (id int8, answer text)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _unfenced text[];
+    _known int8[];
+    _left int8[];
+begin
     -- As where a claim finds them: members that were held with a head whose lease lapsed go back
     -- unspent. A head with a member that another transaction has locked stays.
     _unfenced := agent.fence_groups(array(
@@ -83,10 +126,10 @@ begin
             and e.group_key is not null and e.group_key = any(_unfenced)));
     end if;
     _known := array(select e.id from agent.event as e where e.id = any(_ids));
-    perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), 'cancelled', 'cancelled by ' || _who || coalesce(': ' || left(_why, 1000), ''));
+    perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), _outcome, _reason);
     _left := array(select e.id from agent.event as e where e.id = any(_ids));
     return query
-    select given, case when given = any(_running) then 'running' when given = any(_held) and given <> all(_left) then 'cancelled' else 'busy' end
+    select given, case when given = any(_running) then 'running' when given = any(_held) and given <> all(_left) then _outcome else 'busy' end
     from unnest(_ids) as given where given = any(_known);
 end
 $$;
@@ -181,7 +224,7 @@ begin
     _new.enqueued_by := _old.enqueued_by;
     _new.errors := _old.errors;
     _new.traceparent := _old.traceparent;
-    _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', session_user
+    _new.changes := agent.add_change(_old.changes, jsonb_build_object('action', 'requeued', 'at', agent.clock(), 'by', agent.acting()
         , 'from', jsonb_build_object('outcome', _old.outcome, 'reason', _old.reason, 'attempts', _old.attempts)));
     return _new;
 end
@@ -327,7 +370,7 @@ begin
     _new.max_attempts := _old.max_attempts;
     _new.lane := _old.lane;
     _new.changes := case when _old.changes #> '{0,limit_key}' is null then '[]' else jsonb_build_array(_old.changes -> 0) end
-        || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('action', 'replay of', 'at', _now, 'by', session_user, 'id', _id
+        || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('action', 'replay of', 'at', _now, 'by', agent.acting(), 'id', _id
             , 'key', _old.item_key, 'from_step', _from, 'kept', cardinality(steps), 'payload', case when _payload is not null then 'another' end
             -- Whose children the replay of a continuation finds.
             , 'first', coalesce(agent.replayed_first(_old.changes), _id))));
@@ -349,7 +392,7 @@ begin
         and not exists (select from agent.step as a where a.event_id = _id and a.name = s.name || ' asked')
         order by s.id;
     end if;
-    update agent.event_hist set changes = agent.add_change(changes, jsonb_build_object('action', 'replayed as', 'at', _now, 'by', session_user
+    update agent.event_hist set changes = agent.add_change(changes, jsonb_build_object('action', 'replayed as', 'at', _now, 'by', agent.acting()
         , 'id', replay, 'key', key))
     where id = _old.id and event_ts = _old.event_ts;
 end
@@ -377,7 +420,7 @@ begin
     if not exists (select from agent.kind where kind = _kind) then
         perform pg_advisory_xact_lock(hashtextextended('agent.kind ' || _kind, 0));
     end if;
-    insert into agent.kind (kind, paused, paused_at, paused_by) values (_kind, true, agent.clock(), session_user)
+    insert into agent.kind (kind, paused, paused_at, paused_by) values (_kind, true, agent.clock(), agent.acting())
     on conflict (kind) do update set paused = true, paused_at = excluded.paused_at, paused_by = excluded.paused_by where not kind.paused;
     perform agent.sweep_groups();
 end
@@ -578,6 +621,171 @@ begin
 end
 $$;
 
+-- What the events of list_jobs are narrowed by in their payloads, errors and keys. Looks at _most
+-- events from the cursor on, at most 1,000; returns those that match, and the last one that it
+-- looked at, from which the next call goes on. _words are parts of keys, in any case, as _error is
+-- of the error or the reason.
+create or replace function agent.narrow_jobs
+( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _most int4
+, _workspace text, _channel text, _user text, _error text, _words text[]
+) returns table (nth int8, matches boolean, job agent.job)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    return query
+    with looked as materialized (
+        select row_number() over () as nth, j::agent.job as job from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _most) as j
+    ), judged as materialized (
+        select l.nth, l.job
+        , (_workspace is null or agent.event_workspace((l.job).payload) = _workspace)
+            and (_channel is null or agent.event_channel((l.job).payload) = _channel)
+            and (_user is null or agent.event_user((l.job).payload) = _user)
+            and (_error is null or position(lower(_error) in lower(concat_ws(' ', (l.job).errors, (l.job).reason))) > 0)
+            and not exists (
+                select from unnest(_words) as word
+                where position(lower(word) in lower(concat_ws(' ', (l.job).item_key, (l.job).group_key, (l.job).dedupe_key))) = 0) as matches
+        from looked as l
+    )
+    select j.nth, j.matches, j.job from judged as j where j.matches or j.nth = (select max(l.nth) from looked as l) order by j.nth;
+end
+$$;
+
+-- The events of a group: the newest _limit that ended, and the oldest _limit live ones.
+create or replace function agent.group_jobs(_group_key text, _limit int4) returns setof agent.job
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    return query
+    select j.* from (
+        select e.id from agent.event as e where e.group_key = _group_key and e.head
+        union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is not null limit _limit)
+        union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is null order by e.event_ts, e.id limit _limit)
+    ) as found join agent.live_job as j on j.id = found.id;
+    return query select j.* from agent.ended_job as j where j.group_key = _group_key order by j.finished_at desc limit _limit;
+end
+$$;
+
+-- The events of a Slack message: those of its thread that happened with it. _thread is the ts of
+-- the message that began the thread, where the message is a reply. Returns those of the first of
+-- _teams that has one.
+create or replace function agent.message_jobs(_teams text[], _channel text, _ts numeric, _thread text) returns setof int8
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _at timestamptz := agent.to_timestamptz(_ts);
+    _key text;
+begin
+    for _key in
+        select agent.bounded_key(concat_ws(':', team, _channel, thread))
+        from unnest(_teams) with ordinality as given (team, nth) cross join unnest(array[_thread, _ts::text, null]) with ordinality as threads (thread, place)
+        where thread is not null or place = 3 order by nth, place
+    loop
+        return query
+        select e.id from agent.event as e where e.group_key = _key and e.head and e.event_ts = _at
+        union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is null and e.event_ts = _at
+        union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is not null and e.event_ts = _at
+        union all select h.id from (
+            select j.id, j.event_ts from agent.event_hist as j where j.group_key = _key and j.finished_at >= _at - interval '1 minute'
+            order by j.finished_at limit 2000) as h where h.event_ts = _at;
+        exit when found;
+    end loop;
+end
+$$;
+
+-- The events that have waited the longest, at most three of a kind, and why each waits: those that
+-- are visible, that wait for another attempt, or for an answer. Looks at the oldest 500 live
+-- events, and at the oldest visible head of each kind.
+create or replace function agent.longest_waiting(_limit int4)
+returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    with oldest as materialized (
+        select e.id, e.kind, e.vt, e.claimed_by, e.retrying from agent.event as e order by e.id limit 500
+    ), found as (
+        select o.id, o.kind from oldest as o
+        where not (o.claimed_by is not null and o.vt > _now) and (o.vt <= _now or o.vt = 'infinity' or o.retrying
+            or exists (select from agent.step as s where s.event_id = o.id and s.sort = 'wait' and s.finished_at is null))
+        union
+        select probe.id, k.kind from agent.kind as k
+        cross join lateral (
+            select first.id from generate_series(-4, 59) as lanes (number) cross join lateral (
+                select e.id, e.vt from agent.event as e where e.head and e.lane = lanes.number and e.kind = k.kind and e.vt <= _now order by e.vt limit 1
+            ) as first order by first.vt limit 1
+        ) as probe
+    ), ranked as (
+        select f.id, row_number() over (partition by f.kind order by f.id) as nth from found as f
+    )
+    select e.id, e.kind, e.group_key, e.enqueued_at, w.reason, w.detail
+    from (select r.id, r.nth from ranked as r where r.nth <= 3 order by r.nth, r.id limit _limit) as chosen
+    join agent.event as e on e.id = chosen.id cross join lateral agent.why_waiting(e.id) as w
+    where w.reason not in ('running', 'ended', 'future') order by e.enqueued_at;
+end
+$$;
+
+-- Of each kind and outcome how many events ended in the last _minutes, and how long those of
+-- attempts waited for their first claim and ran in the last one: the median and the 99th
+-- percentile, in seconds. Looks at the newest _sample of each; where there are more, the rate is
+-- that of these (counted is then null). Events that happened more than a week ago do not count.
+create or replace function agent.recent_figures(_minutes int4, _sample int4)
+returns table
+( kind text, outcome text, per_minute float8, counted int8, wait_p50 float8, wait_p99 float8, run_p50 float8, run_p99 float8
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _from timestamptz := _now - make_interval(mins => _minutes);
+    _first timestamptz := _from - interval '168 hours';
+    _last timestamptz := _now + interval '25 hours';
+begin
+    return query
+    select k.kind, o.outcome
+    , case when f.n >= _sample then 60 * f.n / greatest(extract(epoch from _now - f.since)::float8, 0.001) else f.n::float8 / _minutes end
+    , case when f.n < _sample then f.n end, f.waits[1], f.waits[2], f.runs[1], f.runs[2]
+    from agent.kind as k cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as o (outcome)
+    cross join lateral (
+        select count(*) as n, min(h.finished_at) as since
+        , percentile_disc(array[0.5, 0.99]) within group (order by greatest(extract(epoch from h.claimed[array_lower(h.claimed, 1)] - h.enqueued_at), 0)::float8)
+            filter (where array_lower(h.claimed, 1) = 1) as waits
+        , percentile_disc(array[0.5, 0.99]) within group (order by greatest(extract(epoch from h.finished_at - h.claimed[array_upper(h.claimed, 1)]), 0)::float8)
+            filter (where h.claimed <> '{}') as runs
+        from (
+            select e.finished_at, e.claimed, e.enqueued_at from agent.event_hist as e
+            where e.kind = k.kind and e.outcome = o.outcome and e.finished_at >= _from and e.event_ts between _first and _last
+            order by e.finished_at desc limit _sample
+        ) as h
+    ) as f
+    where f.n > 0;
+end
+$$;
+
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- waits_for_children, awaits_answer, suspended, debounced, future, retrying, group_busy,
 -- group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last claim was
@@ -693,27 +901,31 @@ end
 $$;
 
 -- Puts a worker on the list, with the kinds that it handles and with those that keep their thread's
--- order (order_kinds); announce_worker says the rest. A worker calls it on each new connection
--- before it claims there, because ingest waits for the answers of listed workers alone. Returns
--- false where another transaction has the worker's row locked. Then call it again.
-create or replace function agent.introduce_worker(_name text, _version text, _kinds text[], _ordered text[]) returns boolean
+-- order (order_kinds), and how many handlers it runs at once; announce_worker says the rest. A
+-- worker calls it on each new connection before it claims there, because ingest waits for the
+-- answers of listed workers alone. Returns false where another transaction has the worker's row
+-- locked. Then call it again.
+create or replace function agent.introduce_worker
+( _name text, _version text, _kinds text[], _ordered text[], _slots int4, _interactive_slots int4
+) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 begin
-    insert into agent.worker (name, kinds, version, ordered, started_at, seen_at)
-    values (_name, _kinds, _version, _ordered, agent.clock(), agent.clock())
-    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered, seen_at = agent.clock();
+    insert into agent.worker (name, kinds, version, ordered, slots, interactive_slots, started_at, seen_at)
+    values (_name, _kinds, _version, _ordered, _slots, _interactive_slots, agent.clock(), agent.clock())
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered
+    , slots = excluded.slots, interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
     return true;
 exception when lock_not_available then
     return false;
 end
 $$;
 
--- The workers, and in which state each is: alive; lost, as its session is gone and it may come
--- back; died, as it did not; silent, as it has announced nothing for too long. A worker behind a
--- transaction pooler has no session: alive or silent.
+-- The workers, and in which state each is: alive; drained, so it claims nothing; lost, as its
+-- session is gone and it may come back; died, as it did not; silent, as it has announced nothing
+-- for too long. A worker behind a transaction pooler has no session: alive, drained or silent.
 create or replace function agent.list_workers()
 returns table
 ( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz, seen_at timestamptz, died_at timestamptz
@@ -728,10 +940,10 @@ declare
     _open int4[] := agent.open_sessions();
 begin
     return query
-    select w.name, w.kinds, w.version, s.state, s.state = 'alive', w.started_at, w.seen_at, w.died_at, w.clock_offset, w.max_attempts
+    select w.name, w.kinds, w.version, s.state, s.state in ('alive', 'drained'), w.started_at, w.seen_at, w.died_at, w.clock_offset, w.max_attempts
     from agent.worker as w cross join lateral (
         select case when w.died_at is not null then 'died' when w.session is not null and w.session <> all(_open) then 'lost'
-            when agent.worker_alive(w.seen_at) then 'alive' else 'silent' end as state
+            when not agent.worker_alive(w.seen_at) then 'silent' when w.drained_at is not null then 'drained' else 'alive' end as state
     ) as s
     order by w.name;
 end
@@ -810,5 +1022,118 @@ begin
     -- Does not wait for an operator who is just pausing a kind.
     update agent.kind set handled_at = agent.clock()
     where kind in (select kind from agent.kind where kind = any(_kinds) order by kind for no key update skip locked);
+end
+$$;
+
+-- Drains a worker: it claims nothing until it is resumed, or its process ends. false: there is none
+-- of that name.
+create or replace function agent.drain_worker(_name text, _drained boolean) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update agent.worker set drained_at = case when _drained then coalesce(drained_at, agent.clock()) end where name = _name;
+    return found;
+end
+$$;
+
+-- Whether a worker is drained. It asks with each poll.
+create or replace function agent.worker_drained(_name text) returns boolean
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select exists (select from agent.worker where name = _name and drained_at is not null);
+end;
+
+-- How long kept actions stay.
+create or replace function agent.actions_kept() returns interval
+language sql immutable parallel safe
+return interval '400 days';
+
+-- Begins an action of an operator: keeps who does what, and names them for what this transaction
+-- changes. A work of many transactions calls it in the first one, and continue_action in the
+-- others. Returns the action's id. Actions that are older than actions_kept go, some at a time.
+create or replace function agent.begin_action(_who text, _via text, _action text, _target text, _detail jsonb) returns int8
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _id int8;
+begin
+    delete from agent.operator_action
+    where id in (
+        select id from (select id, at from agent.operator_action order by id limit 100) as oldest
+        where at < agent.clock() - agent.actions_kept() for update skip locked);
+    insert into agent.operator_action (at, who, via, role, action, target, detail)
+    values (agent.clock(), left(coalesce(nullif(_who, ''), session_user), 200), _via, session_user, left(_action, 100), left(_target, 300), coalesce(_detail, '{}'))
+    returning id into _id;
+    perform set_config('surelane.acting', left(_who, 200), true);
+    return _id;
+end
+$$;
+
+-- Stores what an action has done so far, and names who acts for what this transaction changes.
+-- _over: it has ended. Nothing can be added to one that has.
+create or replace function agent.continue_action(_id int8, _result jsonb, _over boolean) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update agent.operator_action set result = coalesce(_result, result), seen_at = agent.clock(), finished_at = case when _over then agent.clock() end
+    where id = _id and finished_at is null;
+    perform set_config('surelane.acting', (select who from agent.operator_action where id = _id), true);
+end
+$$;
+
+-- A page of kept actions, newest first: those before _before, of one target or of all.
+create or replace function agent.list_actions(_before int8, _target text, _limit int4) returns setof agent.operator_action
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return query
+    select a.* from agent.operator_action as a
+    where (_before is null or a.id < _before) and (_target is null or a.target = _target)
+    order by a.id desc limit least(greatest(_limit, 1), 1000);
+end
+$$;
+
+-- One kept action.
+create or replace function agent.read_action(_id int8) returns setof agent.operator_action
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select * from agent.operator_action where id = _id;
+end;
+
+-- How many events a filter finds, up to _most; list_jobs has the filter.
+create or replace function agent.count_jobs
+( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _most int4
+) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    _counted int4 := 0;
+    _page int4;
+    _found int4;
+    _after timestamptz;
+    _after_id int8;
+begin
+    loop
+        _page := least(1000, _most - _counted);
+        exit when _page <= 0;
+        -- The last row of the page has the smallest id of those that have not ended, or else the
+        -- earliest end.
+        select count(*), (array_agg(j.id order by j.finished_at nulls last, j.id))[1], min(j.finished_at) into _found, _after_id, _after
+        from (select id, finished_at from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _page)) as j;
+        _counted := _counted + _found;
+        exit when _found < _page;
+    end loop;
+    return _counted;
 end
 $$;

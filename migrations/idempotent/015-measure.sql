@@ -133,3 +133,162 @@ begin
         from agent.measurement where measured_at is not null);
 end
 $$;
+
+-- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many of
+-- its events failed in the last day, up to 1,000. Planned with its values, so that it opens the
+-- chunks of history in which they can be (0036).
+create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
+returns table
+( kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    _from timestamptz := agent.clock() - interval '1 day';
+    _first timestamptz := (
+        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o
+        where o.finished_on > _from - interval '24 hours');
+begin
+    return query
+    select k.kind, k.paused, k.paused_at, k.paused_by, k.max_attempts, k.ordered, k.handled_at, f.failed
+    from (
+        select * from agent.kind as each where (_after is null or each.kind > _after) and (_kind is null or each.kind = _kind)
+        order by each.kind limit least(greatest(_limit, 1), 1000)
+    ) as k
+    cross join lateral (
+        select count(*) as failed from (
+            select from agent.event_hist as h
+            where h.kind = k.kind and h.outcome = 'failed' and h.finished_at >= _from and h.event_ts >= _first limit 1000
+        ) as ended
+    ) as f
+    order by k.kind;
+end
+$$;
+
+-- How much of its limit a kind uses: of the first 200 keys the five under which most events run,
+-- and how many began under each in the limit's period.
+create or replace function agent.limit_use(_kinds text[])
+returns table (kind text, limit_key text, running int4, began int8, blocked_at timestamptz)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _limit agent.limits;
+begin
+    for _limit in select l.* from agent.limits as l where l.kind = any(_kinds) and l.parks loop
+        return query
+        with recursive known as (
+            (select s as state, 1 as nth from agent.limit_state as s where s.kind = _limit.kind order by s.limit_key, s.at desc limit 1)
+            union all
+            select following.state, known.nth + 1 from known cross join lateral (
+                select s as state from agent.limit_state as s where s.kind = _limit.kind and s.limit_key > (known.state).limit_key
+                order by s.limit_key, s.at desc limit 1
+            ) as following where known.nth < 200
+        ), busiest as (
+            select k.state from known as k order by cardinality((k.state).running) desc, (k.state).at desc limit 5
+        )
+        select _limit.kind, (b.state).limit_key, cardinality(coalesce(r.running, '{}'))
+        , (select coalesce(sum(s.count), 0)::int8 from unnest((b.state).starts, (b.state).counts) as s (at, count)
+            where s.at > _now - _limit.period)
+        , (b.state).blocked_at
+        from busiest as b cross join lateral agent.limit_room(_limit, b.state, _now, null) as r;
+    end loop;
+end
+$$;
+
+-- The jobs that named schedules stored for the times given, live or in history. _fired: about when
+-- each was stored, by which its chunk of history is found.
+create or replace function agent.firings(_names text[], _times timestamptz[], _fired timestamptz[])
+returns table (name text, scheduled_at timestamptz, id int8, status text, reason text, error text, finished_at timestamptz)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select given.name, given.scheduled_at, j.id, j.status, left(j.reason, 300), left(j.error, 300), j.finished_at
+    from (
+        select t.name, t.scheduled_at, t.fired
+        , agent.bounded_key('cron:' || t.name || ':' || to_char(t.scheduled_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) as item_key
+        from unnest(_names, _times, _fired) as t (name, scheduled_at, fired)
+    ) as given
+    cross join lateral (
+        select l.id, l.status, l.reason, l.error, l.finished_at from agent.live_job as l where l.item_key = given.item_key
+        union all
+        select h.id, h.status, h.reason, h.error, h.finished_at from agent.ended_job as h where h.item_key = given.item_key
+        and h.event_ts between given.fired - interval '1 hour' and given.fired + interval '1 hour'
+    ) as j;
+end
+$$;
+
+-- The events that run now, by worker (null: all), those of the longest claims first: up to _each of
+-- a worker, with the number of all its running events. A group counts once, by its head.
+create or replace function agent.list_running(_worker text, _each int4)
+returns table
+( worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4, claimed_at timestamptz, lease_until timestamptz
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    select r.claimed_by, r.running, r.id, r.kind, r.item_key, r.group_key, r.attempts, r.claimed_at, r.vt
+    from (
+        select e.*, count(*) over (partition by e.claimed_by) as running
+        , row_number() over (partition by e.claimed_by order by e.claimed_at, e.id) as nth
+        from (
+            select f.claimed_by, f.id, f.kind, f.item_key, f.group_key, f.attempts, f.vt, f.claimed[array_upper(f.claimed, 1)] as claimed_at
+            from (select * from agent.event as a where a.attempts > 0 and a.vt > _now order by a.vt limit 20000) as f
+            where f.claimed_by is not null and f.head and (_worker is null or f.claimed_by = _worker)
+        ) as e
+    ) as r
+    where r.nth <= least(greatest(_each, 1), 500) order by r.claimed_by, r.nth;
+end
+$$;
+
+-- A page of the questions that ctx.ask has open, the newest first: of live events that wait for a
+-- person's answer. posted is what the step stored: the message's place, the people who may answer.
+create or replace function agent.list_questions(_after timestamptz, _after_id int8, _limit int4)
+returns table (id int8, kind text, item_key text, group_key text, question text, posted json, asked_at timestamptz, until timestamptz)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    select w.event_id, e.kind, e.item_key, e.group_key, w.name, a.result, w.started_at, w.due_at
+    from agent.step as w
+    join agent.event as e on e.id = w.event_id and e.claimed_by is null and e.vt > _now
+    -- The names are those of surelane_worker.handling.asks.
+    join agent.step as a on a.event_id = w.event_id and a.name = w.name || ' asked' and a.nth = 1
+    where w.sort = 'wait' and w.finished_at is null and (w.due_at > _now or w.due_at is null)
+    and (_after is null or (w.started_at, w.event_id) < (_after, _after_id))
+    order by w.started_at desc, w.event_id desc limit least(greatest(_limit, 1), 200);
+end
+$$;

@@ -37,10 +37,10 @@ declare
         ', agent.rescue_worker(text, int4, interval, text), agent.open_session(text, text, boolean), agent.watch_sessions(text)'
         ', agent.sweep_events(int4, interval, text[], boolean, int4, boolean), agent.sweep_events(int4, interval, text[], boolean, int4), agent.delete_expired_events(int, interval)'
         ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz), agent.answer_event(int8, jsonb)'
-        ', agent.answer_requests(int8[], int4[], text[]), agent.order_kinds(text, text[]), agent.introduce_worker(text, text, text[], text[])'
+        ', agent.answer_requests(int8[], int4[], text[]), agent.order_kinds(text, text[]), agent.introduce_worker(text, text, text[], text[], int4, int4)'
         ', agent.due_cron(), agent.next_cron(), agent.fire_cron(text, timestamptz, timestamptz[], timestamptz), agent.announce_worker(text, text[], text, interval, int4)'
         ', agent.announce_worker(text, text[], text, interval)'
-        ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval)'
+        ', agent.retire_worker(text), agent.free_groups(text, int4), agent.touch_worker(text, interval), agent.worker_drained(text)'
         ', agent.declare_limits(text, text[], jsonb), agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()'
         ', agent.lease_slack_calls(text[], int4[], float8[], int4[], int4[], float8[], float8), agent.delay_slack_calls(text, int4, float8, float8)'
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
@@ -58,7 +58,15 @@ declare
         ', agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4), agent.why_waiting(int8, int4)'
         ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.cancel_job(int8, text, text, boolean)'
         ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)'
-        ', agent.list_limits(), agent.set_limit(text, int4, int4, interval, text), agent.reset_limit(text)';
+        ', agent.list_limits(), agent.set_limit(text, int4, int4, interval, text), agent.reset_limit(text)'
+        ', agent.begin_action(text, text, text, text, jsonb), agent.continue_action(int8, jsonb, boolean), agent.list_actions(int8, text, int4)'
+        ', agent.read_action(int8), agent.count_jobs(text[], text[], text, timestamptz, timestamptz, int4), agent.expire_jobs(int8[], text)'
+        ', agent.pause_cron(text, boolean, timestamptz), agent.run_cron(text), agent.drain_worker(text, boolean)'
+        ', agent.narrow_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4, text, text, text, text, text[])'
+        ', agent.group_jobs(text, int4), agent.message_jobs(text[], text, numeric, text), agent.longest_waiting(int4), agent.recent_figures(int4, int4)'
+        ', agent.list_kinds(text, text, int4), agent.limit_use(text[]), agent.firings(text[], timestamptz[], timestamptz[]), agent.list_running(text, int4)'
+        ', agent.list_questions(timestamptz, int8, int4), agent.workflow(int8), agent.workflow_below(int8, int8, int4)'
+        ', agent.list_workflows(timestamptz, int8, int4)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
     -- Tokens, for the services that have the keys. Programs and operators do not read even sealed ones.
     _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'

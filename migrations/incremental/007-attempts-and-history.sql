@@ -188,3 +188,30 @@ create table agent.used_oauth_state
 , expires_at timestamptz not null
 );
 create index used_oauth_state_expires_at on agent.used_oauth_state (expires_at);
+-- What operators did: who, when, what, and what came of it. Each look at a payload too.
+create table agent.operator_action
+( id int8 not null generated always as identity primary key
+, at timestamptz not null
+, who text not null                 -- a person's name, or a script's
+, via text not null constraint via_known check (via in ('page', 'api', 'command', 'program'))
+, role text not null                -- of the database
+, action text not null
+, target text                       -- 'event 7', 'kind chat', …; null: many events
+, detail jsonb not null
+, result jsonb                      -- null: there is none yet, or its process ended before
+, seen_at timestamptz               -- when the result was stored last
+, finished_at timestamptz           -- null: it goes on, or its process ended before
+);
+create index operator_action_target on agent.operator_action (target, id);
+
+-- Operators list workflows by when they ended, and the questions that wait for people.
+create index event_hist_workflow on agent.event_hist (finished_at) where waits_for is not null and continuation_id is null;
+create index step_open on agent.step (started_at, event_id) where sort = 'wait' and finished_at is null;
+
+-- A drained worker claims nothing until it is resumed.
+alter table agent.worker add column drained_at timestamptz;
+
+-- A worker says how many handlers it runs at once.
+alter table agent.worker
+  add column slots int4
+, add column interactive_slots int4;  -- besides: for commands and interactions

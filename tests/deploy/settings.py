@@ -10,7 +10,8 @@ import surelane_ingest.settings
 import surelane_migrations.settings
 import surelane_worker.settings
 from surelane_ingest.settings import IngestSettings
-from surelane_service.settings import load_settings
+from surelane_operator.console.access.settings import AccessSettings
+from surelane_service.settings import ServiceSettings, load_settings
 
 LIBPQ = {"PGPASSWORD"}
 """The variables that the database driver reads by itself."""
@@ -33,7 +34,11 @@ READ = {
 }
 """The variables of each image's program."""
 
-OPERATORS = {"SURELANE_API_TOKEN", "SURELANE_OPERATOR_DATABASE_URL"}
+OPERATORS = {
+    str(field.validation_alias)
+    for name, field in AccessSettings.model_fields.items()
+    if name not in ServiceSettings.model_fields
+}
 """The variables that ingest's image reads for the operator's API only, a deployment of its own."""
 
 SECRET = {

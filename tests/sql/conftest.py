@@ -27,6 +27,7 @@ TABLES = (
     "signal",
     "installation",
     "used_oauth_state",
+    "operator_action",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

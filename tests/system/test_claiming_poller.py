@@ -33,6 +33,7 @@ async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
         interval=timedelta(seconds=0.1),
         max_attempts=3,
         on_cron=lambda _: None,
+        on_drained=lambda _: None,
         patience=patience,
     )
     await close_pool(pool)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
+from surelane_operator.acting import this_user
 from surelane_operator.cli.command import app
 from surelane_service.engine import Engine
 from tests import forked
@@ -310,3 +311,21 @@ async def test_a_person_starts_an_orchestration(surelane: Command) -> None:
 
     assert found.json["kind"] == "orchestrator-plan"
     assert found.json["payload"] == {"goal": "a report", "subtasks": ["read", "write"]}
+
+
+async def test_changes_are_kept_under_the_users_name_or_the_given_one(
+    surelane: Command, connection: Connection
+) -> None:
+    identity = await Queue(connection).enqueue("job")
+    await surelane("events", "cancel", str(identity))
+    await surelane("--as", "ada", "kinds", "pause", "job")
+    await surelane("kinds", "resume", "job", SURELANE_AS="grace")
+    kept = (await surelane("actions", "--json")).json
+    assert [(each["who"], each["via"], each["action"], each["target"]) for each in kept[:3]] == [
+        ("grace", "command", "resume", "kind job"),
+        ("ada", "command", "pause", "kind job"),
+        (this_user(), "command", "cancel", f"event {identity}"),
+    ]
+    listed = await surelane("actions", "--target", f"event {identity}")
+    assert listed.code == 0
+    assert len(listed.out.splitlines()) == 2

@@ -241,11 +241,16 @@ async def test_lost_notices_show_as_lag(database: str, connection: Connection) -
         assert await lags(working, connection, 3) > 0.05
 
 
-async def test_workers_tell_how_far_their_clock_is_off(database: str, connection: Connection) -> None:
-    async with worker(database):
+async def test_workers_tell_their_slots_and_how_far_their_clock_is_off(
+    database: str, connection: Connection
+) -> None:
+    async with worker(database, SURELANE_CONCURRENCY="7", SURELANE_INTERACTIVE_CONCURRENCY="3"):
         offset: timedelta | None = None
         async with asyncio.timeout(60):
             while offset is None:
                 offset = await connection.fetchval("select clock_offset from agent.worker")
                 await asyncio.sleep(0.1)
+        slots = await connection.fetchrow("select slots, interactive_slots from agent.worker")
+    assert slots is not None
+    assert tuple(slots) == (7, 3)
     assert abs(offset) < timedelta(seconds=10)

@@ -122,7 +122,14 @@ def _varied(
         operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     )
     model = schemas.get(content.get("$ref", "").rpartition("/")[2], {})
-    sound = {"kind": "k", "schedule": "0 3 * * *", "goal": "g", "status": ["failed"], "name": "go"}
+    sound: dict[str, object] = {
+        "kind": "k",
+        "schedule": "0 3 * * *",
+        "goal": "g",
+        "status": ["failed"],
+        "name": "go",
+    }
+    sound |= {"paused": True, "action": "cancel"}
     body = {name: json.dumps(sound[name]) for name in model.get("required", ())}
     plain = path.replace("{id}", "1").replace("{kind}", "k").replace("{name}", "n")
     for text in TEXTS:

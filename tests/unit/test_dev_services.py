@@ -1,5 +1,6 @@
 """`surelane dev` gives its programs the right settings, and the simulator no secret."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from surelane_dev.project import Project
 from surelane_dev.services import Databases, services, set_aside, where_to_look
 from surelane_dev.settings import DevSettings
 from surelane_ingest.settings import IngestSettings
+from surelane_operator.console.access.sessions import Signer
+from surelane_operator.console.access.tokens import Codes
 from surelane_service.settings import DEMO_API_TOKEN, DEMO_SIGNING_SECRET, load_settings
 from surelane_worker.settings import WorkerSettings
 
@@ -112,9 +115,16 @@ def test_the_public_token_opens_the_operators_api_on_this_machine_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert environments()["ingest"]["SURELANE_API_TOKEN"] == DEMO_API_TOKEN
+    assert environments()["ingest"]["SURELANE_CONSOLE_SIGN_IN"] == "token"
+    shown = "\n".join(
+        where_to_look(load_settings(DevSettings), PROJECT, PORTS, Databases.given("postgresql://"))
+    )
+    code = re.search(r"http://127.0.0.1:\d+/console/sign-in/link\?code=(\S+)", shown)
+    assert code is not None
+    assert Codes(Signer(DEMO_API_TOKEN)).use(code[1])
     assert "SURELANE_API_TOKEN" not in environments()["simulator"]
     monkeypatch.setenv("SURELANE_HOST", "0.0.0.0")
-    assert "SURELANE_API_TOKEN" not in environments()["ingest"]
+    assert not {"SURELANE_API_TOKEN", "SURELANE_CONSOLE_SIGN_IN"} & environments()["ingest"].keys()
 
 
 def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

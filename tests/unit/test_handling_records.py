@@ -1,6 +1,7 @@
 """Results and errors are stored in a form that PostgreSQL can hold."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -8,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.events import Event
-from surelane_worker.handling.records import LONGEST_MESSAGE, ResultError, error_record, result_text, storable
+from surelane_worker.handling.records import (
+    LONGEST_MESSAGE,
+    LONGEST_TRACEBACK,
+    ResultError,
+    error_record,
+    result_text,
+    storable,
+)
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 EVENT = Event(7, "a", NOW, 2, 3, NOW, "{}")
@@ -80,3 +88,16 @@ def test_error_record_points_at_the_teams_own_line() -> None:
         json.loads("{")
     record = error_record(EVENT, "worker-1", raised.value)
     assert record["where"].startswith(f"{__file__}:")
+
+
+def test_the_records_of_the_first_attempts_have_the_end_of_the_traceback() -> None:
+    with pytest.raises(ValueError, match="x") as raised:
+        fail_at_length()
+    kept = error_record(EVENT, "worker-1", raised.value)["traceback"]
+    assert len(kept) == LONGEST_TRACEBACK
+    assert "traceback" not in error_record(replace(EVENT, attempts=4), "worker-1", raised.value)
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        json.loads("{")
+    kept = error_record(EVENT, "worker-1", raised.value)["traceback"]
+    assert kept.startswith("Traceback")
+    assert "Expecting property name" in kept.splitlines()[-1]

@@ -10,6 +10,7 @@ from surelane_dev.data_directory import program
 from surelane_dev.project import Project
 from surelane_dev.settings import DevSettings
 from surelane_dev.supervisor import Start
+from surelane_operator.console.access.access import sign_in_link
 from surelane_service.settings import DEMO_API_TOKEN, DEMO_SIGNING_SECRET
 
 DATABASE = "surelane"
@@ -70,6 +71,8 @@ def services(
         stand_in = {"SURELANE_SLACK_LIMITS": limits}
         if settings.is_local:  # the token is public
             stand_in["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
+    if "SURELANE_API_TOKEN" in stand_in | given:
+        stand_in["SURELANE_CONSOLE_SIGN_IN"] = "token"
     shared = {
         "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
@@ -150,12 +153,17 @@ def where_to_look(
     )
     public = simulated() and settings.is_local and not os.environ.get("SURELANE_API_TOKEN")
     token = f" (token {DEMO_API_TOKEN})" if public else ""
+    private = f"{at}:{ports['ingest_private']}"
+    key = os.environ.get("SURELANE_CONSOLE_KEY") or os.environ.get("SURELANE_API_TOKEN")
+    key = key or (DEMO_API_TOKEN if public else None)
+    page = [f"  operator's page  {sign_in_link(private, key)}"] if key else []
     return [
         "",
         "Surelane is up. Ctrl-C ends it.",
         f"  talk to the bot  {at}:{ports['simulator']}/",
         f"  handlers         {handlers}",
         f"  ingest           {at}:{ports['ingest']}/slack/events",
+        *page,
         f"  operator's API   {at}:{ports['ingest_private']}/v1/jobs{token}; or the command: surelane jobs list",
         f"  private ports    ingest {at}:{ports['ingest_private']}/, worker {at}:{ports['worker_private']}/",
         f"  database         {opened}",

@@ -1,74 +1,24 @@
 """The operator's client: find events, explain why one waits, requeue, cancel, pause, schedules, figures."""
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 import asyncpg
 
-from surelane.calls import Calls, Connection, Pool
-from surelane.jobs import Priority
-from surelane.json_text import json_text
-from surelane_service.cron import CatchUp, Cron
+from surelane_operator.changes import Changes, Replay
+from surelane_operator.filters import ENDED, LIVE, STATUSES, Cursor, Filter
 from surelane_service.figures import Measured
-from surelane_service.groups import free_groups
-from surelane_service.rates import Rate, rate_text
+from surelane_service.rates import rate_text
 
-STEP = 500
-"""Events per statement of a change to many. Each step is kept when a later one fails."""
-STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
-_LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
+__all__ = ["LISTED", "Cursor", "Filter", "Operations", "Replay", "no_step", "parsed"]
+
+LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key
 , item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
 , heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
 """The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A filter of events; a field that is ``None`` matches every event.
-
-    Attributes:
-        statuses: some of :data:`STATUSES`.
-        kinds: exact kinds.
-        key: an item key, a group key or a dedupe key.
-        since: the event was enqueued, or ended if it has, at or after this.
-        until: the event was enqueued, or ended if it has, before this.
-    """
-
-    statuses: Sequence[str] | None = None
-    kinds: Sequence[str] | None = None
-    key: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """The last row of a page: its id, and when it ended, if it has."""
-
-    id: int
-    finished_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The answer to a replay.
-
-    Attributes:
-        answer: ``replayed``; ``live``: the event has not ended; ``unknown``: there is no such event; ``no_step``: it
-            has no such step.
-        id: the new event's id.
-        key: the new event's natural key.
-        steps: the steps that were kept; for ``no_step`` those that there are.
-    """
-
-    answer: Literal["replayed", "live", "unknown", "no_step"]
-    id: int | None
-    key: str | None
-    steps: Sequence[str]
 
 
 def no_step(name: str | None, replay: Replay) -> str:
@@ -81,11 +31,8 @@ def no_step(name: str | None, replay: Replay) -> str:
     return f"the event has no stored step {name}; {there}"
 
 
-class Operations(Measured):
+class Operations(Changes, Measured):
     """The operator's calls, one SQL function each, on connections of the role ``agent_operator``."""
-
-    def __init__(self, database: Pool | Connection) -> None:
-        self._database = Calls(database)
 
     async def list_jobs(
         self, which: Filter, limit: int = 20, after: Cursor | None = None
@@ -95,7 +42,7 @@ class Operations(Measured):
         Rows have no payload, result, errors or changes, because these may be large. :meth:`get` has them.
         """
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
+            f"select {LISTED} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608 - a constant
             which.statuses,
             which.kinds,
             which.key,
@@ -105,7 +52,7 @@ class Operations(Measured):
             after.id if after else None,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def search(self, words: Sequence[str], which: Filter, limit: int = 20) -> list[dict[str, Any]]:
         """List events in which people saw all of these words, newest first. It looks at the newest 1,000 events.
@@ -113,13 +60,13 @@ class Operations(Measured):
         Rows are those of :meth:`list_jobs`. Of the filter only the kinds and ``since`` count.
         """
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
+            f"select {LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
             words,
             which.kinds,
             which.since,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
 
     async def recent(self, which: Filter, since: datetime, limit: int) -> list[dict[str, Any]]:
         """List the newest live events, and those that ended at or after ``since``: ``limit`` of each, at most.
@@ -127,12 +74,10 @@ class Operations(Measured):
         Rows are those of :meth:`list_jobs`, in one statement. The filter's times do not count.
         """
         wanted = which.statuses or STATUSES
-        live, ended = [
-            [status for status in states if status in wanted] for states in (STATUSES[:3], STATUSES[3:])
-        ]
+        live, ended = [[status for status in states if status in wanted] for states in (LIVE, ENDED)]
         rows = await self._database.fetch(
-            f"select {_LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
-            f" union all select {_LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
+            f"select {LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
+            f" union all select {LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
             live,
             ended,
             which.kinds,
@@ -140,7 +85,16 @@ class Operations(Measured):
             since,
             limit,
         )
-        return [_parsed(row) for row in rows]
+        return [parsed(row) for row in rows]
+
+    async def list_ids(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """List events by their ids, each once, newest first. Rows are those of :meth:`list_jobs`."""
+        rows = await self._database.fetch(
+            f"select distinct on (id) {LISTED} from agent.job where id = any($1)"  # noqa: S608 - a constant
+            " order by id desc, finished_at desc nulls first",
+            list(ids),
+        )
+        return [parsed(row) for row in rows]
 
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
@@ -162,7 +116,7 @@ class Operations(Measured):
         if row is None:
             return None
         steps = await self._database.fetchval("select agent.list_steps($1)", identity)
-        job = _parsed(row)
+        job = parsed(row)
         replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
         replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
         return job | {
@@ -176,91 +130,24 @@ class Operations(Measured):
         row = await self._database.fetchrow("select * from agent.why_waiting($1)", identity)
         return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
 
-    async def requeue(self, ids: Sequence[int]) -> list[int]:
-        """Move ended events back into the queue, :data:`STEP` per statement, and return the ids that moved."""
-        return [
-            row[0]
-            for start in range(0, len(ids), STEP)
-            for row in await self._database.fetch(
-                "select agent.requeue_events($1)", ids[start : start + STEP]
-            )
-        ]
-
-    async def requeue_all(self, which: Filter, limit: int) -> list[int]:
-        """Requeue up to ``limit`` ended events that match, newest first, and return the ids that moved."""
-        return [identity async for page in self._pages(which, limit) for identity in await self.requeue(page)]
-
-    async def replay(self, identity: int, *, from_step: str | None = None, payload: Any = None) -> Replay:  # noqa: ANN401 - any JSON value
-        """Run an ended event again as a new event.
-
-        Args:
-            identity: the ended event's id.
-            from_step: keep the steps that were stored before this one; ``None`` keeps none. The second step of a name
-                is written ``name (2)``, as in the timeline.
-            payload: the new event's payload; ``None``: that of the old one.
-
-        Raises:
-            InvalidInput: the payload cannot be stored, or the event's payload is an object and this one is not.
-            Conflict: another transaction has the event or its group locked; nothing was changed.
-        """
-        row = await self._database.fetchrow(
-            "select * from agent.replay_event($1, $2, $3)",
-            identity,
-            from_step,
-            None if payload is None else json_text(payload),
-        )
-        assert row is not None  # noqa: S101 - one row, always
-        return Replay(row["answer"], row["replay"], row["key"], row["steps"] or ())
-
-    async def cancel(
-        self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False
-    ) -> str | None:
-        """Cancel by id: ``cancelled``, ``running`` (its handler is stopped), or ``None`` (not in the queue).
-
-        ``busy`` means that another transaction locks the event, which was not changed. With ``children``, also what a
-        continuation waits for is cancelled.
-        """
-        answer: str | None = await self._database.fetchval(
-            "select agent.cancel_job($1, $2, $3, $4)", identity, by, reason, children
-        )
-        return answer
-
-    async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
-        """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
-
-        It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
-        """
-        answers: dict[int, str] = {}
-        async for page in self._pages(which, limit):
-            rows = await self._database.fetch(
-                "select id, answer from agent.cancel_jobs($1, null, $2, false)", page, reason
-            )
-            answers.update((row["id"], row["answer"]) for row in rows)
-        return answers
-
-    async def _pages(self, which: Filter, limit: int) -> AsyncIterator[list[int]]:
-        """Yield the ids of the events that match, :data:`STEP` at a time."""
-        after: Cursor | None = None
-        while limit > 0 and (page := await self.list_jobs(which, min(limit, STEP), after)):
-            yield [job["id"] for job in page]
-            limit -= len(page)
-            after = Cursor(page[-1]["id"], page[-1]["finished_at"])
-
-    async def pause(self, kind: str) -> None:
-        """Pause a kind: its waiting events are neither claimed nor expired."""
-        await self._database.execute("select agent.pause_kind($1)", kind)
-        await free_groups(self._database)
-
-    async def resume(self, kind: str) -> None:
-        """Resume a kind."""
-        await self._database.execute("select agent.resume_kind($1)", kind)
-        await free_groups(self._database)
-
     async def kinds(self) -> list[str]:
         """Return the kinds of events that were ever seen."""
         return [
             row["kind"] for row in await self._database.fetch("select kind from agent.kind order by kind")
         ]
+
+    async def count(self, which: Filter, most: int) -> int:
+        """Count the events that match, up to ``most``."""
+        counted: int = await self._database.fetchval(
+            "select agent.count_jobs($1, $2, $3, $4, $5, $6)",
+            which.statuses,
+            which.kinds,
+            which.key,
+            which.since,
+            which.until,
+            most,
+        )
+        return counted
 
     async def stats(self) -> list[dict[str, Any]]:
         """Count events by kind and state, with the time since when the oldest pending one is visible."""
@@ -278,34 +165,6 @@ class Operations(Measured):
         """List the kinds that have a limit, or whose limit an operator lifted."""
         return [_limit(row) for row in await self._database.fetch("select * from agent.list_limits()")]
 
-    async def set_limit(
-        self, kind: str, *, concurrency: int | None = None, rate: Rate | None = None, per: str | None = None
-    ) -> None:
-        """Change the limit of a kind until it is reset.
-
-        Args:
-            kind: the kind.
-            concurrency: how many run at once; 0 lifts the bound; ``None`` leaves it.
-            rate: how many begin in a period; a count of 0 lifts the bound; ``None`` leaves it.
-            per: ``kind``, ``workspace``, ``channel``, ``user`` or ``given``; ``None`` leaves it.
-
-        Raises:
-            InvalidInput: a value makes no sense.
-        """
-        await self._database.execute(
-            "select agent.set_limit($1, $2, $3, $4, $5)",
-            kind,
-            concurrency,
-            rate.count if rate else None,
-            rate.period if rate and rate.count else None,
-            per,
-        )
-
-    async def reset_limit(self, kind: str) -> bool:
-        """Let the limit that workers declare hold again; return false when it did."""
-        reset: bool = await self._database.fetchval("select agent.reset_limit($1)", kind)
-        return reset
-
     async def clock(self) -> datetime:
         """Return the database's time."""
         now: datetime = await self._database.fetchval("select agent.clock()")
@@ -313,52 +172,7 @@ class Operations(Measured):
 
     async def list_cron(self) -> list[dict[str, Any]]:
         """List the named schedules."""
-        return [_parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
-
-    async def set_cron(
-        self,
-        name: str,
-        cron: Cron,
-        *,
-        kind: str,
-        payload: Mapping[str, Any],
-        catch_up: CatchUp = "one",
-        paused: bool = False,
-        priority: Priority = 1,
-    ) -> datetime:
-        """Create or change a named schedule and return its next firing.
-
-        Args:
-            name: the schedule's name.
-            cron: the cron fields and their time zone.
-            kind: the kind of the jobs that it enqueues.
-            payload: the jobs' payload. ``cron`` (the name) and ``scheduled_at`` are added to it.
-            catch_up: which of the times that no worker fired are fired later.
-            paused: fire nothing.
-            priority: of its jobs.
-
-        Raises:
-            InvalidInput: a value cannot be stored.
-        """
-        following = cron.next_after(datetime.now(UTC))
-        await self._database.execute(
-            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            name,
-            kind,
-            cron.schedule,
-            following,
-            json_text(payload),
-            cron.time_zone,
-            catch_up,
-            paused,
-            priority,
-        )
-        return following
-
-    async def delete_cron(self, name: str) -> bool:
-        """Delete a named schedule; return false when there is none of that name."""
-        deleted: bool = await self._database.fetchval("select agent.delete_cron($1)", name)
-        return deleted
+        return [parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
 
 
 def _limit(row: asyncpg.Record) -> dict[str, Any]:
@@ -379,7 +193,7 @@ def _limit(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def _parsed(row: asyncpg.Record) -> dict[str, Any]:
+def parsed(row: asyncpg.Record) -> dict[str, Any]:
     """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
     return {

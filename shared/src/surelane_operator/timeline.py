@@ -122,6 +122,12 @@ def _detail(change: Mapping[str, Any]) -> str:
             return str(change.get("reason") or "its handler is stopped")
         case "replay of" | "replayed as":
             return _replay(change)
+        case "fanned out":
+            return (
+                f"{change.get('children')} children; event {change.get('id')} continues when they have ended"
+            )
+        case "continues":
+            return f"event {change.get('id')}, which fanned out"
         case "dropped":
             return f"{change.get('count')} changes up to here are not kept"
         case _:

@@ -79,6 +79,7 @@ class Peek:
         figures: the queue's, if the call asked for them.
         position_free: whether a position was free before the one that the call named.
         announced: whether the worker that the call named is announced; ``None`` if it named none.
+        drained: whether an operator drained the worker that the call asked about; ``None`` if it asked about none.
     """
 
     now: datetime
@@ -89,6 +90,7 @@ class Peek:
     figures: Figures | None = None
     position_free: bool = False
     announced: bool | None = None
+    drained: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class Engine(Schedules, Measured, SlackLimits, Fleet):
         positions_before: int = 0,
         worker: str | None = None,
         clock_offset: timedelta | None = None,
+        drains: str | None = None,
     ) -> Peek:
         """Read which events are visible now or will be ``within`` that time, and when a schedule is due.
 
@@ -188,12 +191,14 @@ class Engine(Schedules, Measured, SlackLimits, Fleet):
             measure: also return the queue's figures, where there are any.
             positions_before: also return whether a position before this one is free.
             worker: record that this worker is alive, and ``clock_offset``.
+            drains: return whether an operator drained this worker.
         """
         sent = time.time()
         (row,) = await self._database.fetch(
             "with peek as (select * from agent.peek_lanes($1, $2, $3, $4)) select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
             ", case when $7::text is not null then agent.touch_worker($7, $8) end as announced"
+            ", case when $9::text is not null then agent.worker_drained($9) end as drained"
             ", case when $6::int4 > 0 then agent.position_free($1, $6) end as position_free"
             ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
             " from peek",
@@ -205,6 +210,7 @@ class Engine(Schedules, Measured, SlackLimits, Fleet):
             positions_before,
             worker,
             clock_offset,
+            drains,
         )
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
@@ -217,6 +223,7 @@ class Engine(Schedules, Measured, SlackLimits, Fleet):
             figures,
             bool(row["position_free"]),
             row["announced"],
+            row["drained"],
         )
 
     async def share_kind(self, kind: str) -> timedelta | None:

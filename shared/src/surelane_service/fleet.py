@@ -47,18 +47,29 @@ class Fleet:
         return recorded
 
     async def introduce_worker(
-        self, name: str, version: str, kinds: Sequence[str], ordered: Sequence[str] | None
+        self,
+        name: str,
+        version: str,
+        kinds: Sequence[str],
+        ordered: Sequence[str] | None,
+        slots: tuple[int, int] | None = None,
     ) -> bool:
         """Put a worker on the list before it claims, because ingest waits for the answers of listed workers alone.
 
         Args:
             ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
+            slots: how many handlers it runs at once, and how many besides for commands and interactions.
 
         Returns:
             Whether it is listed. Call it again where another transaction has the worker's row locked.
         """
         listed: bool = await self._database.fetchval(
-            "select agent.introduce_worker($1, $2, $3, $4)", name, version, kinds, ordered
+            "select agent.introduce_worker($1, $2, $3, $4, $5, $6)",
+            name,
+            version,
+            kinds,
+            ordered,
+            *(slots or (None, None)),
         )
         return listed
 

@@ -6,12 +6,12 @@ a request must also name a host that no outsider's DNS can point here (DNS rebin
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from surelane.errors import SettingsError
@@ -19,7 +19,7 @@ from surelane.errors import SettingsError
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 """The paths that Kubernetes and Prometheus request, under any name that leads to the service."""
 
-PRIVATE_CONNECTIONS = 64
+PRIVATE_CONNECTIONS = 192
 """The most connections to a private port."""
 _PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
 
@@ -78,7 +78,10 @@ def _abort(connection: web.RequestHandler) -> None:
 
 
 def private_app(
-    unready: Unready, routes: Iterable[web.AbstractRouteDef] = (), hosts: Collection[str] = ()
+    unready: Unready,
+    routes: Iterable[web.AbstractRouteDef] = (),
+    hosts: Collection[str] = (),
+    middlewares: Sequence[Middleware] = (),
 ) -> web.Application:
     """Make the application of the private port.
 
@@ -88,6 +91,7 @@ def private_app(
         unready: answers ``/readyz``.
         routes: served beside the probes.
         hosts: names under which ``routes`` may be asked for, beside IP addresses and names of this machine or cluster.
+        middlewares: stand behind the checks of the request's site and host.
     """
 
     async def livez(_: web.Request) -> web.Response:
@@ -110,7 +114,7 @@ def private_app(
             return web.json_response({"error": "unknown host: list it in SURELANE_API_HOSTS"}, status=403)
         return await handler(request)
 
-    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[guard])
+    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[guard, *middlewares])
     app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     app.add_routes(routes)
     return app

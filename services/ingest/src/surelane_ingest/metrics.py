@@ -12,6 +12,7 @@ from surelane_service.telemetry.setup import SCHEMA_URL, messaging
 
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
+_MEANING = {401: ": the signature is wrong, or came late", 503: ": the service could not store"}
 _SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5]
 
 
@@ -85,6 +86,25 @@ class Metrics:
         if error:
             attributes["error.type"] = error
         self._duration.record(seconds, attributes)
+
+    def received(self) -> dict[str, int]:
+        """Return the counts in words, for the operator's page."""
+        refused = Counter[int]()
+        for (_, status), number in self.answers.items():
+            if status >= 400:
+                refused[status] += number
+        return {
+            "events stored": sum(number for (_, error), number in self._sent.items() if not error),
+            "events not stored, so that Slack repeats them": sum(
+                number for (_, error), number in self._sent.items() if error
+            ),
+            "duplicates, not stored again": self.duplicates,
+            **{f"ignored: {reason}": number for reason, number in self.ignored.items()},
+            **{
+                f"refused with {status}{_MEANING.get(status, '')}": refused[status]
+                for status in sorted(refused)
+            },
+        }
 
     def _observe_sent(self, _: CallbackOptions) -> Iterable[Observation]:
         for (kind, error), number in self._sent.items():

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
+from surelane_operator.console.access.settings import AccessSettings, split
 from surelane_service.durations import Duration
 from surelane_service.settings import InstallSettings, Port
 from surelane_service.webhooks import Secrets
@@ -33,10 +34,6 @@ SCOPES = (
 _SCOPE = re.compile(r"[a-z0-9_.:-]+", re.ASCII)
 
 
-def _split(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
 def _scopes(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not _SCOPE.fullmatch(name):
@@ -44,7 +41,7 @@ def _scopes(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Scopes = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_scopes)]
+Scopes = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), AfterValidator(_scopes)]
 
 
 def _event_types(names: frozenset[str]) -> frozenset[str]:
@@ -72,8 +69,8 @@ Positive = Annotated[Duration, AfterValidator(_positive)]
 Size = Annotated[ByteSize, AfterValidator(_not_empty)]
 
 
-class IngestSettings(InstallSettings):
-    """Ingest's settings, beside those of every service."""
+class IngestSettings(InstallSettings, AccessSettings):
+    """Ingest's settings, beside those of every service, of installs, and of the operator's API and page."""
 
     port: Port = Field(8080, validation_alias="SURELANE_PORT")
     """The public port, where Slack posts."""
@@ -81,9 +78,9 @@ class IngestSettings(InstallSettings):
     signing_secret: SecretStr = Field(validation_alias="SLACK_SIGNING_SECRET")
     """The app's signing secret. During a rotation: the new and the old one, separated by a comma."""
 
-    event_types: Annotated[
-        frozenset[str], NoDecode, BeforeValidator(_split), AfterValidator(_event_types)
-    ] = Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
+    event_types: Annotated[frozenset[str], NoDecode, BeforeValidator(split), AfterValidator(_event_types)] = (
+        Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
+    )
     """The event types to take, by the names of Slack's subscriptions, separated by commas."""
 
     merge_mentions: bool = Field(True, validation_alias="SURELANE_MERGE_MENTIONS")
@@ -106,17 +103,6 @@ class IngestSettings(InstallSettings):
 
     drain_timeout: Positive = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
     """How long requests may take to finish after SIGTERM."""
-
-    api_token: SecretStr | None = Field(None, validation_alias="SURELANE_API_TOKEN")
-    """The bearer token of the operator's API on the private port. Without one, the API is off."""
-
-    api_hosts: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
-        frozenset(), validation_alias="SURELANE_API_HOSTS"
-    )
-    """Host names for the operator's API, beside addresses and the names of this machine or cluster."""
-
-    operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
-    """The database URL of the operator's API, for a member of ``agent_operator``. Default: ``DATABASE_URL``."""
 
     trigger_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_TRIGGER_SECRETS")
     """The senders of webhooks at ``/v1/triggers/{name}``: ``name=whsec_…,name2=whsec_…|whsec_…``, two in a rotation."""
@@ -152,12 +138,6 @@ class IngestSettings(InstallSettings):
         if not self.signing_secrets:
             raise ValueError("SLACK_SIGNING_SECRET holds no secret")
         self.refuse_demo_secret("SLACK_SIGNING_SECRET", *self.signing_secrets)
-        if self.api_token:
-            self.refuse_demo_secret("SURELANE_API_TOKEN", self.api_token.get_secret_value().strip())
-        if self.api_token and len(self.api_token.get_secret_value()) < 16:
-            raise ValueError(
-                "SURELANE_API_TOKEN is shorter than 16 characters: make one with openssl rand -hex 32"
-            )
         for name, url in (
             ("SLACK_REDIRECT_URI", self.redirect_uri),
             ("SLACK_AUTHORIZE_URL", self.authorize_url),

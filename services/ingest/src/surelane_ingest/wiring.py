@@ -19,13 +19,14 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.installing import SLACK_WITHIN, Installer
 from surelane_ingest.limits import Refusals, server_options
+from surelane_ingest.metrics import Metrics
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.slack import Signatures, slack_urls
 from surelane_ingest.tracing import traced
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
-from surelane_operator.api.api import OperatorApi, routes_switched_off
+from surelane_operator.serving import Operators, serving_operators
 from surelane_service.intake import Intake
 from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
@@ -92,16 +93,18 @@ async def running(
         SettingsError: a port is taken, or the database's URL is not one.
     """
     bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
+    counted: list[Metrics] = []  # the operator's page is served before the writer is there, and after it
     async with (
         _connections(settings) as connections,
-        _operator_routes(settings) as operator_routes,
+        serving_operators(settings, SERVICE, lambda: counted[0].received() if counted else {}) as operators,
         _watching(settings) if measured else nullcontext(),
-        _serving_private(settings, connections, drain, operator_routes) as private_port,
+        _serving_private(settings, connections, drain, operators) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _answers(settings, patience) as answers,
         _installer(settings, drain, writer) as installer,
         _serving_public(settings, bodies, connections, writer, answers, drain, tracer, installer) as port,
     ):
+        counted.append(writer.metrics)
         try:
             yield Ingest(port, private_port, writer, bodies, drain)
         finally:
@@ -169,17 +172,6 @@ async def _installer(
 
 
 @asynccontextmanager
-async def _operator_routes(settings: IngestSettings) -> AsyncIterator[list[web.AbstractRouteDef]]:
-    """Yield the operator's API, which is off without a token. Its own connections keep it from delaying Slack."""
-    if settings.api_token is None:
-        yield routes_switched_off()
-        return
-    url = settings.operator_database_url or settings.database_url
-    async with _pool(url, 2, service=f"{SERVICE}-api", statement_timeout=timedelta(seconds=15)) as pool:
-        yield OperatorApi(pool, settings.api_token.get_secret_value()).routes()
-
-
-@asynccontextmanager
 async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
     """Publish the queue's figures. Measuring may take longer than Slack waits, so it has its own connection."""
     async with _pool(settings.database_url, 1, statement_timeout=timedelta(seconds=30)) as pool:
@@ -197,13 +189,15 @@ def _serving_private(
     settings: IngestSettings,
     connections: Connections,
     drain: Drain,
-    operator_routes: list[web.AbstractRouteDef],
+    operators: Operators,
 ) -> AbstractAsyncContextManager[int]:
     async def unready() -> str | None:
         return "stopping" if drain.started else await connections.unready()
 
+    app = private_app(unready, operators.routes, settings.known_hosts, operators.middlewares)
+    app.on_shutdown.append(operators.shut_down)
     return serving(
-        private_app(unready, operator_routes, settings.api_hosts),
+        app,
         settings.private_port,
         setting="SURELANE_PRIVATE_PORT",
         host=settings.private_address,

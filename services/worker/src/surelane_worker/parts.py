@@ -187,7 +187,10 @@ class _Assembly:
         self._position = Position(
             self._sides, settings.lease.total_seconds(), notifications=settings.notifications
         )
-        self._session = Session(settings.name, self._kinds, self._ordered, locks=settings.notifications)
+        slots = settings.concurrency, settings.interactive_concurrency
+        self._session = Session(
+            settings.name, self._kinds, self._ordered, slots, locks=settings.notifications
+        )
         self._listener = self._listening()
         self._heartbeats = Heartbeats(settings.name)
 
@@ -315,7 +318,13 @@ class _Assembly:
             interval=self._settings.poll_interval,
             max_attempts=self._settings.max_attempts,
             on_cron=scheduler.due_in,
+            on_drained=self._rest,
         )
+
+    def _rest(self, drained: bool) -> None:
+        """Claim nothing while an operator drains this worker."""
+        for side in self._sides:
+            side.slots.rest(drained)
 
     def _session_duties(self) -> list[Duty]:
         watcher = SessionWatcher(

@@ -37,7 +37,13 @@ class Session:
     """This worker's own session: opened on each new listening connection, and gone when that breaks."""
 
     def __init__(
-        self, name: str, kinds: Sequence[str], ordered: Sequence[str] | None, *, locks: bool = True
+        self,
+        name: str,
+        kinds: Sequence[str],
+        ordered: Sequence[str] | None,
+        slots: tuple[int, int],
+        *,
+        locks: bool = True,
     ) -> None:
         """Keep the arguments.
 
@@ -45,11 +51,13 @@ class Session:
             name: the worker's.
             kinds: what it handles.
             ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
+            slots: how many handlers it runs at once, and how many besides for commands and interactions.
             locks: false behind a transaction pooler: there a connection holds no session, and the worker is listed.
         """
         self._name = name
         self._kinds = kinds
         self._ordered = ordered
+        self._slots = slots
         self._locks = locks
         self._starts = True
         self._unsettled = asyncio.Event()
@@ -60,7 +68,9 @@ class Session:
         opened = not self._locks or await engine.open_session(self._name, __version__, starts=self._starts)
         if opened:
             self._starts = False
-        if opened and await engine.introduce_worker(self._name, __version__, self._kinds, self._ordered):
+        if opened and await engine.introduce_worker(
+            self._name, __version__, self._kinds, self._ordered, self._slots
+        ):
             self._unsettled.clear()
         else:
             self._unsettled.set()

@@ -1,6 +1,5 @@
 """The operator's API: find events, see why one waits, requeue, cancel, pause, schedules, orchestrations."""
 
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,8 +9,11 @@ from surelane import Queue, __version__
 from surelane.calls import Pool
 from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
 from surelane_operator.api import models
+from surelane_operator.api.changes import ChangesApi
 from surelane_operator.api.operation import Operation, Refused, document
+from surelane_operator.api.panels import PanelsApi
 from surelane_operator.operations import Operations, no_step
+from surelane_operator.panels.examinations import Examinations
 from surelane_operator.timeline import story_of
 from surelane_service.cron import Cron
 from surelane_service.logs import get_logger
@@ -21,22 +23,38 @@ _logger = get_logger(__name__)
 
 
 def routes_switched_off() -> list[web.AbstractRouteDef]:
-    """Return the routes of an API without a token. Each answer says how to switch the API on."""
+    """Return the routes of an API that is off. Each answer says how to switch it on."""
+    return switched_off("/v1", "the operator's API is off; set SURELANE_API_TOKEN to switch it on")
+
+
+def page_switched_off() -> list[web.AbstractRouteDef]:
+    """Return the routes of a page that is off. Each answer says how to switch it on."""
+    return switched_off(
+        "/console", "the operator's page is off; set SURELANE_CONSOLE_SIGN_IN to switch it on"
+    )
+
+
+def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
+    """Return routes that answer 404 and say why."""
 
     async def answer(_: web.Request) -> web.Response:
-        return _problem(404, "the operator's API is off; set SURELANE_API_TOKEN to switch it on")
+        return _problem(404, reason)
 
-    return [web.route("*", "/v1", answer), web.route("*", "/v1/{rest:.*}", answer)]
+    return [web.route("*", path, answer), web.route("*", path + "/{rest:.*}", answer)]
 
 
 class OperatorApi:
-    """The routes under ``/v1``, behind a bearer token."""
+    """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
-    def __init__(self, pool: Pool, token: str) -> None:
+    def __init__(self, pool: Pool, examinations: Examinations) -> None:
         """Serve the queue behind ``pool``, which connects as a member of ``agent_operator``."""
+        self._panels = PanelsApi(pool, examinations)
         self._operations = Operations(pool)
-        self._queue = Queue(pool)
-        self._token = token.encode()
+        self._changes = ChangesApi(self._operations)
+
+    async def close(self) -> None:
+        """Stop what goes on beside requests."""
+        await self._changes.close()
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """Return the routes, including that of the OpenAPI document."""
@@ -44,6 +62,7 @@ class OperatorApi:
         still_live = {409: "it has not ended"}
         ended = {409: "it has ended"}
         not_set = {404: "no operator has changed this limit"}
+        no_worker = {404: "there is no such worker"}
         no_schedule = {404: "there is no such schedule"}
         operations = [
             Operation("GET", "/v1/jobs", self.list_jobs),
@@ -63,9 +82,14 @@ class OperatorApi:
             Operation("GET", "/v1/limits", self.list_limits),
             Operation("PUT", "/v1/limits/{kind}", self.set_limit),
             Operation("DELETE", "/v1/limits/{kind}", self.reset_limit, refusals=not_set),
-            Operation("GET", "/v1/cron", self.list_cron),
+            Operation("POST", "/v1/workers/{name}/drain", self.drain_worker, refusals=no_worker),
+            Operation("POST", "/v1/workers/{name}/resume", self.resume_worker, refusals=no_worker),
             Operation("PUT", "/v1/cron/{name}", self.set_cron),
+            Operation("PATCH", "/v1/cron/{name}", self.change_cron, refusals=no_schedule),
+            Operation("POST", "/v1/cron/{name}/run", self.run_cron, status=202, refusals=no_schedule),
             Operation("DELETE", "/v1/cron/{name}", self.delete_cron, refusals=no_schedule),
+            *self._panels.operations(),
+            *self._changes.operations(),
         ]
         described = document(operations, __version__)
 
@@ -73,8 +97,8 @@ class OperatorApi:
             return web.json_response(described)
 
         return [
-            *(web.route(each.method, each.path, self._guarded(each.id, each.answer)) for each in operations),
-            web.get("/v1/openapi.json", self._guarded("openapi", openapi)),
+            *(web.route(each.method, each.path, self._answered(each.id, each.answer)) for each in operations),
+            web.get("/v1/openapi.json", self._answered("openapi", openapi)),
         ]
 
     async def list_jobs(self, query: models.JobsQuery) -> models.JobPage:
@@ -87,9 +111,13 @@ class OperatorApi:
         """Requeue all ended events that match."""
         return models.Ids(requeued=await self._operations.requeue_all(body.filter(), body.limit))
 
-    async def get_job(self, path: models.EventPath) -> models.JobStory:
+    async def get_job(self, path: models.EventPath, query: models.JobQuery) -> models.JobStory:
         """Show one event and its timeline."""
         job = await self._job(path.id)
+        if query.payload:
+            await self._operations.look(path.id)
+        else:
+            job["payload"] = None
         return models.JobStory.model_validate({**job, "timeline": story_of(job)})
 
     async def why_waiting(self, path: models.EventPath) -> models.Why:
@@ -134,18 +162,20 @@ class OperatorApi:
     async def signal_job(self, path: models.EventPath, body: models.SignalBody) -> models.Sent:
         """Send a value to an event whose handler waits for it, now or later."""
         job = await self._job(path.id)
-        if await self._queue.signal_id(path.id, body.name, body.value) is None:
+        if await self._operations.signal(path.id, body.name, body.value) is None:
             raise Refused(409, f"the event has ended as {job['status']}")
         return models.Sent(status="sent")
 
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
-        identity = await self._queue.enqueue(
-            "orchestrator-plan",
-            body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
-            dedupe_key=body.dedupe_key,
-            enqueued_by="POST /v1/orchestrate",
-        )
+        async with self._operations.actions.keeping("orchestrate") as kept:
+            identity = await Queue(kept.connection).enqueue(
+                "orchestrator-plan",
+                body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
+                dedupe_key=body.dedupe_key,
+                enqueued_by="POST /v1/orchestrate",
+            )
+            kept.result = {"id": identity}
         return models.Started(id=identity)
 
     async def stats(self) -> models.Stats:
@@ -162,6 +192,16 @@ class OperatorApi:
         """Resume a kind."""
         await self._operations.resume(path.kind)
 
+    async def drain_worker(self, path: models.WorkerPath) -> None:
+        """Let a worker end what it runs and claim nothing more; it learns of that within a minute."""
+        if not await self._operations.drain_worker(path.name):
+            raise Refused(404, "there is no such worker")
+
+    async def resume_worker(self, path: models.WorkerPath) -> None:
+        """Let a drained worker claim again."""
+        if not await self._operations.resume_worker(path.name):
+            raise Refused(404, "there is no such worker")
+
     async def list_limits(self) -> models.LimitList:
         """List the limits of kinds."""
         return models.LimitList.model_validate({"limits": await self._operations.list_limits()})
@@ -177,14 +217,23 @@ class OperatorApi:
         if not await self._operations.reset_limit(path.kind):
             raise Refused(404, "no operator has changed this limit")
 
-    async def list_cron(self) -> models.CronList:
-        """List the named schedules."""
-        return models.CronList.model_validate({"schedules": await self._operations.list_cron()})
-
     async def set_cron(self, path: models.CronPath, body: models.CronBody) -> None:
         """Create or change a schedule."""
         fields = body.model_dump(exclude={"schedule", "time_zone"})
         await self._operations.set_cron(path.name, Cron(body.schedule, body.time_zone), **fields)
+
+    async def change_cron(self, path: models.CronPath, body: models.CronChange) -> None:
+        """Pause or resume a schedule."""
+        change = self._operations.pause_cron if body.paused else self._operations.resume_cron
+        if not await change(path.name):
+            raise Refused(404, "there is no such schedule")
+
+    async def run_cron(self, path: models.CronPath) -> models.Started:
+        """Enqueue a job of a schedule now."""
+        identity = await self._operations.run_cron(path.name)
+        if identity is None:
+            raise Refused(404, "there is no such schedule")
+        return models.Started(id=identity)
 
     async def delete_cron(self, path: models.CronPath) -> None:
         """Delete a schedule."""
@@ -197,20 +246,12 @@ class OperatorApi:
             raise Refused(404, _UNKNOWN[404])
         return job
 
-    def _allowed(self, request: web.Request) -> bool:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(
-            token.strip().encode(errors="surrogateescape"), self._token
-        )
-
-    def _guarded(
+    def _answered(
         self, operation: str, handler: Callable[[web.Request], Awaitable[web.Response]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Ask for the token before ``handler`` is called, and answer its errors."""
+        """Answer the errors of ``handler``."""
 
         async def answer(request: web.Request) -> web.Response:
-            if not self._allowed(request):
-                return _problem(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
             try:
                 return await handler(request)
             except Refused as refused:

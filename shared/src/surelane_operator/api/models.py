@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from surelane.jobs import Priority
-from surelane_operator.operations import Cursor, Filter
+from surelane_operator.filters import Cursor, Filter
 from surelane_operator.timeline import Step, trace_of
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
@@ -30,7 +30,7 @@ MAX_CURSOR = 100
 """Characters."""
 
 
-def _digits(text: object) -> object:
+def digits(text: object) -> object:
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ID))):
         raise ValueError("write an event's id as a whole number above 0")
     return text
@@ -59,7 +59,13 @@ def _visible_at(moment: datetime | None) -> datetime | None:
     return None if moment is None or moment.year == 9999 else moment
 
 
-def _read_cursor(text: str) -> Cursor:
+def read_cursor(text: str) -> Cursor:
+    """Read a cursor.
+
+    Raises:
+        ValueError: :func:`cursor_after` has not written it.
+    """
+    """Read the cursor of a page; raise ``ValueError`` where it is none."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
@@ -86,7 +92,7 @@ Kind = Annotated[Text, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[Text, StringConstraints(min_length=1, max_length=1000)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_date_and_time), AfterValidator(_in_utc)]
 Place = Annotated[
-    Cursor, PlainValidator(_read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
+    Cursor, PlainValidator(read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
 ]
 
 
@@ -99,13 +105,25 @@ class Strict(BaseModel):
 class EventPath(BaseModel):
     """The path of one event."""
 
-    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(_digits)]
+    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)]
+
+
+class JobQuery(Strict):
+    """The query of ``GET /v1/jobs/{id}``."""
+
+    payload: bool = Field(True, description="with the payload; that you looked at it is kept")
 
 
 class KindPath(BaseModel):
     """The path of one kind."""
 
     kind: Name
+
+
+class WorkerPath(BaseModel):
+    """The path of one worker."""
+
+    name: Name
 
 
 class CronPath(BaseModel):
@@ -251,7 +269,7 @@ class ListedJob(BaseModel):
 class JobStory(ListedJob):
     """An event with all its fields and its timeline."""
 
-    payload: Any
+    payload: Any = Field(description="null where the query leaves it out")
     errors: list[Any]
     result: Any
     replay_of: int | None = Field(description="the event that this one runs again")
@@ -352,7 +370,7 @@ class WorkerState(BaseModel):
     kinds: list[str]
     version: str
     alive: bool
-    state: Literal["alive", "lost", "died", "silent"]
+    state: Literal["alive", "drained", "lost", "died", "silent"]
     started_at: datetime
     seen_at: datetime
     died_at: datetime | None
@@ -363,16 +381,6 @@ class Stats(BaseModel):
 
     kinds: list[KindState]
     workers: list[WorkerState]
-
-
-class CronState(CronBody):
-    """A named schedule."""
-
-    name: str
-    next_at: datetime
-    last_at: datetime | None
-    updated_at: datetime
-    updated_by: str
 
 
 class LimitState(BaseModel):
@@ -394,10 +402,10 @@ class LimitList(BaseModel):
     limits: list[LimitState]
 
 
-class CronList(BaseModel):
-    """The named schedules."""
+class CronChange(Strict):
+    """The body of ``PATCH /v1/cron/{name}``."""
 
-    schedules: list[CronState]
+    paused: StrictBool
 
 
 class Problem(BaseModel):

@@ -9,14 +9,17 @@ from pydantic import BaseModel, Json, ValidationError, create_model
 from pydantic.json_schema import models_json_schema
 
 from surelane_operator.api.models import Problem
+from surelane_operator.console.access.viewer import Role, viewer_of
 
 ALWAYS = {
     400: "the request cannot be read",
-    401: "the token is missing or wrong",
+    401: "the token is missing or wrong, or there is no session",
+    429: "too many wrong tokens came from this address",
     503: "the database is away",
 }
 """The refusals of every operation."""
 TOO_LARGE = "the body is too large"
+FORBIDDEN = "this needs the role operator, and the page's own CSRF token"
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -36,6 +39,7 @@ class Operation:
             a model, or ``None`` for 204. Its name becomes the operation's id, its docstring the summary.
         status: of the answer, where it is not 200 or 204.
         refusals: statuses beside :data:`ALWAYS`, and what they mean.
+        role: who may call it; ``None``: viewers what reads, operators what changes.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Operation:
         *,
         status: int | None = None,
         refusals: Mapping[int, str] | None = None,
+        role: Role | None = None,
     ) -> None:
         signature = inspect.signature(call)
         first, *others = call.__name__.split("_")
@@ -57,7 +62,9 @@ class Operation:
             name: parameter.annotation for name, parameter in signature.parameters.items()
         }
         body = self._parts.get("body")
-        self._refusals = {**ALWAYS, **({413: TOO_LARGE} if body else {}), **(refusals or {})}
+        self.role: Role = role or ("viewer" if method == "GET" else "operator")
+        forbidden = {403: FORBIDDEN} if self.role == "operator" else {}
+        self._refusals = ALWAYS | forbidden | ({413: TOO_LARGE} if body else {}) | dict(refusals or {})
         self._no_body = b""
         """What is read where the request has no body: that is allowed where no field is required."""
         if body and not any(field.is_required() for field in body.model_fields.values()):
@@ -74,6 +81,8 @@ class Operation:
         Raises:
             Refused: the request cannot be read, or the function refuses it.
         """
+        if not viewer_of(request).may(self.role):
+            raise Refused(403, FORBIDDEN)
         given: dict[str, object] = {"path": dict(request.match_info), "query": dict(request.query)}
         if "body" in self._parts:
             try:
@@ -108,6 +117,7 @@ class Operation:
         described: dict[str, Any] = {
             "operationId": self.id,
             "summary": (inspect.getdoc(self._call) or self.id).splitlines()[0].rstrip("."),
+            "x-surelane-role": self.role,
             "parameters": [
                 _parameter(name, place, schema)
                 for place in ("path", "query")
@@ -138,11 +148,14 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Surelane's operator API", "version": version},
-        "security": [{"token": []}],
+        "security": [{"token": []}, {"session": []}],
         "paths": paths,
         "components": {
             "schemas": schemas["$defs"],
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "surelane"},
+            },
         },
     }
 

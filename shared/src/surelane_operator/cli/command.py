@@ -10,13 +10,15 @@ import typer
 
 from surelane import __version__
 from surelane.calls import Connection
+from surelane_operator.acting import acting_as, this_user
 from surelane_operator.cli import cron, events, jobs, keys, kinds, limits
+from surelane_operator.cli.actions import list_actions
 from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate
 from surelane_operator.cli.find import natural_key
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import Column, middle, say, show_json, show_table, watched
-from surelane_operator.cli.session import Database, Json, run
+from surelane_operator.cli.session import EXIT_USAGE, Database, Json, run
 from surelane_operator.operations import Operations
 from surelane_service.telemetry.spans import trace_id_of
 
@@ -32,6 +34,7 @@ app.command()(tail)
 app.command()(enqueue)
 app.command()(orchestrate)
 app.command()(doctor)
+app.command("actions")(list_actions)
 for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
     app.command(_command.name)(_command.load())
 
@@ -55,12 +58,23 @@ _WORKERS = (
 
 @app.callback(invoke_without_command=True)
 def main(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", envvar="SURELANE_AS", help="The name to keep changes under. Default: your user and host."
+        ),
+    ] = None,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Operate a Surelane queue."""
     if version:
         typer.echo(f"surelane {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(EXIT_USAGE)
+    context.with_resource(acting_as(name or this_user(), "command"))
 
 
 @app.command()

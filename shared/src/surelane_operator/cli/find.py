@@ -9,7 +9,8 @@ import typer
 
 from surelane.calls import Connection
 from surelane_operator.cli.session import EXIT_NOT_FOUND, EXIT_USAGE, failed, known_kinds, run
-from surelane_operator.operations import STATUSES, Filter, Operations
+from surelane_operator.filters import STATUSES, Filter
+from surelane_operator.operations import Operations
 
 Key = Annotated[
     str, typer.Argument(help="An event's id or natural key: Slack's event_id, or the trigger_id of a click.")

@@ -88,8 +88,10 @@ def _seen(word: str) -> Sequence[str]:
 
 @app.command("show")
 def show_job(key: Key, database: Database, as_json: Json = True) -> None:  # noqa: ARG001 - it is JSON in any case
-    """Show all fields of one event, always as JSON."""
-    show_json(find(database, key))
+    """Show all fields of one event, always as JSON. That you looked at its payload is kept."""
+    job = find(database, key)
+    run(database, lambda operations, _: operations.look(job["id"]))
+    show_json(job)
 
 
 @app.command("why")

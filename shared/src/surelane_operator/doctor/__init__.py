@@ -3,7 +3,7 @@
 Each check asks one thing and returns findings. A check that the connected role may not run is reported as unknown.
 """
 
-from surelane_operator.doctor.examination import examine
+from surelane_operator.doctor.examination import examine, examine_at
 from surelane_operator.doctor.finding import Finding, Level
 
-__all__ = ["Finding", "Level", "examine"]
+__all__ = ["Finding", "Level", "examine", "examine_at"]

@@ -7,10 +7,20 @@ from surelane.errors import Forbidden, NotMeasured
 from surelane_operator.doctor.access import roles, schema
 from surelane_operator.doctor.finding import Finding, Level
 from surelane_operator.doctor.queue import backlog, vacuum, workers
-from surelane_operator.doctor.server import clock, dead_rows, indexes, notifications
+from surelane_operator.doctor.server import clock, connected, dead_rows, indexes, notifications
 from surelane_operator.operations import Operations
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
+
+
+async def examine_at(dsn: str) -> list[Finding]:
+    """Run all checks on a connection of their own.
+
+    Raises:
+        DatabaseUnavailable, DatabaseRefused: there is no connection.
+    """
+    async with connected(dsn) as connection:
+        return await examine(dsn, connection)
 
 
 async def examine(dsn: str, connection: Connection) -> list[Finding]:

@@ -12,6 +12,7 @@ from surelane_service.figures import Holder
 LATE = timedelta(seconds=75)
 """A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
 _GONE = {
+    "drained": "an operator drained these workers; they claim nothing until they are resumed",
     "died": "these workers crashed; other workers have their events",
     "lost": "these workers lost their sessions; without new ones they count as dead within seconds",
     "silent": "these workers hang or lost the database; their events are freed five minutes after the last heartbeat",

@@ -3,11 +3,12 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import asyncpg
 
-from surelane.calls import Connection
+from surelane.calls import Connection, translating
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 
 CHANNEL = "surelane_doctor"
@@ -30,6 +31,17 @@ select i.indexrelid::regclass::text as name, c.relname as relation, i.indisvalid
 , pg_relation_size(i.indexrelid) as size, pg_stat_get_live_tuples(i.indrelid) as rows
 from pg_index as i join pg_class as c on c.oid = i.indrelid where c.relnamespace = to_regnamespace('agent') order by 1
 """
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[Connection]:
+    """Open a connection for the length of the block."""
+    with translating():
+        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0, command_timeout=30)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=5)
 
 
 async def notifications(dsn: str, connection: Connection) -> Sequence[Finding]:

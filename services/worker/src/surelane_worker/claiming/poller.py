@@ -58,6 +58,7 @@ class Poller:
         interval: timedelta,
         max_attempts: int,
         on_cron: Callable[[float | None], None],
+        on_drained: Callable[[bool], None],
         patience: float = PATIENCE,
     ) -> None:
         """Keep the arguments.
@@ -67,6 +68,7 @@ class Poller:
             kinds: those of all sides.
             sides: whose claimers to wake. Their wake-ups share the requests for a look.
             on_cron: gets the seconds until the next named schedule is due, or ``None``.
+            on_drained: gets, with each poll, whether an operator drained this worker.
             patience: seconds that a call for figures waits for the next poll.
         """
         self._engine = engine
@@ -78,6 +80,7 @@ class Poller:
         self._interval = interval
         self._max_attempts = max_attempts
         self._on_cron = on_cron
+        self._on_drained = on_drained
         self._patience = patience
         self._masks = [(side.wakeup, [kind in side.slots.kinds for kind in kinds]) for side in sides]
         """Which of the kinds each wake-up is for."""
@@ -149,6 +152,7 @@ class Poller:
             positions_before=self._position.wanted if full else 0,
             worker=self._heartbeats.due() if full else None,
             clock_offset=self._heartbeats.clock_offset,
+            drains=self._heartbeats.worker if full else None,
         )
         self._cursors.correct(self._kinds, before, peek)
         answers = self._position.answers()
@@ -160,6 +164,8 @@ class Poller:
             self._position.seek()
         if peek.announced is not None:
             self._heartbeats.sent(announced=peek.announced)
+        if peek.drained is not None:
+            self._on_drained(peek.drained)
         if peek.figures is not None:
             self._heartbeats.clock_offset = peek.figures.clock_offset
             self._workers = peek.figures.workers

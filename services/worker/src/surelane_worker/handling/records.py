@@ -10,6 +10,10 @@ from surelane.events import Event
 
 LONGEST_MESSAGE = 2000
 LONGEST_RESULT = 1_000_000
+LONGEST_TRACEBACK = 4000
+"""Characters. The end is kept: it names what was raised, and where."""
+TRACED = 3
+"""Attempts whose records have a traceback. An event may have a thousand attempts, and its row has all their errors."""
 _NOT_THEIRS = {"surelane", "surelane_service", "surelane_worker", "slack_bolt"} | sys.stdlib_module_names
 """Top-level names of modules between a team's functions, and below them."""
 
@@ -67,6 +71,8 @@ def error_record(
     }
     if error is not None and (place := where(error)):
         record["where"] = place
+    if error is not None and event.attempts <= TRACED:
+        record["traceback"] = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
     if traceparent is not None:
         record["traceparent"] = traceparent
     return record

@@ -13,7 +13,7 @@ class Heartbeats:
     """Polls bring heartbeats to the database; the announcer announces the worker where they did not."""
 
     def __init__(self, worker: str) -> None:
-        self._worker = worker
+        self.worker = worker
         self._last = float("-inf")
         self._missing = asyncio.Event()
         self.clock_offset: timedelta | None = None
@@ -21,7 +21,7 @@ class Heartbeats:
 
     def due(self) -> str | None:
         """Return the worker's name if it is time for a heartbeat."""
-        return self._worker if asyncio.get_running_loop().time() - self._last >= PAUSE else None
+        return self.worker if asyncio.get_running_loop().time() - self._last >= PAUSE else None
 
     def sent(self, *, announced: bool) -> None:
         """Note that the database took a heartbeat, and whether the worker was announced."""

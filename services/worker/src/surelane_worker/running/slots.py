@@ -7,6 +7,7 @@ from time import perf_counter
 
 from surelane.events import Event
 from surelane_service.engine import band_of
+from surelane_service.logs import get_logger
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
@@ -38,6 +39,7 @@ OVERTAKING = 2
 """Claims that a notification allows while no slot is free: one in eight does not go by priority."""
 AGED = 10 * HORIZON
 """Seconds that claimed work of a low priority waits for a slot, before it comes next."""
+log = get_logger("surelane_worker.running.slots")
 RANKS = {1: 0, 2: 2, 3: 3}
 """The order of bands; the others hold priority 1."""
 
@@ -153,6 +155,7 @@ class Slots:
         self._overtaking = 0
         """How many more claims may look for the event of the last notification, which may overtake those that wait."""
         self._closed = False
+        self._resting = False
 
     def _add_share(self, handlers: Sequence[Handler], limit: int) -> None:
         share = Share(handlers, limit)
@@ -164,7 +167,7 @@ class Slots:
         return self._claimable(overtaking=self._overtaking > 0)
 
     def _claimable(self, *, overtaking: bool) -> list[tuple[list[str], int]]:
-        if self.bytes_left <= 0:
+        if self.bytes_left <= 0 or self._resting:
             return []
         left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held)
         free = ((share.kinds, min(self._free(share, overtaking), left)) for share in self._shares)
@@ -260,6 +263,21 @@ class Slots:
     def close(self) -> None:
         """Release events that are claimed from now on, and wake the claimer."""
         self._closed = True
+        self._capacity.free()
+
+    def rest(self, resting: bool) -> None:
+        """Have no free slots until ``resting`` is false again. Other workers get what waits for one.
+
+        What runs goes on. A group ends after its current event.
+        """
+        if resting == self._resting:
+            return
+        self._resting = resting
+        log.info("an operator drained this worker" if resting else "an operator resumed this worker")
+        if resting:
+            self._release(self._take_waiting())
+            for work in self._running:
+                work.wind_up()
         self._capacity.free()
 
     async def drain(self, within: float) -> None:

@@ -1,0 +1,215 @@
+"""Changes to many events, kept actions and payloads: operations of ``/v1``."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane_operator.api.models import MAX_ID, EventPath, ListedJob, Status, Strict, Text, Which, digits
+from surelane_operator.api.operation import Operation, Refused
+from surelane_operator.changes import Verb
+from surelane_operator.filters import ENDED, LIVE, Filter
+from surelane_operator.operations import Operations
+from surelane_service.logs import get_logger
+
+MOST = 100_000
+"""Events that one request changes, at most."""
+MOST_IDS = 1000
+COUNTED = 10_000
+"""Events that a preview counts, at most."""
+SAMPLE = 10
+AT_ONCE = 4
+"""Changes to many events that go on at once, at most."""
+PATIENCE = 1.0
+"""Seconds that a request waits for its change to end: most do."""
+FAREWELL = 5.0
+"""Seconds that changes have to keep how far they came when the service stops."""
+Identity = Annotated[int, Field(ge=1, le=MAX_ID)]
+_CHANGEABLE: dict[Verb, tuple[str, ...]] = {"retry": ENDED, "cancel": LIVE, "expire": LIVE[:2]}
+_logger = get_logger(__name__)
+
+
+class BulkFilter(Which):
+    """The filter of a change to many events: that of the list."""
+
+    status: list[Status] | None = None
+
+
+class BulkTarget(Strict):
+    """What is to be changed: events by their ids, or all that match a filter."""
+
+    action: Verb = Field(description="retry: requeue, with all attempts again")
+    ids: Annotated[list[Identity], Field(min_length=1, max_length=MOST_IDS)] | None = None
+    filter: BulkFilter | None = Field(
+        None, description="to retry, name the status; else what waits is changed, and to cancel what runs"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("give ids or a filter")
+        if self.filter is not None:
+            possible = _CHANGEABLE[self.action]
+            if self.filter.status is None and self.action == "retry":
+                raise ValueError("name the status of the events to retry")
+            if wrong := set(self.filter.status or ()).difference(possible):
+                raise ValueError(f"{', '.join(sorted(wrong))}: only {', '.join(possible)} can be changed so")
+        return self
+
+    def which(self) -> Filter | list[int]:
+        """Return the filter, or the ids."""
+        if self.filter is None:
+            return self.ids or []
+        wanted = self.filter.filter()
+        statuses = wanted.statuses or _CHANGEABLE[self.action]
+        return Filter(statuses, wanted.kinds, wanted.key, wanted.since, wanted.until)
+
+
+class Bulk(BulkTarget):
+    """A change to many events."""
+
+    limit: int = Field(MOST, ge=1, le=MOST, description="change this many at most, the newest first")
+    reason: Annotated[Text, Field(max_length=1000)] | None = Field(None, description="kept with the action")
+
+
+class Preview(BaseModel):
+    """What a change would do now."""
+
+    matching: int = Field(description=f"events that would be changed, counted up to {COUNTED}")
+    more: bool = Field(description="whether there are more than that")
+    unchanged: int = Field(description="of the ids, those that the change leaves alone")
+    sample: list[ListedJob] = Field(description=f"the newest {SAMPLE} of them")
+
+
+class Action(BaseModel):
+    """A kept action: who did what and when, and what came of it."""
+
+    id: int
+    at: datetime
+    who: str
+    via: Literal["page", "api", "command", "program"]
+    role: str = Field(description="the database's role")
+    action: str
+    target: str | None = Field(description="such as event 7, kind chat or schedule daily; null: many events")
+    detail: dict[str, Any]
+    result: dict[str, Any] | None = Field(description="how many events got which answer, and the like")
+    seen_at: datetime | None = Field(description="when the result was stored last")
+    finished_at: datetime | None = Field(description="null: it goes on, or its process ended before")
+
+
+class ActionPage(BaseModel):
+    """A page of kept actions, newest first."""
+
+    actions: list[Action]
+    next: str | None = Field(description="the cursor of the next page; null: this is the last page")
+
+
+class ActionsQuery(Strict):
+    """The query of ``GET /v1/actions``."""
+
+    target: Annotated[Text, Field(max_length=300)] | None = Field(None, description="such as event 7")
+    limit: int = Field(50, ge=1, le=1000)
+    cursor: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)] | None = Field(
+        None, description="`next` of the page before"
+    )
+
+
+class Payload(BaseModel):
+    """The payload of an event."""
+
+    payload: Any
+
+
+class ChangesApi:
+    """The operations of ``/v1`` that change many events, list actions, and show payloads."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        busy = {409: "too many changes go on"}
+        unknown = {404: "there is no such action"}
+        return [
+            Operation("POST", "/v1/jobs/bulk/preview", self.preview_change, role="viewer"),
+            Operation("POST", "/v1/jobs/bulk", self.change_jobs, status=202, refusals=busy),
+            Operation(
+                "GET", "/v1/jobs/{id}/payload", self.get_payload, refusals={404: "there is no such event"}
+            ),
+            Operation("GET", "/v1/actions", self.list_actions),
+            Operation("GET", "/v1/actions/{id}", self.get_action, refusals=unknown),
+        ]
+
+    async def close(self) -> None:
+        """Stop the changes that go on; each keeps how far it came."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=FAREWELL)
+
+    async def preview_change(self, body: BulkTarget) -> Preview:
+        """Count the events that a change would change now, and show some."""
+        which = body.which()
+        if isinstance(which, Filter):
+            counted = await self._operations.count(which, COUNTED + 1)
+            sample = await self._operations.list_jobs(which, SAMPLE)
+            return _preview(min(counted, COUNTED), 0, sample, more=counted > COUNTED)
+        found = await self._operations.list_ids(which)
+        fitting = [job for job in found if job["status"] in _CHANGEABLE[body.action]]
+        return _preview(len(fitting), len(set(which)) - len(fitting), fitting[:SAMPLE], more=False)
+
+    async def change_jobs(self, body: Bulk) -> Action:
+        """Retry, cancel or expire many events, in steps. The answer is the action, which shows the progress."""
+        if len(self._tasks) >= AT_ONCE:
+            raise Refused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
+        which = body.which()
+        action = await self._operations.begin_change(body.action, which, body.limit, reason=body.reason)
+        task = asyncio.create_task(self._change(action, which, body))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait([task], timeout=PATIENCE)
+        return await self._action(action)
+
+    async def list_actions(self, query: ActionsQuery) -> ActionPage:
+        """List what operators did, newest first."""
+        found = await self._operations.actions.list_actions(
+            query.limit, before=query.cursor, target=query.target
+        )
+        following = str(found[-1]["id"]) if len(found) == query.limit else None
+        return ActionPage.model_validate({"actions": found, "next": following})
+
+    async def get_action(self, path: EventPath) -> Action:
+        """Show one action, also while it goes on."""
+        return await self._action(path.id)
+
+    async def get_payload(self, path: EventPath) -> Payload:
+        """Show the payload of an event. That you looked is kept."""
+        job = await self._operations.get(path.id)
+        if job is None:
+            raise Refused(404, "there is no such event")
+        await self._operations.look(path.id)
+        return Payload(payload=job["payload"])
+
+    async def _action(self, identity: int) -> Action:
+        found = await self._operations.actions.read(identity)
+        if found is None:
+            raise Refused(404, "there is no such action")
+        return Action.model_validate(found)
+
+    async def _change(self, action: int, which: Filter | Sequence[int], body: Bulk) -> None:
+        try:
+            await self._operations.change_all(
+                body.action, which, body.limit, reason=body.reason, action=action
+            )
+        except (DatabaseRefused, DatabaseUnavailable) as error:
+            _logger.warning("a change to many events stopped", action=action, error=type(error).__name__)
+
+
+def _preview(matching: int, unchanged: int, sample: list[dict[str, Any]], *, more: bool) -> Preview:
+    return Preview.model_validate(
+        {"matching": matching, "more": more, "unchanged": unchanged, "sample": sample}
+    )

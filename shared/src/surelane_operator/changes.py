@@ -1,0 +1,379 @@
+"""What operators change. Each change is kept as an action, in the transaction that makes it."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from surelane.calls import Calls, Connection, Pool
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
+from surelane.jobs import Priority
+from surelane.json_text import json_text
+from surelane_operator.actions import ActionLog, some
+from surelane_operator.filters import Cursor, Filter
+from surelane_service.cron import CatchUp, Cron
+from surelane_service.groups import free_groups
+from surelane_service.rates import Rate, rate_text
+
+STEP = 500
+"""Events per statement of a change to many. Each step is kept when a later one fails."""
+Verb = Literal["retry", "cancel", "expire"]
+"""What may be done to many events. To retry is to requeue: all attempts begin again."""
+_STEPS: Mapping[Verb, str] = {
+    "retry": "select given as id, case when requeued is null then 'left' else 'requeued' end as answer"
+    " from unnest($1::int8[]) as given left join agent.requeue_events($1) as requeued on requeued = given",
+    "cancel": "select id, answer from agent.cancel_jobs($1, null, $2, false)",
+    "expire": "select id, answer from agent.expire_jobs($1, $2)",
+}
+"""Each takes ids, and a reason unless it retries, and answers each id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The answer to a replay.
+
+    Attributes:
+        answer: ``replayed``; ``live``: the event has not ended; ``unknown``: there is no such event; ``no_step``: it
+            has no such step.
+        id: the new event's id.
+        key: the new event's natural key.
+        steps: the steps that were kept; for ``no_step`` those that there are.
+    """
+
+    answer: Literal["replayed", "live", "unknown", "no_step"]
+    id: int | None
+    key: str | None
+    steps: Sequence[str]
+
+
+class Changes(ABC):
+    """The operator's changes, one SQL function each."""
+
+    def __init__(self, database: Pool | Connection) -> None:
+        self._database = Calls(database)
+        self.actions = ActionLog(database)
+        """What was done, by whom."""
+
+    @abstractmethod
+    async def list_jobs(
+        self, which: Filter, limit: int = 20, after: Cursor | None = None
+    ) -> list[dict[str, Any]]:
+        """List a page of events, newest first: live ones, then ended ones."""
+
+    async def change(self, verb: Verb, ids: Sequence[int], *, reason: str | None = None) -> dict[int, str]:
+        """Retry, cancel or expire up to :data:`STEP` events in one statement, and return the answer to each.
+
+        An event is ``requeued``, ``cancelled`` or ``expired``; ``running``: its handler is stopped, or left alone by
+        an expiry; ``left``: it has not ended, or its key is live again; ``busy``: another transaction has it locked.
+        An unknown one is left out.
+        """
+        target = f"event {ids[0]}" if len(ids) == 1 else None
+        async with self.actions.keeping(verb, target, some(ids) | _reason(reason)) as kept:
+            answers = await _step(kept.calls, verb, ids, reason)
+            kept.result = _tally(answers)
+        return answers
+
+    async def begin_change(
+        self, verb: Verb, which: Filter | Sequence[int], limit: int, *, reason: str | None = None
+    ) -> int:
+        """Keep that many events will be changed, and return the action's id for :meth:`change_all`."""
+        if isinstance(which, Filter):
+            wanted = {name: _plain(value) for name, value in asdict(which).items() if value is not None}
+            detail: dict[str, Any] = {"filter": wanted, "limit": limit}
+        else:
+            detail = some(which)
+        return await self.actions.begin(verb, detail | _reason(reason))
+
+    async def change_all(
+        self,
+        verb: Verb,
+        which: Filter | Sequence[int],
+        limit: int,
+        *,
+        reason: str | None = None,
+        action: int | None = None,
+    ) -> dict[int, str]:
+        """Change up to ``limit`` events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
+
+        Each step stores how many events got which answer, so that the action shows the progress.
+
+        Args:
+            verb, reason: as of :meth:`change`.
+            which: a filter, whose newest events are changed; or ids.
+            limit: see above.
+            action: of :meth:`begin_change`; ``None`` begins one.
+        """
+        if action is None:
+            action = await self.begin_change(verb, which, limit, reason=reason)
+        answers: dict[int, str] = {}
+        outcome: dict[str, Any] = {"stopped": True}
+        try:
+            async for page in self._pages(which, limit):
+                async with self.actions.going_on(action) as kept:
+                    answers |= await _step(kept.calls, verb, page, reason)
+                    kept.result = _tally(answers)
+            outcome = {}
+        except (DatabaseRefused, DatabaseUnavailable) as error:
+            outcome = {"error": type(error).__name__}
+            raise
+        finally:
+            await self.actions.end(action, _tally(answers) | outcome)
+        return answers
+
+    async def requeue(self, ids: Sequence[int]) -> list[int]:
+        """Move ended events back into the queue, :data:`STEP` per statement, and return the ids that moved."""
+        change = self.change if len(ids) <= STEP else self._change_ids
+        return _with("requeued", await change("retry", ids)) if ids else []
+
+    async def requeue_all(self, which: Filter, limit: int) -> list[int]:
+        """Requeue up to ``limit`` ended events that match, newest first, and return the ids that moved."""
+        return _with("requeued", await self.change_all("retry", which, limit))
+
+    async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
+        """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
+
+        It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
+        """
+        return await self.change_all("cancel", which, limit, reason=reason)
+
+    async def _change_ids(self, verb: Verb, ids: Sequence[int]) -> dict[int, str]:
+        return await self.change_all(verb, ids, len(ids))
+
+    async def _pages(self, which: Filter | Sequence[int], limit: int) -> AsyncIterator[Sequence[int]]:
+        """Yield the ids of the events that match, :data:`STEP` at a time."""
+        if not isinstance(which, Filter):
+            for start in range(0, min(len(which), limit), STEP):
+                yield which[start : min(start + STEP, limit)]
+            return
+        after: Cursor | None = None
+        while limit > 0 and (page := await self.list_jobs(which, min(limit, STEP), after)):
+            yield [job["id"] for job in page]
+            limit -= len(page)
+            after = Cursor(page[-1]["id"], page[-1]["finished_at"])
+
+    async def replay(self, identity: int, *, from_step: str | None = None, payload: Any = None) -> Replay:  # noqa: ANN401 - any JSON value
+        """Run an ended event again as a new event.
+
+        Args:
+            identity: the ended event's id.
+            from_step: keep the steps that were stored before this one; ``None`` keeps none. The second step of a name
+                is written ``name (2)``, as in the timeline.
+            payload: the new event's payload; ``None``: that of the old one.
+
+        Raises:
+            InvalidInput: the payload cannot be stored, or the event's payload is an object and this one is not.
+            Conflict: another transaction has the event or its group locked; nothing was changed.
+        """
+        detail = {"from_step": from_step, "payload": "kept" if payload is None else "edited"}
+        text = None if payload is None else json_text(payload)
+        async with self.actions.keeping("replay", f"event {identity}", detail) as kept:
+            row = await kept.calls.fetchrow(
+                "select * from agent.replay_event($1, $2, $3)", identity, from_step, text
+            )
+            assert row is not None  # noqa: S101 - one row, always
+            kept.result = {"answer": row["answer"], "id": row["replay"]}
+        return Replay(row["answer"], row["replay"], row["key"], row["steps"] or ())
+
+    async def cancel(
+        self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False
+    ) -> str | None:
+        """Cancel by id: ``cancelled``, ``running`` (its handler is stopped), or ``None`` (not in the queue).
+
+        ``busy`` means that another transaction locks the event, which was not changed. With ``children``, also what a
+        continuation waits for is cancelled. ``by`` names another than who acts.
+        """
+        detail = {"children": children} | _reason(reason)
+        async with self.actions.keeping("cancel", f"event {identity}", detail) as kept:
+            answer: str | None = await kept.calls.fetchval(
+                "select agent.cancel_job($1, $2, $3, $4)", identity, by, reason, children
+            )
+            kept.result = {"answer": answer}
+        return answer
+
+    async def pause(self, kind: str) -> None:
+        """Pause a kind: its waiting events are neither claimed nor expired."""
+        async with self.actions.keeping("pause", f"kind {kind}") as kept:
+            await kept.calls.execute("select agent.pause_kind($1)", kind)
+        await free_groups(self._database)
+
+    async def resume(self, kind: str) -> None:
+        """Resume a kind."""
+        async with self.actions.keeping("resume", f"kind {kind}") as kept:
+            await kept.calls.execute("select agent.resume_kind($1)", kind)
+        await free_groups(self._database)
+
+    async def set_limit(
+        self, kind: str, *, concurrency: int | None = None, rate: Rate | None = None, per: str | None = None
+    ) -> None:
+        """Change the limit of a kind until it is reset.
+
+        Args:
+            kind: the kind.
+            concurrency: how many run at once; 0 lifts the bound; ``None`` leaves it.
+            rate: how many begin in a period; a count of 0 lifts the bound; ``None`` leaves it.
+            per: ``kind``, ``workspace``, ``channel``, ``user`` or ``given``; ``None`` leaves it.
+
+        Raises:
+            InvalidInput: a value makes no sense.
+        """
+        shown = None if rate is None else rate_text(rate.count, rate.period) if rate.count else "none"
+        detail = {"concurrency": concurrency, "rate": shown, "per": per}
+        given = {name: value for name, value in detail.items() if value is not None}
+        async with self.actions.keeping("set limit", f"kind {kind}", given) as kept:
+            await kept.calls.execute(
+                "select agent.set_limit($1, $2, $3, $4, $5)",
+                kind,
+                concurrency,
+                rate.count if rate else None,
+                rate.period if rate and rate.count else None,
+                per,
+            )
+
+    async def reset_limit(self, kind: str) -> bool:
+        """Let the limit that workers declare hold again; return false when it did."""
+        async with self.actions.keeping("reset limit", f"kind {kind}") as kept:
+            reset: bool = await kept.calls.fetchval("select agent.reset_limit($1)", kind)
+            kept.result = {"changed": reset}
+        return reset
+
+    async def set_cron(
+        self,
+        name: str,
+        cron: Cron,
+        *,
+        kind: str,
+        payload: Mapping[str, Any],
+        catch_up: CatchUp = "one",
+        paused: bool = False,
+        priority: Priority = 1,
+    ) -> datetime:
+        """Create or change a named schedule and return its next firing.
+
+        Args:
+            name: the schedule's name.
+            cron: the cron fields and their time zone.
+            kind: the kind of the jobs that it enqueues.
+            payload: the jobs' payload. ``cron`` (the name) and ``scheduled_at`` are added to it.
+            catch_up: which of the times that no worker fired are fired later.
+            paused: fire nothing.
+            priority: of its jobs.
+
+        Raises:
+            InvalidInput: a value cannot be stored.
+        """
+        following = cron.next_after(datetime.now(UTC))
+        detail = {"kind": kind, "schedule": cron.schedule, "time_zone": cron.time_zone}
+        detail |= {"catch_up": catch_up, "paused": str(paused).lower(), "priority": str(priority)}
+        text = json_text(payload)
+        async with self.actions.keeping("set schedule", f"schedule {name}", detail) as kept:
+            await kept.calls.execute(
+                "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                name,
+                kind,
+                cron.schedule,
+                following,
+                text,
+                cron.time_zone,
+                catch_up,
+                paused,
+                priority,
+            )
+        return following
+
+    async def delete_cron(self, name: str) -> bool:
+        """Delete a named schedule; return false when there is none of that name."""
+        async with self.actions.keeping("delete schedule", f"schedule {name}") as kept:
+            deleted: bool = await kept.calls.fetchval("select agent.delete_cron($1)", name)
+            kept.result = {"deleted": deleted}
+        return deleted
+
+    async def pause_cron(self, name: str) -> bool:
+        """Pause a named schedule: it fires nothing. Return false when there is none of that name."""
+        async with self.actions.keeping("pause schedule", f"schedule {name}") as kept:
+            known: bool = await kept.calls.fetchval("select agent.pause_cron($1, true, null)", name)
+            kept.result = {"known": known}
+        return known
+
+    async def resume_cron(self, name: str) -> bool:
+        """Resume a named schedule at its next time from now; return false when there is none of that name.
+
+        Raises:
+            InvalidInput: its fields or its time zone cannot be read; set it anew.
+        """
+        async with self.actions.keeping("resume schedule", f"schedule {name}") as kept:
+            row = await kept.calls.fetchrow(
+                "select schedule, time_zone from agent.read_cron() where name = $1", name
+            )
+            if row is not None:
+                try:
+                    following = Cron(row["schedule"], row["time_zone"]).next_after(datetime.now(UTC))
+                except ValueError as error:  # it was edited by hand
+                    raise InvalidInput(str(error)) from None
+                await kept.calls.execute("select agent.pause_cron($1, false, $2)", name, following)
+            kept.result = {"known": row is not None}
+        return row is not None
+
+    async def run_cron(self, name: str) -> int | None:
+        """Enqueue a job of a named schedule now, and return its id; ``None`` when there is none of that name."""
+        async with self.actions.keeping("run schedule", f"schedule {name}") as kept:
+            identity: int | None = await kept.calls.fetchval("select agent.run_cron($1)", name)
+            kept.result = {"id": identity}
+        return identity
+
+    async def drain_worker(self, name: str) -> bool:
+        """Drain a worker: it ends what it runs, and claims nothing until it is resumed; false: there is no such worker.
+
+        It learns of that with its next poll: within a minute, at most.
+        """
+        return await self._drain("drain", name, drained=True)
+
+    async def resume_worker(self, name: str) -> bool:
+        """Let a drained worker claim again; return false when there is none of that name."""
+        return await self._drain("resume", name, drained=False)
+
+    async def _drain(self, action: str, name: str, *, drained: bool) -> bool:
+        async with self.actions.keeping(action, f"worker {name}") as kept:
+            known: bool = await kept.calls.fetchval("select agent.drain_worker($1, $2)", name, drained)
+            kept.result = {"known": known}
+        return known
+
+    async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
+        """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""
+        text = json_text(value)
+        async with self.actions.keeping("signal", f"event {identity}", {"name": name}) as kept:
+            answer: str = await kept.calls.fetchval(
+                "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",
+                identity,
+                name,
+                text,
+            )
+            kept.result = {"answer": answer}
+        return None if answer == "unknown" else answer
+
+    async def look(self, identity: int) -> None:
+        """Keep that somebody looks at an event's payload."""
+        async with self.actions.keeping("look at payload", f"event {identity}"):
+            pass
+
+
+async def _step(calls: Calls, verb: Verb, ids: Sequence[int], reason: str | None) -> dict[int, str]:
+    arguments = (list(ids),) if verb == "retry" else (list(ids), reason)
+    return {row["id"]: row["answer"] for row in await calls.fetch(_STEPS[verb], *arguments)}
+
+
+def _tally(answers: Mapping[int, str]) -> dict[str, Any]:
+    return dict(Counter(answers.values()))
+
+
+def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
+    return [identity for identity, given in answers.items() if given == answer]
+
+
+def _reason(reason: str | None) -> dict[str, Any]:
+    return {} if reason is None else {"reason": reason}
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,89 @@
+// Selects rows of the events' table, or all that match the filter, and changes them together after a preview.
+import { call, confirmed, toast } from "./actions.js";
+import { refresh } from "./live.js";
+
+const VERBS = {
+  retry: ["Put", "back into the queue? All their attempts begin again.", "retried"],
+  cancel: ["Cancel", "? The handlers of those that run are stopped.", "cancelled"],
+  expire: ["Expire", "? No handler will see them.", "expired"],
+};
+const picked = new Set();
+let bar;
+
+function everything() {
+  return bar.querySelector("#pick-matching").checked;
+}
+
+function show() {
+  const boxes = [...document.querySelectorAll("[data-pick]")];
+  for (const box of boxes) {
+    box.checked = everything() || picked.has(box.dataset.pick);
+    box.disabled = everything();
+  }
+  const all = document.querySelector("[data-pick-all]");
+  if (all) {
+    const on = boxes.filter((box) => box.checked).length;
+    all.checked = on > 0 && on === boxes.length;
+    all.indeterminate = on > 0 && on < boxes.length;
+    all.disabled = everything();
+  }
+  bar.hidden = !picked.size && !everything();
+  bar.querySelector("#picked").textContent = everything() ? "All that match are" : String(picked.size);
+}
+
+async function change(verb) {
+  const chosen = everything() ? { filter: JSON.parse(bar.dataset.matching) } : { ids: [...picked].map(Number) };
+  const wanted = { action: verb, ...chosen };
+  const preview = await call("POST", "/v1/jobs/bulk/preview", wanted);
+  if (preview === null) return;
+  const [begin, end, done] = VERBS[verb];
+  if (!preview.matching) return toast(`None of these events can be ${done}.`, true);
+  const number = `${preview.matching.toLocaleString("en")}${preview.more ? " or more" : ""}`;
+  const kinds = [...new Set(preview.sample.map((job) => job.kind))].join(", ");
+  const left = preview.unchanged ? `\n${preview.unchanged} of the selected cannot be ${done} and stay as they are.` : "";
+  const space = end.startsWith("?") ? "" : " ";
+  if (!(await confirmed(`${begin} ${number} event${preview.matching === 1 ? "" : "s"}${space}${end}\nKinds: ${kinds}.${left}`))) return;
+  let action = await call("POST", "/v1/jobs/bulk", wanted);
+  while (action && !action.finished_at) {
+    toast(`Going on: ${results(action)}`);
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    action = await call("GET", `/v1/actions/${action.id}`);
+  }
+  if (action === null) return;
+  toast(`${results(action)}.`, Boolean(action.result?.error));
+  picked.clear();
+  bar.querySelector("#pick-matching").checked = false;
+  await refresh();
+  show();
+}
+
+function results(action) {
+  const counts = Object.entries(action.result ?? {});
+  return counts.length ? counts.map(([name, count]) => `${count} ${name}`).join(", ") : "nothing was changed";
+}
+
+export function picking() {
+  bar = document.querySelector("#picking");
+  if (!bar) return;
+  // What no index has narrows the list on this page only; the API's filter does not know it.
+  bar.querySelector(".all").hidden = "narrowed" in bar.dataset;
+  document.addEventListener("change", ({ target }) => {
+    if (target.matches("[data-pick]")) {
+      if (target.checked) picked.add(target.dataset.pick);
+      else picked.delete(target.dataset.pick);
+    } else if (target.matches("[data-pick-all]")) {
+      for (const box of document.querySelectorAll("[data-pick]")) {
+        if (target.checked) picked.add(box.dataset.pick);
+        else picked.delete(box.dataset.pick);
+      }
+    } else if (target.id !== "pick-matching") return;
+    show();
+  });
+  bar.addEventListener("click", ({ target }) => {
+    const button = target.closest("[data-bulk]");
+    if (!button) return;
+    button.disabled = true;
+    change(button.dataset.bulk).finally(() => (button.disabled = false));
+  });
+  document.querySelector("#live").addEventListener("shown", show);
+}

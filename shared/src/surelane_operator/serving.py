@@ -1,0 +1,97 @@
+"""What operators reach on the private port: the API and the page, behind one guard, or how to switch them on."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from surelane.calls import Calls, Pool
+from surelane_operator.api.api import OperatorApi, page_switched_off, routes_switched_off
+from surelane_operator.console.access.access import access_of
+from surelane_operator.console.access.settings import AccessSettings
+from surelane_operator.console.console import HEADERS, Console
+from surelane_operator.console.links import Links
+from surelane_operator.console.pages import Pages
+from surelane_operator.console.screen import Sources
+from surelane_operator.operations import Operations
+from surelane_operator.panels.examinations import Examinations
+from surelane_service.pool import close_pool, create_pool
+
+CONNECTIONS = 4
+"""Of their own, so that operators do not delay Slack."""
+STATEMENT_TIMEOUT = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """What the private port serves for operators.
+
+    Attributes:
+        routes: of the API and of the page.
+        middlewares: the guard.
+        closing: called as the service stops, before it waits for requests.
+    """
+
+    routes: list[web.AbstractRouteDef]
+    middlewares: Sequence[Middleware] = ()
+    closing: Sequence[Callable[[], Awaitable[object]]] = ()
+
+    async def shut_down(self, _: web.Application) -> None:
+        """End what would otherwise go on as the service stops."""
+        for close in self.closing:
+            await close()
+
+
+@asynccontextmanager
+async def serving_operators(
+    settings: AccessSettings, service: str, received: Callable[[], Mapping[str, int]] = dict
+) -> AsyncIterator[Operators]:
+    """Yield what operators reach. What is off answers how to switch it on.
+
+    Args:
+        settings: who may reach what.
+        service: the name of the process, for its connections.
+        received: what the process has received since it started: label and count.
+    """
+    if not (settings.api_token or settings.api_viewer_token or settings.sign_in):
+        yield Operators([*routes_switched_off(), *page_switched_off()])
+        return
+    url = settings.operator_database_url or settings.database_url
+    pool = await create_pool(
+        url.get_secret_value(),
+        service=f"{service}-api",
+        max_size=CONNECTIONS,
+        statement_timeout=STATEMENT_TIMEOUT,
+        connect_timeout=timedelta(seconds=5),
+    )
+    try:
+        yield _operators(settings, pool, Examinations(url.get_secret_value()), received)
+    finally:
+        await close_pool(pool)
+
+
+def _operators(
+    settings: AccessSettings,
+    pool: Pool,
+    examinations: Examinations,
+    received: Callable[[], Mapping[str, int]],
+) -> Operators:
+    api = OperatorApi(pool, examinations)
+    pages = Pages([])
+
+    def sign_in_page(values: dict[str, Any]) -> str:
+        return pages.bare("sign-in", values)
+
+    access = access_of(settings, sign_in_page, HEADERS)
+    middlewares = [access.guard.middleware]
+    if settings.sign_in is None:
+        return Operators([*api.routes(), *page_switched_off()], middlewares, [api.close])
+    links = Links(settings.message_url, settings.trace_url)
+    sources = Sources(Operations(pool), Calls(pool), links, examinations.latest, received)
+    console = Console(sources)
+    routes = [*access.routes, *api.routes(), *console.routes()]
+    return Operators(routes, middlewares, [console.close, api.close])

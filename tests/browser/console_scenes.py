@@ -1,0 +1,192 @@
+"""A queue in which every reason has its event why a message is not answered."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from surelane import Queue
+from surelane.calls import Calls, Pool
+
+TEAM, CHANNEL = "T0SURELANE", "C0GENERAL1"
+TRACEBACK = """Traceback (most recent call last):
+  File "handlers.py", line 31, in answer
+    model = await choose(event.text)
+  File "models.py", line 12, in choose
+    raise LookupError("no model is called 'gpt'")
+LookupError: no model is called 'gpt'
+"""
+
+
+@dataclass
+class Scenes:
+    """The events, by what happened to them. ``thread`` is the group key of the thread that waits."""
+
+    failed: int = 0
+    completed: int = 0
+    paused: int = 0
+    unhandled: int = 0
+    first: int = 0
+    behind: int = 0
+    asks: int = 0
+    died: int = 0
+    expired: int = 0
+    thread: str = ""
+
+
+def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any]:
+    """Return what Slack posts for a mention."""
+    event = {
+        "type": "app_mention",
+        "channel": CHANNEL,
+        "user": "U0ADA00001",
+        "ts": ts,
+        "event_ts": ts,
+        "text": "hello",
+    }
+    return {
+        "type": "event_callback",
+        "team_id": TEAM,
+        "event_id": f"Ev0CONSOLE{number}",
+        "event": event | ({"thread_ts": thread_ts} if thread_ts else {}),
+    }
+
+
+def ts_of(at: datetime) -> str:
+    """Return a time as Slack writes it."""
+    return f"{at.timestamp():.6f}"
+
+
+class Stage:
+    """Makes things happen in the queue by the functions that ingest and workers call."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.calls = Calls(pool)
+        self.queue = Queue(pool)
+        self.now = datetime.now(UTC)
+        self._number = 0
+
+    async def worker(self, name: str, *kinds: str) -> None:
+        """Announce a worker."""
+        await self.calls.execute(
+            "select agent.announce_worker($1, $2, '0.2.0', interval '2 milliseconds', 3)", name, list(kinds)
+        )
+
+    async def message(self, kind: str, before: timedelta, thread_ts: str | None = None) -> int:
+        """Store a mention that happened a while ago, as another kind."""
+        self._number += 1
+        payload = mention(self._number, ts_of(self.now - before), thread_ts)
+        identity: int = await self.calls.fetchval("select agent.insert_event($1)", json.dumps(payload))
+        await self.calls.execute("update agent.event set kind = $2 where id = $1", identity, kind)
+        await self.calls.execute("select agent.register_kinds(array[$1])", kind)
+        return identity
+
+    async def claim(self, kind: str, worker: str) -> list[int]:
+        """Claim what is visible of a kind."""
+        rows = await self.calls.fetch(
+            "select id from agent.claim_events($1, 100, null, interval '10 minutes', $2)", [kind], worker
+        )
+        return [row[0] for row in rows]
+
+    async def fail(
+        self, identity: int, attempt: int, *, last: bool, message: str = "no model is called 'gpt'"
+    ) -> None:
+        """Fail an attempt with an error that has a traceback."""
+        error = {
+            "type": "LookupError",
+            "message": message,
+            "traceback": TRACEBACK,
+            "at": datetime.now(UTC).isoformat(),
+            "worker": "worker-a",
+            "attempt": attempt,
+        }
+        await self.calls.fetch(
+            "select agent.fail_events(array[$1::int8], array[$2::int4], array[$3::jsonb], array[interval '0']"
+            ", array[$4::boolean], array[null::text], 3)",
+            identity,
+            attempt,
+            json.dumps(error),
+            last,
+        )
+
+
+async def announce(stage: Stage) -> None:
+    """Let the worker say that it is alive, as it does every 20 seconds."""
+    kinds = (
+        "slack.app_mention",
+        "slack.message.im",
+        "slack.app_home_opened",
+        "agent-turn",
+        "deploy",
+        "report",
+    )
+    await stage.worker("worker-a", *kinds)
+
+
+async def seed(stage: Stage) -> Scenes:
+    """Make the events."""
+    scenes = Scenes()
+    await announce(stage)
+    for _ in range(6):
+        await stage.message("slack.message.im", timedelta(minutes=2))
+    for identity in await stage.claim("slack.message.im", "worker-a"):
+        await stage.calls.fetch("select agent.complete_events(array[$1::int8], array[1])", identity)
+        scenes.completed = identity
+    scenes.failed = await stage.message("slack.app_mention", timedelta(minutes=30))
+    for attempt in (1, 2, 3):
+        await stage.claim("slack.app_mention", "worker-a")
+        await stage.fail(scenes.failed, attempt, last=attempt == 3)
+    await stage.calls.execute("select agent.pause_kind('report')")
+    scenes.paused = await stage.message("report", timedelta(minutes=20))
+    scenes.unhandled = await stage.message("slack.reaction_added", timedelta(minutes=15))
+    thread = ts_of(stage.now - timedelta(minutes=12))
+    scenes.first = await stage.message("agent-turn", timedelta(minutes=12))
+    scenes.behind = await stage.message("agent-turn", timedelta(minutes=11), thread)
+    scenes.thread = f"{TEAM}:{CHANNEL}:{thread}"
+    await stage.calls.execute(
+        "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1"
+        ", vt = now() + interval '1 hour' where id = $1",
+        scenes.first,
+    )
+    scenes.asks = await stage.message("deploy", timedelta(minutes=9))
+    await stage.claim("deploy", "worker-a")
+    await _ask(stage, scenes.asks)
+    await _die(stage, scenes)
+    scenes.expired = await stage.message("slack.app_home_opened", timedelta(hours=3))
+    await stage.calls.execute(
+        "update agent.event set vt = now() - interval '3 hours', enqueued_at = now() - interval '3 hours'"
+        " where id = $1",
+        scenes.expired,
+    )
+    await stage.calls.fetch("select agent.delete_expired_events(3, interval '1 hour')")
+    return scenes
+
+
+async def _ask(stage: Stage, identity: int) -> None:
+    """Suspend an event as ``ctx.ask`` does: its question is posted, and it waits for a click."""
+    question = "approve deploy:1"
+    posted = {
+        "ts": ts_of(stage.now),
+        "channel": CHANNEL,
+        "text": "Deploy web 7.1?",
+        "choices": ["Approve", "Reject"],
+    }
+    store = "select agent.store_step($1, 1, $2, 1, null, $3, '[]', interval '0.2 seconds', true)"
+    await stage.calls.fetchval(store, identity, "plan", json.dumps({"version": "7.1"}))
+    await stage.calls.fetchval(store, identity, f"{question} asked", json.dumps(posted))
+    waits = [{"sort": "wait", "name": question, "nth": 1, "seconds": 86400}]
+    await stage.calls.fetch(
+        "select agent.settle(array[$1::int8], array[1], array['suspend'], array[$2::jsonb])",
+        identity,
+        json.dumps({"waits": waits}),
+    )
+
+
+async def _die(stage: Stage, scenes: Scenes) -> None:
+    """Let a worker die while it runs an event, and another one see it."""
+    scenes.died = await stage.message("slack.file_shared", timedelta(minutes=5))
+    await stage.worker("worker-b", "slack.file_shared")
+    await stage.claim("slack.file_shared", "worker-b")
+    # A session that no connection holds is one whose process died.
+    await stage.calls.execute("update agent.worker set session = 7 where name = 'worker-b'")
+    await stage.calls.fetch("select agent.rescue_worker('worker-b', 7, interval '5 seconds', 'worker-a')")

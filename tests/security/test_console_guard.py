@@ -1,0 +1,151 @@
+"""The guard in front of the operator's page and ``/v1`` lets in who is known, and refuses every forgery."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from surelane_operator.acting import current_actor
+from surelane_operator.console.access.guard import Guard
+from surelane_operator.console.access.sessions import LASTS, Sessions, Signer
+from surelane_operator.console.access.viewer import Viewer, viewer_of
+from surelane_service.probes import private_app, serving
+
+KEY = "a-key-of-the-page-0123456789"
+
+
+class Bearer:
+    """One token."""
+
+    def viewer(self, request: web.Request) -> Viewer | None:
+        right = request.headers.get("Authorization") == "Bearer right"
+        return Viewer("script", "operator", "") if right else None
+
+
+class Browser:
+    """A browser with a session."""
+
+    def __init__(self, url: str, sessions: Sessions, name: str) -> None:
+        response = web.Response()
+        sessions.begin(response, name, "operator")
+        self.url = url
+        self.cookie = response.cookies[sessions.cookie].value
+        self.name = sessions.cookie
+
+    async def send(
+        self, method: str, path: str, headers: dict[str, str] | None = None, cookie: str | None = None
+    ) -> tuple[int, Any]:
+        sent = {"Cookie": f"{self.name}={self.cookie if cookie is None else cookie}", **(headers or {})}
+        async with (
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.request(method, self.url + path, headers=sent, allow_redirects=False) as response,
+        ):
+            text = await response.text()
+            return response.status, response.headers.get("Location") or (json.loads(text) if text else None)
+
+    async def csrf(self) -> str:
+        status, who = await self.send("GET", "/v1/who")
+        assert status == 200
+        return str(who["csrf"])
+
+
+@pytest.fixture(scope="module")
+def sessions() -> Sessions:
+    return Sessions(Signer(KEY), https=False)
+
+
+@pytest.fixture(scope="module")
+async def url(sessions: Sessions) -> AsyncIterator[str]:
+    async def unready() -> str | None:
+        return None
+
+    async def who(request: web.Request) -> web.Response:
+        viewer, actor = viewer_of(request), current_actor()
+        return web.json_response(
+            {"name": viewer.name, "csrf": viewer.csrf, "actor": actor.name, "via": actor.via}
+        )
+
+    async def way_in(_: web.Request) -> web.Response:
+        return web.json_response("open")
+
+    routes = [
+        web.route("*", "/v1/who", who),
+        web.route("*", "/console/", who),
+        web.route("*", "/console/sign-in", way_in),
+    ]
+    app = private_app(unready, routes, middlewares=[Guard(Bearer(), sessions).middleware])
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def browser(url: str, sessions: Sessions) -> Browser:
+    return Browser(url, sessions, "ada")
+
+
+async def test_a_session_reads_and_is_named(browser: Browser) -> None:
+    status, who = await browser.send("GET", "/console/")
+    assert status == 200
+    assert (who["name"], who["actor"], who["via"]) == ("ada", "ada", "page")
+
+
+async def test_a_token_changes_without_a_csrf_token(browser: Browser) -> None:
+    status, who = await browser.send("POST", "/v1/who", {"Authorization": "Bearer right"}, cookie="")
+    assert status == 200
+    assert (who["name"], who["via"]) == ("script", "api")
+
+
+async def test_without_a_session_the_page_leads_to_the_sign_in_and_the_api_answers_401(
+    browser: Browser,
+) -> None:
+    assert await browser.send("GET", "/console/?a=1&b=2", cookie="") == (
+        303,
+        "/console/sign-in?next=/console/?a%3D1%26b%3D2",
+    )
+    assert (await browser.send("GET", "/v1/who", cookie=""))[0] == 401
+    assert (await browser.send("POST", "/console/", cookie=""))[0] == 401
+    assert await browser.send("GET", "/console/sign-in", cookie="") == (200, "open")
+
+
+async def test_the_page_changes_with_its_csrf_token_alone(browser: Browser, sessions: Sessions) -> None:
+    other = await Browser(browser.url, sessions, "eve").csrf()
+    own, origin = await browser.csrf(), {"Origin": browser.url}
+    assert own != other
+    assert (await browser.send("POST", "/v1/who", {"X-CSRF-Token": own, **origin}))[0] == 200
+    for headers in ({}, origin, {"X-CSRF-Token": own}, {"X-CSRF-Token": other, **origin}):
+        assert (await browser.send("POST", "/v1/who", headers))[0] == 403
+    foreign = {"X-CSRF-Token": own, "Origin": "http://evil.example"}
+    assert (await browser.send("POST", "/v1/who", foreign))[0] == 403
+
+
+async def test_forged_and_expired_cookies_are_no_sessions(browser: Browser) -> None:
+    head, body, signature = browser.cookie.split(".")
+    values = {"sub": "eve", "role": "operator", "csrf": "x"}
+    for cookie in (
+        f"{head}.{body}.{signature[:-2]}AA",
+        f"{head}.{body}.",
+        "eyJhbGciOiJub25lIn0." + body + ".",
+        Signer("another key of sixteen").sign("session", LASTS, values),
+        Signer(KEY).sign("session", timedelta(seconds=-1), values),
+        Signer(KEY).sign("state", LASTS, values),
+        Signer(KEY).sign("session", LASTS, {**values, "role": "root"}),
+        "x" * 3000,
+    ):
+        assert (await browser.send("GET", "/v1/who", cookie=cookie))[0] == 401
+
+
+def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
+    response = web.Response()
+    Sessions(Signer(KEY), https=True).begin(response, "ada", "viewer")
+    (cookie,) = response.cookies.values()
+    assert cookie.key.startswith("__Host-")
+    assert (cookie["httponly"], cookie["secure"], cookie["samesite"], cookie["path"]) == (
+        True,
+        True,
+        "Lax",
+        "/",
+    )

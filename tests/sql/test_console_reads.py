@@ -1,0 +1,77 @@
+"""What the operator's page reads does not grow with the queue and its history."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from tests.databases import Server
+from tests.sql.test_plans import pages_read
+
+LIVE = """
+insert into agent.event (event_ts, vt, kind, event, item_key, group_key, head, lane)
+select now(), now() - interval '1 hour' + n * interval '1 millisecond', 'k' || n % 5, '{"team_id": "T1"}', 'L' || n
+, 'g' || n / 10, n % 10 = 0, n % 16 from generate_series(1, $1) as n
+"""
+ENDED = """
+insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, group_key, head, lane
+, enqueued_at, enqueued_by, claimed_by, retrying, errors, outcome, finished_at)
+select 1000000 + n, t, 1, t, array[t], '{"team_id": "T1"}', 'k' || n % 5, 'E' || n, 'T1:C1:' || n / 10, true, 0
+, t, 'ingest', 'w', false, '[]', case when n % 50 = 0 then 'failed' else 'completed' end, t
+from generate_series(1, $1) as n cross join lateral (select now() - n * interval '1 second' as t) as moment
+"""
+NARROW = "select * from agent.narrow_jobs({}, null, null, null, null, null, null, {}, {})"
+EVERY = "null, null, null, null, '{}'"
+READS = {
+    "a page of events": NARROW.format("null", 50, EVERY),
+    "failed events": NARROW.format("'{failed}'", 50, EVERY),
+    "events by what their payloads have": NARROW.format("null", 1000, "'T9', 'C9', 'U9', null, '{}'"),
+    "events by error and parts of keys": NARROW.format(
+        "null", 1000, "null, null, null, 'nothing', '{nowhere}'"
+    ),
+    "a thread that has ended": "select * from agent.group_jobs('T1:C1:30', 200)",
+    "a thread that is live": "select * from agent.group_jobs('g30', 200)",
+    "a message": "select agent.message_jobs('{T1}', 'C1', 1700000000.000100, null)",
+    "what has waited the longest": "select * from agent.longest_waiting(12)",
+    "what ended lately": "select * from agent.recent_figures(5, 300)",
+}
+SMALL, LARGE = 1_000, 30_000
+
+
+async def _filled(server: Server, name: str, events: int) -> Connection:
+    queue = await asyncpg.connect(server.admin, database=name)
+    await queue.execute("insert into agent.kind select 'k' || n from generate_series(0, 4) as n")
+    # Without the trigger that looks for heads: its work grows with the members.
+    await queue.execute("set session_replication_role = replica")
+    await queue.execute(LIVE.replace("$1", str(events)))
+    await queue.execute(ENDED.replace("$1", str(events)))
+    await queue.execute("reset session_replication_role")
+    await queue.execute("analyze agent.event")
+    await queue.execute("analyze agent.event_hist")
+    return queue
+
+
+@pytest.fixture(scope="module")
+async def queues(server: Server, template: str) -> AsyncIterator[tuple[Connection, Connection]]:
+    """Fill a database with few events and one with many."""
+    async with server.fresh(template) as small, server.fresh(template) as large:
+        both = await _filled(server, small, SMALL), await _filled(server, large, LARGE)
+        yield both
+        for queue in both:
+            await queue.close()
+
+
+@pytest.mark.parametrize("statement", READS.values(), ids=READS)
+async def test_a_read_scans_nothing_and_does_not_grow(
+    queues: tuple[Connection, Connection], statement: str
+) -> None:
+    small, large = queues
+    assert await pages_read(large, statement) <= 2 * await pages_read(small, statement) + 400
+    async with large.transaction():
+        await large.fetch(statement)
+        scanned = await large.fetch(
+            "select relname from pg_stat_xact_user_tables where schemaname = 'agent'"
+            " and relname in ('event', 'event_hist', 'step') and seq_scan > 0"
+        )
+    assert scanned == []

@@ -1,0 +1,371 @@
+"""Operators read kinds, schedules, workflows, questions and workers, each as it is."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.calls import Calls, Connection
+from surelane.jobs import Continuation, Job
+from surelane_operator.operations import Cursor, Operations
+from surelane_operator.panels.kinds import KindPage, read_kinds
+from surelane_operator.panels.questions import list_questions
+from surelane_operator.panels.schedules import read_schedules
+from surelane_operator.panels.workers import read_workers
+from surelane_operator.panels.workflows import Tree, Workflow, list_workflows, read_workflow
+from surelane_operator.timeline import story_of
+from surelane_service.cron import Cron
+from surelane_service.engine import Engine
+from surelane_service.rates import Rate
+from tests.databases import Server
+from tests.sql.queue_steps import claim, complete, continue_with, enqueue, pair
+from tests.sql.test_plans import pages_read
+
+DAY = timedelta(days=1)
+
+
+async def kinds_of(queue: Connection, after: str | None = None, limit: int = 100) -> KindPage:
+    await queue.execute("update agent.measurement set due = '-infinity'")
+    return await read_kinds(Operations(queue), Calls(queue), after, limit)
+
+
+async def test_a_kind_shows_its_counts_and_who_paused_it(queue: Connection) -> None:
+    for _ in range(3):
+        await enqueue(queue, "mail", max_attempts=1)
+    (failed,) = await claim(queue, "mail", limit=1)
+    await queue.execute(
+        "select agent.fail_events($1, $2, array['{}'::jsonb], array[interval '0'])",
+        [failed["id"]],
+        [failed["claim"]],
+    )
+    await claim(queue, "mail", limit=1)
+    await enqueue(queue, "note")
+    await Operations(queue).pause("note")
+    await Engine(queue).announce_worker("w1", ["mail"], "0.2.0", None, 7)
+
+    mail, note = (await kinds_of(queue)).kinds
+
+    assert mail.counts is not None
+    assert (mail.counts.pending, mail.counts.running, mail.failed) == (1, 1, 1)
+    assert (mail.paused, mail.workers, mail.max_attempts) == (False, ["w1"], 7)
+    assert (note.paused, note.paused_by, note.workers) == (True, "surelane", [])
+    assert note.paused_at is not None
+
+
+async def test_failures_of_earlier_days_do_not_count(queue: Connection) -> None:
+    await queue.execute("insert into agent.kind (kind) values ('mail')")
+    await queue.execute(ENDED, 5, "mail", "failed", DAY * 2)
+    await queue.execute(ENDED, 2, "mail", "failed", DAY / 2)
+    assert (await kinds_of(queue)).kinds[0].failed == 2
+
+
+async def test_kinds_come_in_pages(queue: Connection) -> None:
+    await queue.execute("insert into agent.kind (kind) select 'kind' || n from generate_series(1, 5) as n")
+    first = await kinds_of(queue, limit=3)
+    assert [kind.kind for kind in first.kinds] == ["kind1", "kind2", "kind3"]
+    second = await kinds_of(queue, first.next, limit=3)
+    assert ([kind.kind for kind in second.kinds], second.next) == (["kind4", "kind5"], None)
+
+
+async def test_a_limit_shows_what_it_declares_what_an_operator_set_and_what_runs(queue: Connection) -> None:
+    await queue.execute("select agent.register_kinds(array['mail'])")
+    await queue.execute(
+        "select agent.declare_limits('w1', array['mail'], $1)",
+        json.dumps({"mail": {"per": "workspace", "concurrency": 2}}),
+    )
+    await Operations(queue).set_limit("mail", concurrency=3, rate=Rate(60, timedelta(minutes=1)))
+    for workspace in ("T1", "T1", "T1", "T2"):
+        await enqueue(queue, "mail", payload=json.dumps({"team_id": workspace}))
+    assert len(await claim(queue, "mail")) == 4
+    limit = (await kinds_of(queue)).kinds[0].limit
+    assert limit is not None
+    assert (limit.per, limit.concurrency, limit.declared_concurrency, limit.rate) == (
+        "workspace",
+        3,
+        2,
+        "60/1m",
+    )
+    assert limit.set_by == "surelane"
+    assert [(each.limit_key, each.running, each.began) for each in limit.use] == [
+        ("workspace:T1", 3, 3),
+        ("workspace:T2", 1, 1),
+    ]
+
+
+async def test_a_schedule_shows_its_next_firings_and_its_last_run(queue: Connection) -> None:
+    await Operations(queue).set_cron(
+        "report", Cron("0 9 * * *", "Europe/Berlin"), kind="mail", payload={"a": 1}
+    )
+    await Operations(queue).set_cron("quiet", Cron("* * * * *"), kind="mail", payload={}, paused=True)
+    due = await queue.fetchval("select next_at from agent.cron where name = 'report'")
+    before = Cron("0 9 * * *", "Europe/Berlin").last_until(datetime.now(UTC))
+    assert await Engine(queue).fire_cron("report", due, [before], due) == 1
+    (row,) = await claim(queue, "mail")
+    await complete(queue, pair(row))
+
+    quiet, report = (await read_schedules(Calls(queue))).schedules
+
+    assert (quiet.following, quiet.last_run, quiet.paused) == ([], None, True)
+    assert report.payload == {"a": 1}
+    assert report.following[0] == due
+    assert report.following[1] - due >= timedelta(hours=23)
+    assert len(report.following) == 5
+    assert report.last_run is not None
+    assert (report.last_run.id, report.last_run.status, report.last_run.scheduled_at) == (
+        row["id"],
+        "completed",
+        before,
+    )
+
+
+async def test_an_unreadable_schedule_is_shown_without_times(queue: Connection) -> None:
+    await queue.execute(
+        "select agent.set_cron('odd', 'mail', 'never', now(), '{}', 'Nowhere', 'one', false, 1)"
+    )
+    (odd,) = (await read_schedules(Calls(queue))).schedules
+    assert (odd.schedule, odd.following) == ("never", [])
+
+
+async def workflow(queue: Connection, identity: int, after: int = 0) -> Workflow:
+    found = await read_workflow(Calls(queue), identity, after)
+    assert found is not None
+    return found
+
+
+async def fanned_out(queue: Connection, children: int, kind: str = "plan") -> tuple[int, int]:
+    """Run a job that fans out. Return its id and its continuation's."""
+    await enqueue(queue, kind)
+    (row,) = await claim(queue, kind)
+    jobs = [Job("part", {"n": number}) for number in range(children)]
+    assert await continue_with(queue, pair(row), jobs, Continuation("join")) == "done"
+    return row["id"], await queue.fetchval("select max(id) from agent.event where kind = 'join'")
+
+
+async def test_a_workflow_is_found_from_any_of_its_events(queue: Connection) -> None:
+    planned, joining = await fanned_out(queue, 3)
+    first, *_ = await claim(queue, "part", limit=1)
+    await complete(queue, pair(first))
+
+    tree = (await workflow(queue, joining)).tree
+    assert (tree.id, tree.kind, tree.waits_for, tree.continues) == (joining, "join", 2, planned)
+    assert tree.children == {"completed": 1, "pending": 2}
+    assert {child.status for child in tree.below if child.id == first["id"]} == {"completed"}
+    assert (len(tree.below), tree.more) == (3, None)
+
+    assert (await workflow(queue, planned)).tree.id == joining
+    seen_from_a_child = await workflow(queue, first["id"])
+    assert [member.id for member in seen_from_a_child.path] == [joining]
+    assert seen_from_a_child.tree.children is None
+    assert await read_workflow(Calls(queue), 10**15) is None
+
+
+async def test_a_fan_out_below_another_is_a_branch(queue: Connection) -> None:
+    _, joining = await fanned_out(queue, 2)
+    (part,) = await claim(queue, "part", limit=1)
+    assert await continue_with(queue, pair(part), [Job("crumb")] * 2, Continuation("inner")) == "done"
+    tree = (await workflow(queue, joining)).tree
+    inner = tree.below[-1]
+    assert (inner.kind, inner.continues, inner.children) == ("inner", part["id"], {"pending": 2})
+    assert [child.kind for child in inner.below] == ["crumb", "crumb"]
+    assert [member.kind for member in (await workflow(queue, inner.below[0].id)).path] == ["join", "inner"]
+
+
+async def test_many_children_come_in_pages(queue: Connection) -> None:
+    _, joining = await fanned_out(queue, 120)
+    seen: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        tree: Tree = (await workflow(queue, joining, after)).tree
+        assert tree.children == {"pending": 120}
+        seen += [child.id for child in tree.below]
+        after = tree.more
+    assert (len(seen), seen) == (120, sorted(seen))
+
+
+async def test_an_event_that_fanned_out_says_so(queue: Connection) -> None:
+    planned, joining = await fanned_out(queue, 2)
+    said = [step for identity in (planned, joining) for step in story_of(await story(queue, identity))]
+    assert [(step.what, step.detail) for step in said if step.what in ("fanned out", "continues")] == [
+        ("fanned out", f"2 children; event {joining} continues when they have ended"),
+        ("continues", f"event {planned}, which fanned out"),
+    ]
+
+
+async def story(queue: Connection, identity: int) -> dict[str, Any]:
+    found = await Operations(queue).get(identity)
+    assert found is not None
+    return found
+
+
+async def test_workflows_are_listed_live_ones_first(queue: Connection) -> None:
+    _, ended = await fanned_out(queue, 1)
+    await complete(queue, *[pair(row) for row in await claim(queue, "part")])
+    await complete(queue, *[pair(row) for row in await claim(queue, "join")])
+    live = [(await fanned_out(queue, 2))[1] for _ in range(2)]
+    first = await list_workflows(Calls(queue), limit=2)
+    assert [node.id for node in first] == live[::-1]
+    (last,) = await list_workflows(Calls(queue), Cursor(first[-1].id), limit=2)
+    assert (last.id, last.status, last.children) == (ended, "completed", {"completed": 1})
+    assert await list_workflows(Calls(queue), Cursor(last.id, last.finished_at)) == []
+
+
+ASKED = {
+    "ts": "1.5",
+    "channel": "C1",
+    "thread_ts": "1.0",
+    "at": "2026-01-01T00:00:00Z",
+    "text": "Shall I?" + "x" * 300,
+    "choices": ["Yes", "No"],
+    "by": ["U1"],
+    "judged": False,
+}
+
+
+async def ask(queue: Connection, seconds: float | None = None) -> int:
+    """Run a job until it asks a person. Return its id."""
+    await enqueue(queue, "deploy")
+    (row,) = await claim(queue, "deploy")
+    await queue.execute(
+        "select agent.store_step($1, $2, 'ask:1 asked', 1, null, $3::json, '[]', interval '0', true)",
+        *pair(row),
+        json.dumps(ASKED),
+    )
+    waits = {"waits": [{"sort": "wait", "name": "ask:1", "nth": 1, "seconds": seconds}], "blocking": False}
+    assert (
+        await queue.fetchval(
+            "select answer from agent.settle(array[$1::int8], array[$2::int4], array['suspend'], array[$3::jsonb])",
+            *pair(row),
+            json.dumps(waits),
+        )
+        == "done"
+    )
+    identity: int = row["id"]
+    return identity
+
+
+async def test_an_open_question_says_who_may_answer_and_until_when(queue: Connection) -> None:
+    first, second = await ask(queue), await ask(queue, 3600)
+    newest, oldest = await list_questions(Calls(queue))
+    assert (newest.id, oldest.id) == (second, first)
+    assert (oldest.by, oldest.choices, oldest.channel, oldest.ts, oldest.until) == (
+        ["U1"],
+        ["Yes", "No"],
+        "C1",
+        "1.5",
+        None,
+    )
+    assert newest.until is not None
+    assert abs(newest.until - newest.asked_at - timedelta(hours=1)) < timedelta(seconds=1)
+    assert (newest.question, len(newest.text or "")) == ("ask:1", 200)
+    assert [q.id for q in await list_questions(Calls(queue), Cursor(newest.id, newest.asked_at), 1)] == [
+        first
+    ]
+
+
+@pytest.mark.parametrize("how", ["answer", "cancel", "pass"])
+async def test_a_question_closes(queue: Connection, how: str) -> None:
+    identity = await ask(queue, 60)
+    match how:
+        case "answer":
+            await queue.execute("select agent.signal($1, 'ask:1', '{}')", str(identity))
+        case "cancel":
+            assert await Operations(queue).cancel(identity) == "cancelled"
+        case _:
+            await queue.execute("update agent.test_clock set shift = '2 minutes'")
+    assert await list_questions(Calls(queue)) == []
+
+
+async def test_a_wait_for_a_program_is_no_question(queue: Connection) -> None:
+    identity = await ask(queue)
+    await queue.execute("delete from agent.step where event_id = $1 and name like '% asked'", identity)
+    assert await list_questions(Calls(queue)) == []
+
+
+async def test_a_worker_shows_what_it_runs(queue: Connection) -> None:
+    await Engine(queue).introduce_worker("w1", "0.2.0", ["job"], None, (10, 5))
+    for name in ("w1", "w2"):
+        await Engine(queue).announce_worker(name, ["job"], "0.2.0")
+    for number in range(3):
+        await enqueue(queue, group_key="g" if number else None)
+    rows = await claim(queue, limit=10)
+    await enqueue(queue, run_at=datetime.now(UTC) + DAY)
+
+    busy, idle = (await read_workers(Operations(queue), Calls(queue), each=1)).workers
+
+    assert (busy.name, busy.state, busy.version, busy.running, len(busy.runs)) == (
+        "w1",
+        "alive",
+        "0.2.0",
+        2,
+        1,
+    )
+    assert busy.runs[0].id in {row["id"] for row in rows}
+    assert (busy.slots, busy.interactive_slots, idle.slots) == (10, 5, None)
+    assert (idle.name, idle.running, idle.runs) == ("w2", 0, [])
+    (one,) = (await read_workers(Operations(queue), Calls(queue), "w1")).workers
+    assert len(one.runs) == 2
+
+
+ENDED = """
+insert into agent.event_hist
+( id, event_ts, attempts, vt, claimed, event, kind, item_key, head, lane, enqueued_at, enqueued_by, retrying, errors
+, continuation_id, waits_for, outcome, finished_at)
+select first + n, moment, 1, moment, '{}', '{}', $2, 'cron:n:' || n, true, 0, moment, 'test', false, '[]'
+, case when n % 50 > 0 and $3 = 'completed' then first + n / 50 * 50 end, case when n % 50 = 0 then 0 end, $3, moment
+from generate_series(0, $1::int4 - 1) as n
+, lateral (
+    select now() - $4::interval - n * interval '1 minute', 1000000 + extract(epoch from $4::interval)::int8
+) as ended (moment, first)
+"""
+READS = {
+    "kinds": "select * from agent.list_kinds(null, null, 100)",
+    "limits": "select * from agent.limit_use(array['job'])",
+    "firings": "select * from agent.firings(array['n'], array[now()], array[now()])",
+    "running": "select * from agent.list_running(null, 10)",
+    "questions": "select * from agent.list_questions(null, null, 50)",
+    "workflows": "select agent.list_workflows(null, null, 20)",
+    "workflow": "select agent.workflow(1000000), agent.workflow_below(1000000, 0, 50)",
+}
+
+
+@pytest.fixture(scope="module")
+async def filled(server: Server, template: str) -> AsyncIterator[Connection]:
+    """Fill a database with 20,000 live events and 23,000 of history. Connect as an administrator."""
+    async with server.fresh(template) as name:
+        queue = await asyncpg.connect(server.admin, database=name)
+        await queue.execute("insert into agent.kind (kind) values ('job')")
+        await queue.execute(ENDED, 20_000, "job", "completed", timedelta(0))
+        await queue.execute(ENDED, 3_000, "job", "failed", timedelta(minutes=30))
+        await queue.execute(
+            "insert into agent.event (event_ts, vt, kind, event, head, lane, attempts, claimed, claimed_by)"
+            " select now(), now() + n % 10 * interval '1 day', 'job', '{}', true, 0, (n % 10 > 8)::int"
+            ", case when n % 10 > 8 then array[now()] else '{}' end, case when n % 1000 = 999 then 'w' end"
+            " from generate_series(1, 20000) as n"
+        )
+        await queue.execute("vacuum analyze agent.event; ")
+        await queue.execute("vacuum analyze agent.event_hist")
+        yield queue
+        await queue.close()
+
+
+@pytest.mark.parametrize("statement", READS.values(), ids=READS)
+async def test_no_read_scans_a_table(filled: Connection, statement: str) -> None:
+    await filled.fetch(statement)
+    async with filled.transaction():
+        await filled.fetch(statement)
+        scanned = await filled.fetch(
+            "select relname, seq_tup_read from pg_stat_xact_user_tables"
+            " where schemaname = 'agent' and relname in ('event', 'event_hist', 'step') and seq_scan > 0"
+        )
+    assert scanned == []
+    assert await pages_read(filled, statement) < 4_000
+
+
+async def test_reads_find_what_they_look_for_in_a_long_history(filled: Connection) -> None:
+    assert len(await filled.fetch(READS["workflows"])) == 20
+    tree = (await workflow(filled, 1_000_000)).tree
+    assert (tree.children, len(tree.below)) == ({"completed": 49}, 49)
+    assert await filled.fetchval("select failed from agent.list_kinds(null, null, 10)") == 1000

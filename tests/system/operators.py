@@ -1,0 +1,69 @@
+"""Serve the operator's API and page in this process, and use them as a browser does."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from surelane_operator.console.access.settings import AccessSettings
+from surelane_operator.serving import serving_operators
+from surelane_service.probes import private_app, serving
+
+
+@dataclass
+class Person:
+    """A browser: it keeps cookies, follows no redirect by itself, and sends what pages send."""
+
+    url: str
+    session: aiohttp.ClientSession
+    headers: dict[str, str] = field(default_factory=dict)
+
+    async def get(self, path: str, **options: Any) -> tuple[int, str]:
+        return await self.send("GET", path, **options)
+
+    async def send(self, method: str, path: str, **options: Any) -> tuple[int, str]:
+        url = path if path.startswith("http") else self.url + path
+        headers = {**self.headers, **options.pop("headers", {})}
+        async with self.session.request(
+            method, url, headers=headers, allow_redirects=False, **options
+        ) as response:
+            return response.status, response.headers.get("Location") or await response.text()
+
+    async def change(
+        self, method: str, path: str, *, csrf: str | None = None, **options: Any
+    ) -> tuple[int, str]:
+        if csrf is None:
+            csrf = await self.csrf()
+        return await self.send(method, path, headers={"X-CSRF-Token": csrf, "Origin": self.url}, **options)
+
+    async def csrf(self) -> str:
+        status, text = await self.get("/console/")
+        assert status == 200, text
+        found = re.search(r'name="csrf" content="([^"]+)"', text)
+        assert found is not None
+        return found[1]
+
+
+@asynccontextmanager
+async def person(url: str) -> AsyncIterator[Person]:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        yield Person(url, session)
+
+
+@asynccontextmanager
+async def page(database: str, **settings: Any) -> AsyncIterator[str]:
+    """Serve the private port with these settings; yield its address."""
+
+    async def unready() -> str | None:
+        return None
+
+    found = AccessSettings.model_validate({"DATABASE_URL": database, **settings})
+    async with serving_operators(found, "test") as operators:
+        app = private_app(unready, operators.routes, found.known_hosts, operators.middlewares)
+        app.on_shutdown.append(operators.shut_down)
+        async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+            yield f"http://127.0.0.1:{port}"

@@ -1,0 +1,306 @@
+"""People sign in to the operator's page by a token, a link, a provider or a proxy; forgeries are refused."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from surelane_operator.console.access.access import sign_in_link
+from surelane_operator.console.access.sign_in import local_path
+from tests.system.oidc_provider import CLIENT, SECRET, Answers, provider_at
+from tests.system.operators import Person, page, person
+
+TOKEN, READING = "a-token-of-the-operators", "a-token-that-only-reads"
+KEY = "a-key-that-signs-sessions-01"
+
+
+@pytest.fixture(scope="module")
+async def by_token(shared_database: str) -> AsyncIterator[str]:
+    settings = {
+        "SURELANE_CONSOLE_SIGN_IN": "token",
+        "SURELANE_API_TOKEN": TOKEN,
+        "SURELANE_API_VIEWER_TOKEN": READING,
+    }
+    async with page(shared_database, **settings) as url:
+        yield url
+
+
+async def sign_in(
+    someone: Person, token: str = TOKEN, following: str = "", name: str = ""
+) -> tuple[int, str]:
+    form = {"token": token, "next": following, "name": name}
+    return await someone.send("POST", "/console/sign-in", data=form, headers={"Origin": someone.url})
+
+
+async def test_a_token_signs_in_acts_under_the_persons_name_and_signs_out(by_token: str) -> None:
+    async with person(by_token) as ada:
+        status, where = await ada.get("/console/?a=1")
+        assert (status, where) == (303, "/console/sign-in?next=/console/?a%3D1")
+        status, text = await ada.get(where)
+        assert status == 200
+        assert 'value="/console/?a=1"' in text
+        assert await sign_in(ada, following="/console/?a=1", name="Ada\n Lovelace") == (303, "/console/?a=1")
+        assert (await ada.change("POST", "/v1/kinds/sign-in-test/pause"))[0] == 204
+        status, text = await ada.get("/v1/actions?target=kind%20sign-in-test&limit=1")
+        assert '"who":"Ada Lovelace (operator token)","via":"page"' in text
+        assert (await ada.change("POST", "/console/sign-out"))[0] == 200
+        assert (await ada.get("/console/"))[0] == 303
+        assert (await ada.get("/v1/stats"))[0] == 401
+
+
+async def test_the_viewers_token_reads_and_changes_nothing(by_token: str) -> None:
+    async with person(by_token) as viewer:
+        await sign_in(viewer, READING)
+        assert (await viewer.get("/v1/stats"))[0] == 200
+        for method, path in (
+            ("POST", "/v1/kinds/a/pause"),
+            ("DELETE", "/v1/cron/a"),
+            ("POST", "/v1/jobs/bulk"),
+        ):
+            assert (await viewer.change(method, path, json={}))[0] == 403
+    async with person(by_token) as script:
+        bearer = {"Authorization": f"Bearer {READING}"}
+        assert (await script.get("/v1/stats", headers=bearer))[0] == 200
+        assert (await script.send("POST", "/v1/kinds/a/pause", headers=bearer))[0] == 403
+
+
+async def test_a_wrong_token_is_refused_and_too_many_bar_the_address(shared_database: str) -> None:
+    settings = {"SURELANE_CONSOLE_SIGN_IN": "token", "SURELANE_API_TOKEN": TOKEN}
+    async with page(shared_database, **settings) as url, person(url) as eve:
+        assert (await sign_in(eve, "wrong"))[0] == 403
+        for _ in range(29):
+            assert (await eve.get("/v1/stats", headers={"Authorization": "Bearer wrong"}))[0] == 401
+        assert (await sign_in(eve))[0] == 429
+        assert (await eve.get("/v1/stats", headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 429
+        assert (await eve.get("/livez"))[0] == 200
+
+
+async def test_a_form_of_another_site_signs_nobody_in(by_token: str) -> None:
+    async with person(by_token) as ada:
+        status, _ = await ada.send(
+            "POST", "/console/sign-in", data={"token": TOKEN}, headers={"Origin": "http://evil.example"}
+        )
+        assert status == 403
+
+
+async def test_a_link_signs_in_once(by_token: str) -> None:
+    link = sign_in_link(by_token, TOKEN)
+    async with person(by_token) as first, person(by_token) as second:
+        assert await first.get(link) == (303, "/console/")
+        assert (await first.get("/console/"))[0] == 200
+        assert (await second.get(link))[0] == 403
+        assert (await second.get(sign_in_link(by_token, "another-key-0123456789")))[0] == 403
+        assert (await second.get("/console/"))[0] == 303
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("/console/events/7?state=failed", "/console/events/7?state=failed"),
+        ("/console", "/console"),
+        *(
+            (hostile, "/console/")
+            for hostile in (
+                "https://evil.example/console/",
+                "//evil.example/console/",
+                "/\\evil.example",
+                "/console/\\evil.example",
+                "/console/\n/evil.example",
+                "javascript:alert(1)",
+                "/v1/jobs",
+                "/consoleevil",
+                "/console/sign-in?next=/console/sign-in",
+                "",
+                "/console/" + "x" * 3000,
+            )
+        ),
+    ],
+)
+def test_a_sign_in_leads_to_the_page_alone(given: str, taken: str) -> None:
+    assert local_path(given) == taken
+
+
+@pytest.fixture(scope="module")
+async def answers() -> AsyncIterator[Answers]:
+    async with provider_at() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+async def by_provider(shared_database: str, answers: Answers) -> AsyncIterator[str]:
+    settings = {
+        "SURELANE_CONSOLE_SIGN_IN": "oidc",
+        "SURELANE_CONSOLE_KEY": KEY,
+        "SURELANE_CONSOLE_URL": "http://localhost:1",
+        "SURELANE_CONSOLE_OIDC_ISSUER": answers.issuer,
+        "SURELANE_CONSOLE_OIDC_CLIENT_ID": CLIENT,
+        "SURELANE_CONSOLE_OIDC_CLIENT_SECRET": SECRET,
+        "SURELANE_CONSOLE_OPERATOR_GROUPS": "on-call,admins",
+        "SURELANE_CONSOLE_VIEWER_GROUPS": "staff",
+    }
+    async with page(shared_database, **settings) as url:
+        yield url
+
+
+async def at_provider(someone: Person, following: str = "/console/") -> str:
+    """Sign in at the provider; return the address that it sends the browser back to."""
+    status, where = await someone.get("/console/sign-in/oidc?" + urlencode({"next": following}))
+    assert status == 303, where
+    status, back = await someone.get(where)
+    assert status == 302, back
+    assert back.startswith("http://localhost:1/console/sign-in/oidc/callback?")
+    return someone.url + back.removeprefix("http://localhost:1")
+
+
+async def come_in(someone: Person, following: str = "/console/") -> tuple[int, str]:
+    return await someone.get(await at_provider(someone, following))
+
+
+async def test_a_provider_signs_in_by_groups(by_provider: str, answers: Answers) -> None:
+    async with person(by_provider) as ada:
+        assert "Sign in with 127.0.0.1" in (await ada.get("/console/sign-in"))[1]
+        with answers.saying(email="ada@example.com", groups=["staff", "on-call"]):
+            assert await come_in(ada, "/console/?b=2") == (303, "/console/?b=2")
+        assert (await ada.change("POST", "/v1/kinds/oidc-test/pause"))[0] == 204
+        _, text = await ada.get("/v1/actions?target=kind%20oidc-test&limit=1")
+        assert '"who":"ada@example.com"' in text
+    async with person(by_provider) as viewer:
+        with answers.saying(groups="staff"):
+            assert (await come_in(viewer))[0] == 303
+        assert (await viewer.change("POST", "/v1/kinds/oidc-test/resume"))[0] == 403
+    async with person(by_provider) as stranger:
+        for groups in ({"groups": ["others"]}, {}, {"groups": [["on-call"]]}, {"groups": {"on-call": 1}}):
+            with answers.saying(**groups):
+                status, text = await come_in(stranger)
+            assert status == 403
+            assert "in no group" in text
+        assert (await stranger.get("/console/"))[0] == 303
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"iss": "https://evil.example"},
+        {"aud": "another-client"},
+        {"aud": [CLIENT, "another"]},
+        {"nonce": "of-another-sign-in"},
+        {"nonce": None},
+        {"exp": 1},
+        {"exp": None},
+        {"sub": None},
+    ],
+    ids=str,
+)
+async def test_an_answer_for_somebody_else_or_another_time_is_refused(
+    by_provider: str, answers: Answers, claims: dict[str, Any]
+) -> None:
+    async with person(by_provider) as eve:
+        with answers.saying(groups=["admins"], **claims):
+            assert (await come_in(eve))[0] == 403
+        assert (await eve.get("/console/"))[0] == 303
+
+
+@pytest.mark.parametrize(
+    "signed", ["none", "HS256 by the secret", "HS256 by the public key", "a foreign key"]
+)
+async def test_an_answer_that_the_provider_did_not_sign_is_refused(
+    by_provider: str, answers: Answers, signed: str
+) -> None:
+    async with person(by_provider) as eve:
+        with answers.saying(groups=["admins"]), answers.signing(signed):
+            assert (await come_in(eve))[0] == 403
+        assert (await eve.get("/console/"))[0] == 303
+
+
+async def test_a_sign_in_belongs_to_the_browser_that_began_it(by_provider: str, answers: Answers) -> None:
+    with answers.saying(groups=["admins"]):
+        async with person(by_provider) as eve, person(by_provider) as ada:
+            theirs = await at_provider(eve)
+            assert (await ada.get(theirs))[0] == 403  # without a sign-in of hers
+            mine = await at_provider(ada)
+            assert (await ada.get(theirs))[0] == 403  # with the state of another
+            codes = [parse_qs(urlsplit(each).query)["code"][0] for each in (mine, theirs)]
+            mine = await at_provider(ada)
+            state = parse_qs(urlsplit(mine).query)["state"][0]
+            for code in (codes[1], "made-up"):  # the code of another: the verifier does not fit
+                path = "/console/sign-in/oidc/callback?" + urlencode({"code": code, "state": state})
+                assert (await ada.get(path))[0] == 403
+            assert (await ada.get("/console/"))[0] == 303
+
+
+async def test_a_code_is_worth_one_sign_in(by_provider: str, answers: Answers) -> None:
+    with answers.saying(groups=["admins"]):
+        async with person(by_provider) as ada:
+            back = await at_provider(ada)
+            cookies = "; ".join(f"{cookie.key}={cookie.value}" for cookie in ada.session.cookie_jar)
+            assert (await ada.get(back))[0] == 303
+            assert (await ada.get(back))[0] == 403
+        async with person(by_provider) as eve:
+            assert (await eve.get(back, headers={"Cookie": cookies}))[0] == 403
+
+
+async def test_a_new_key_of_the_provider_is_read_when_it_appears(
+    shared_database: str, answers: Answers, by_provider: str
+) -> None:
+    with answers.saying(groups=["admins"]):
+        async with person(by_provider) as ada:
+            assert (await come_in(ada))[0] == 303
+    read = answers.keys_read
+    answers.rotate()
+    with answers.saying(groups=["admins"]):
+        async with person(by_provider) as ada:
+            # The keys were read a moment ago: unknown ones do not make us read them at each request.
+            assert (await come_in(ada))[0] == 403
+            assert answers.keys_read == read
+        settings = {
+            "SURELANE_CONSOLE_SIGN_IN": "oidc",
+            "SURELANE_CONSOLE_KEY": KEY,
+            "SURELANE_CONSOLE_URL": "http://localhost:1",
+            "SURELANE_CONSOLE_OIDC_ISSUER": answers.issuer,
+            "SURELANE_CONSOLE_OIDC_CLIENT_ID": CLIENT,
+            "SURELANE_CONSOLE_OIDC_CLIENT_SECRET": SECRET,
+            "SURELANE_CONSOLE_OPERATOR_GROUPS": "*",
+        }
+        async with page(shared_database, **settings) as url, person(url) as ada:
+            assert (await come_in(ada))[0] == 303
+
+
+async def test_a_proxy_signs_in_by_its_headers(shared_database: str) -> None:
+    settings = {
+        "SURELANE_CONSOLE_SIGN_IN": "proxy",
+        "SURELANE_CONSOLE_KEY": KEY,
+        "SURELANE_CONSOLE_PROXY_USER_HEADER": "X-Forwarded-Email",
+        "SURELANE_CONSOLE_PROXY_GROUPS_HEADER": "X-Forwarded-Groups",
+        "SURELANE_CONSOLE_PROXY_ADDRESSES": "127.0.0.0/8",
+        "SURELANE_CONSOLE_OPERATOR_GROUPS": "on-call",
+        "SURELANE_CONSOLE_VIEWER_GROUPS": "staff",
+    }
+    ada = {"X-Forwarded-Email": "ada@example.com", "X-Forwarded-Groups": "staff, on-call"}
+    eve = {"X-Forwarded-Email": "eve@example.com", "X-Forwarded-Groups": "staff"}
+    async with page(shared_database, **settings) as url, person(url) as someone:
+        assert (await someone.get("/console/"))[0] == 303
+        assert "proxy" in (await someone.get("/console/sign-in"))[1]
+        someone.headers = ada
+        csrf = await someone.csrf()
+        assert (await someone.change("POST", "/v1/kinds/proxied/pause", csrf=csrf))[0] == 204
+        assert (await someone.change("POST", "/v1/kinds/proxied/pause", csrf="x" * 64))[0] == 403
+        someone.headers = eve
+        assert (await someone.get("/v1/stats"))[0] == 200
+        assert (await someone.change("POST", "/v1/kinds/proxied/pause", csrf=csrf))[0] == 403
+        someone.headers = {**ada, "X-Forwarded-Groups": "others"}
+        assert (await someone.get("/v1/stats"))[0] == 403
+    elsewhere = {**settings, "SURELANE_CONSOLE_PROXY_ADDRESSES": "10.1.2.3"}
+    async with page(shared_database, **elsewhere) as url, person(url) as someone:
+        someone.headers = ada
+        for path in ("/console/", "/v1/stats"):
+            assert (await someone.get(path))[0] == 403
+
+
+async def test_a_page_that_is_off_says_how_to_switch_it_on(shared_database: str) -> None:
+    for settings in ({}, {"SURELANE_API_TOKEN": TOKEN}):
+        async with page(shared_database, **settings) as url, person(url) as someone:
+            for path in ("/console", "/console/", "/console/sign-in", "/console/events"):
+                status, text = await someone.get(path)
+                assert status == 404
+                assert "SURELANE_CONSOLE_SIGN_IN" in text

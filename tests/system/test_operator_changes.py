@@ -1,0 +1,164 @@
+"""``/v1`` previews and makes changes to many events, shows payloads, runs schedules, and lists what was done."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane import Queue
+from surelane.calls import Connection
+from tests.databases import as_role
+from tests.system.operators import Person, page, person
+
+TOKEN = "a-token-of-the-operators"
+
+
+@pytest.fixture(scope="module")
+async def script(shared_database: str) -> AsyncIterator[Person]:
+    database = as_role(shared_database, "surelane_worker")
+    async with page(database, SURELANE_API_TOKEN=TOKEN) as url, person(url) as found:
+        found.headers = {"Authorization": f"Bearer {TOKEN}"}
+        yield found
+
+
+@pytest.fixture
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    await connected.execute(
+        "truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.operator_action"
+    )
+    yield connected
+    await connected.close()
+
+
+async def call(script: Person, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    status, text = await script.send(method, path, **({} if body is None else {"json": body}))
+    return status, json.loads(text) if text else None
+
+
+async def until_over(script: Person, action: dict[str, Any]) -> dict[str, Any]:
+    while action["finished_at"] is None:
+        await asyncio.sleep(0.05)
+        _, action = await call(script, "GET", f"/v1/actions/{action['id']}")
+    return action
+
+
+async def test_all_that_match_are_previewed_and_changed_with_progress(
+    script: Person, connection: Connection
+) -> None:
+    await connection.execute("select agent.enqueue('bulk') from generate_series(1, 1204)")
+    await Queue(connection).enqueue("other")
+    wanted = {"action": "cancel", "filter": {"kind": ["bulk"]}}
+    status, preview = await call(script, "POST", "/v1/jobs/bulk/preview", wanted)
+    assert status == 200
+    assert (preview["matching"], preview["more"], len(preview["sample"])) == (1204, False, 10)
+    assert {job["kind"] for job in preview["sample"]} == {"bulk"}
+    status, action = await call(script, "POST", "/v1/jobs/bulk", {**wanted, "reason": "a loop"})
+    assert status == 202
+    action = await until_over(script, action)
+    assert action["result"] == {"cancelled": 1204}
+    assert (action["who"], action["via"], action["action"]) == ("operator token", "api", "cancel")
+    assert action["detail"] == {
+        "filter": {"statuses": ["pending", "scheduled", "running"], "kinds": ["bulk"]},
+        "limit": 100_000,
+        "reason": "a loop",
+    }
+    _, jobs = await call(script, "GET", "/v1/jobs?status=cancelled&limit=1")
+    assert jobs["jobs"][0]["reason"] == "cancelled by operator token: a loop"
+    retry = {"action": "retry", "filter": {"status": ["cancelled"]}, "limit": 700}
+    action = await until_over(script, (await call(script, "POST", "/v1/jobs/bulk", retry))[1])
+    assert action["result"] == {"requeued": 700}
+
+
+async def test_selected_events_are_changed_and_the_others_are_told(
+    script: Person, connection: Connection
+) -> None:
+    ids = [await Queue(connection).enqueue("few") for _ in range(3)]
+    await connection.execute("select agent.cancel_job($1)", ids[0])
+    chosen = {"action": "expire", "ids": ids}
+    _, preview = await call(script, "POST", "/v1/jobs/bulk/preview", chosen)
+    assert (preview["matching"], preview["unchanged"], preview["more"]) == (2, 1, False)
+    assert [job["id"] for job in preview["sample"]] == [ids[2], ids[1]]
+    action = await until_over(script, (await call(script, "POST", "/v1/jobs/bulk", chosen))[1])
+    assert action["result"] == {"expired": 2}
+    assert action["detail"] == {"ids": ids, "count": 3}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "retry"},
+        {"action": "retry", "filter": {}},
+        {"action": "retry", "filter": {"status": ["pending"]}},
+        {"action": "cancel", "filter": {"status": ["failed"]}},
+        {"action": "expire", "filter": {"status": ["running"]}},
+        {"action": "cancel", "ids": []},
+        {"action": "cancel", "ids": [1], "filter": {}},
+        {"action": "delete", "ids": [1]},
+        {"action": "cancel", "ids": list(range(1, 1003))},
+        {"action": "cancel", "filter": {"kinds": ["misspelt"]}},
+    ],
+    ids=str,
+)
+async def test_an_unclear_change_is_refused(script: Person, body: dict[str, Any]) -> None:
+    for path in ("/v1/jobs/bulk", "/v1/jobs/bulk/preview"):
+        assert (await call(script, "POST", path, body))[0] == 400
+
+
+async def test_each_look_at_a_payload_is_kept(script: Person, connection: Connection) -> None:
+    identity = await Queue(connection).enqueue("secret", {"text": "hello"})
+    assert await call(script, "GET", f"/v1/jobs/{identity}/payload") == (200, {"payload": {"text": "hello"}})
+    _, story = await call(script, "GET", f"/v1/jobs/{identity}")
+    assert story["payload"] == {"text": "hello"}
+    _, story = await call(script, "GET", f"/v1/jobs/{identity}?payload=false")
+    assert story["payload"] is None
+    await call(script, "GET", "/v1/jobs?kind=secret")
+    _, kept = await call(script, "GET", f"/v1/actions?target=event%20{identity}")
+    assert [each["action"] for each in kept["actions"]] == ["look at payload"] * 2
+    assert (await call(script, "GET", "/v1/jobs/999999/payload"))[0] == 404
+
+
+async def test_a_schedule_is_paused_resumed_and_run_now(script: Person, connection: Connection) -> None:
+    await call(script, "PUT", "/v1/cron/daily", {"kind": "report", "schedule": "0 9 * * *"})
+    assert (await call(script, "PATCH", "/v1/cron/daily", {"paused": True}))[0] == 204
+    assert (await call(script, "GET", "/v1/cron"))[1]["schedules"][0]["paused"]
+    status, started = await call(script, "POST", "/v1/cron/daily/run")
+    assert status == 202
+    assert await connection.fetchval("select kind from agent.event where id = $1", started["id"]) == "report"
+    assert (await call(script, "PATCH", "/v1/cron/daily", {"paused": False}))[0] == 204
+    _, kept = await call(script, "GET", "/v1/actions?target=schedule%20daily&limit=2")
+    assert [each["action"] for each in kept["actions"]] == ["resume schedule", "run schedule"]
+    _, rest = await call(script, "GET", f"/v1/actions?target=schedule%20daily&limit=9&cursor={kept['next']}")
+    assert [each["action"] for each in rest["actions"]] == ["pause schedule", "set schedule"]
+    assert rest["next"] is None
+    for method, path, body in (
+        ("PATCH", "/v1/cron/none", {"paused": True}),
+        ("POST", "/v1/cron/none/run", None),
+    ):
+        assert (await call(script, method, path, body))[0] == 404
+
+
+async def test_an_orchestration_and_a_signal_are_kept(script: Person, connection: Connection) -> None:
+    _, started = await call(script, "POST", "/v1/orchestrate", {"goal": "a report"})
+    await call(script, "POST", f"/v1/jobs/{started['id']}/signal", {"name": "paid", "value": 1})
+    _, kept = await call(script, "GET", "/v1/actions")
+    assert [(each["action"], each["target"]) for each in kept["actions"]] == [
+        ("signal", f"event {started['id']}"),
+        ("orchestrate", None),
+    ]
+    assert kept["actions"][1]["result"] == {"id": started["id"]}
+    assert await connection.fetchval("select sent_by from agent.signal") == "operator token"
+
+
+async def test_the_document_names_the_role_of_each_operation(script: Person) -> None:
+    _, document = await call(script, "GET", "/v1/openapi.json")
+    roles = {
+        f"{method.upper()} {path}": operation["x-surelane-role"]
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    viewers = {name for name, role in roles.items() if role == "viewer"}
+    assert viewers == {name for name in roles if name.startswith("GET ")} | {"POST /v1/jobs/bulk/preview"}

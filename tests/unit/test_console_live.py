@@ -1,0 +1,110 @@
+"""Open pages of one address share one reader, which ends with the last of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from surelane.errors import DatabaseUnavailable
+from surelane_operator.console.live import Full, Live, News
+from surelane_operator.console.screen import Missing
+
+
+class Screen:
+    """A screen that shows what the test writes, and waits until the test lets it be read."""
+
+    def __init__(self) -> None:
+        self.shows: str | Exception = "one"
+        self.reads = 0
+        self.may_read = asyncio.Semaphore(0)
+
+    async def render(self) -> str:
+        await self.may_read.acquire()
+        self.reads += 1
+        if isinstance(self.shows, Exception):
+            raise self.shows
+        return self.shows
+
+
+async def _next(news: AsyncIterator[News]) -> News:
+    async with asyncio.timeout(10):
+        return await anext(news)
+
+
+async def test_fifty_viewers_cost_one_read_and_all_see_the_change() -> None:
+    live, screen = Live(most_viewers=50), Screen()
+    async with AsyncExitStack() as stack:
+        viewers = [await stack.enter_async_context(live.follow("/", screen.render, 0)) for _ in range(50)]
+        screen.may_read.release()
+        assert [await _next(news) for news in viewers] == [News("fragment", "one")] * 50
+        screen.may_read.release()
+        assert [await _next(news) for news in viewers] == [News("same")] * 50
+        screen.shows = "two"
+        screen.may_read.release()
+        assert [await _next(news) for news in viewers] == [News("fragment", "two")] * 50
+        assert screen.reads == 3
+        assert live.topics == 1
+    assert live.topics == 0
+
+
+async def test_who_comes_later_gets_the_latest_content_at_once() -> None:
+    live, screen = Live(), Screen()
+    async with live.follow("/", screen.render, 0) as first:
+        screen.may_read.release()
+        await _next(first)
+        async with live.follow("/", screen.render, 0) as second:
+            assert await _next(second) == News("fragment", "one")
+    assert screen.reads == 1
+
+
+async def test_a_slow_viewer_gets_the_newest_content_and_nothing_is_kept_for_it() -> None:
+    live, screen = Live(), Screen()
+    async with live.follow("/", screen.render, 0) as slow, live.follow("/", screen.render, 0) as quick:
+        for number in range(5):
+            screen.shows = str(number)
+            screen.may_read.release()
+            await _next(quick)
+        assert await _next(slow) == News("fragment", "4")
+
+
+async def test_a_database_that_is_away_is_said_and_its_return_too() -> None:
+    live, screen = Live(), Screen()
+    async with live.follow("/", screen.render, 0) as news:
+        seen = []
+        for shows in (
+            "one",
+            DatabaseUnavailable("gone"),
+            DatabaseUnavailable("gone"),
+            "one",
+            Missing("no event 7"),
+        ):
+            screen.shows = shows
+            screen.may_read.release()
+            seen.append((await _next(news)).sort)
+    assert seen == ["fragment", "away", "same", "fragment", "gone"]
+
+
+async def test_the_number_of_pages_is_bounded() -> None:
+    live, screen = Live(most_topics=1, most_viewers=2), Screen()
+    async with live.follow("/", screen.render, 0), live.follow("/", screen.render, 0):
+        with pytest.raises(Full):
+            async with live.follow("/", screen.render, 0):
+                pass
+    async with live.follow("/", screen.render, 0):
+        with pytest.raises(Full):
+            async with live.follow("/events", screen.render, 0):
+                pass
+
+
+async def test_closing_ends_every_stream() -> None:
+    live, screen = Live(), Screen()
+    async with live.follow("/", screen.render, 0) as news:
+        screen.may_read.release()
+        await _next(news)
+        await live.close()
+        with pytest.raises(StopAsyncIteration):
+            await _next(news)
+        with pytest.raises(Full):
+            async with live.follow("/", screen.render, 0):
+                pass

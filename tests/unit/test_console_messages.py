@@ -1,0 +1,38 @@
+"""The search field reads what people copy from Slack."""
+
+import pytest
+
+from surelane_operator.console.links import Links
+from surelane_operator.console.looks import Message, read_message
+
+READ = {
+    "https://acme.slack.com/archives/C024BE91L/p1767225600000100": Message("C024BE91L", "1767225600.000100"),
+    "https://acme.slack.com/archives/C024BE91L/p1767225600000100?thread_ts=1767225500.000200&cid=C024BE91L": Message(
+        "C024BE91L", "1767225600.000100", thread="1767225500.000200"
+    ),
+    "https://app.slack.com/client/T1ACME/D024BE91L/thread/D024BE91L-1767225600.000100": Message(
+        "D024BE91L", "1767225600.000100", team="T1ACME"
+    ),
+    "C024BE91L 1767225600.000100": Message("C024BE91L", "1767225600.000100"),
+    "T1ACME:C024BE91L:1767225600.000100": Message("C024BE91L", "1767225600.000100", team="T1ACME"),
+}
+
+
+@pytest.mark.parametrize("text", READ)
+def test_a_message_is_read(text: str) -> None:
+    assert read_message(text) == READ[text]
+
+
+@pytest.mark.parametrize(
+    "text", ["Ev024BE91L", "17", "order-4711", "https://example.com/", "http://[", "C1 12"]
+)
+def test_other_text_is_no_message(text: str) -> None:
+    assert read_message(text) is None
+
+
+def test_links_quote_what_they_are_filled_with() -> None:
+    links = Links(message="https://x/{team}/{channel}/{ts}", trace="https://y/{trace_id}")
+    assert links.to_message("T&1", "C/1", "1.2") == "https://x/T%261/C%2F1/1.2"
+    assert links.to_trace("ab") == "https://y/ab"
+    assert links.to_message("T1", None, "1.2") is None
+    assert Links().to_trace("ab") is None
