@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration
 from surelane_service.engine import DEFAULT_MAX_ATTEMPTS
-from surelane_service.settings import DEMO_BOT_TOKEN
+from surelane_service.settings import DEMO_BOT_TOKEN, InstallSettings
 from surelane_worker.remote_agents import DispatchSettings
 
 BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
@@ -26,7 +26,7 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class WorkerSettings(DispatchSettings):
+class WorkerSettings(InstallSettings, DispatchSettings):
     """The worker's settings."""
 
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
@@ -41,6 +41,9 @@ class WorkerSettings(DispatchSettings):
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
+
+    install_wait: Duration = Field("1h", validation_alias="SURELANE_INSTALL_WAIT", validate_default=True)
+    """How long an event waits for its workspace to install the app, if installs are on. Then it fails."""
 
     slack_limits: Literal["on", "non-marketplace", "off"] = Field(
         "on", validation_alias="SURELANE_SLACK_LIMITS"
@@ -142,6 +145,10 @@ class WorkerSettings(DispatchSettings):
         ):
             if getattr(self, name).total_seconds() < shortest:
                 raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
+        if self.client_id is not None and self.slack_bot_token is not None:
+            raise ValueError(
+                "set SLACK_BOT_TOKEN for one workspace, or SLACK_CLIENT_ID for those that install the app, not both"
+            )
         self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)
         return self
 
@@ -163,4 +170,9 @@ class WorkerSettings(DispatchSettings):
         """Slack's token, or a demo token if the Web API is not Slack's own; ``None`` if there is no token."""
         if self.slack_bot_token is not None:
             return self.slack_bot_token.get_secret_value()
-        return None if self.speaks_to_slack else DEMO_BOT_TOKEN
+        return None if self.speaks_to_slack or self.client_id is not None else DEMO_BOT_TOKEN
+
+    @property
+    def answers(self) -> bool:
+        """Whether there are tokens: one, or those of installs."""
+        return self.bot_token is not None or self.client_id is not None

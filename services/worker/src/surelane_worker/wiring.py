@@ -15,6 +15,8 @@ from surelane.errors import SettingsError
 from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
+from surelane_service.installations import Installations
+from surelane_service.keys import Keyring
 from surelane_service.listener import Listener
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import LOCK_TIMEOUT, close_pool, create_pool
@@ -48,7 +50,9 @@ from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
+from surelane_worker.slack.refresh import Refresher
 from surelane_worker.slack.tiers import rules_of
+from surelane_worker.slack.tokens import Tokens
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -100,7 +104,17 @@ async def main(stop: asyncio.Event) -> None:
         # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
-        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing))
+        refresher = _refresher(settings, pools, slack)
+        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing), refresher)
+
+
+def _refresher(settings: WorkerSettings, pools: "Pools", slack: SlackClients) -> Refresher | None:
+    """Return what looks up and refreshes the tokens of installs; ``None`` where one token is for all events."""
+    keys = Keyring.of(settings.encryption_keys)
+    if settings.client_id is None or settings.client_secret is None or keys is None:
+        return None
+    secret = settings.client_secret.get_secret_value()
+    return Refresher(Installations(pools.looks, keys), slack.once, settings.client_id, secret)
 
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
@@ -139,11 +153,11 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         loaded = load_handlers(settings.handlers, adapt)
     if settings.model is not None:
         messages.agent.check(settings)
-    if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
+    if settings.handlers == BUILT_IN_HANDLERS and not settings.answers:
         raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
     types = settings.event_types
     warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
-    return loaded if settings.bot_token is None else with_questions(loaded)
+    return with_questions(loaded) if settings.answers else loaded
 
 
 def with_questions(loaded: Handlers) -> Handlers:
@@ -165,8 +179,11 @@ async def _serve(
     pools: Pools,
     slack: SlackClients,
     observer: Observer,
+    refresher: Refresher | None,
 ) -> None:
-    worker = assemble(settings, handlers, pools, slack, observer)
+    tokens = None if refresher is None else Tokens(refresher.find, slack.with_token)
+    worker = assemble(settings, handlers, pools, slack, observer, tokens)
+    duties = worker.duties() if refresher is None else [*worker.duties(), refresher.run]
     queue = Engine(pools.looks)
     worker.watch.publish()
     readiness = Readiness(queue, stop.is_set, worker.claimer.is_claiming)
@@ -182,7 +199,7 @@ async def _serve(
         await until_schema_fits(queue, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
-            async with beside(*worker.duties()):
+            async with beside(*duties):
                 await worker.claim(stop)
                 await worker.positions.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
@@ -257,7 +274,12 @@ class Worker:
 
 
 def assemble(
-    settings: WorkerSettings, registered: Handlers, pools: Pools, slack: SlackClients, observer: Observer
+    settings: WorkerSettings,
+    registered: Handlers,
+    pools: Pools,
+    slack: SlackClients,
+    observer: Observer,
+    tokens: Tokens | None = None,
 ) -> Worker:
     """Put the parts together. Nothing runs yet."""
     metrics, handlers = observer.metrics, _kinds(registered)
@@ -276,6 +298,7 @@ def assemble(
         answers,
         get_logger("surelane_worker.handling.handler"),
         asyncio.get_running_loop(),
+        tokens,
     )
     runner = Runner(services, handlers, settler, observer)
     quick = {kind: handler for kind, handler in handlers.items() if handler.interactive}

@@ -19,6 +19,7 @@ from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.replies import Replies
+from surelane_worker.slack.tokens import Tokens
 
 Result = TypeVar("Result")
 
@@ -38,6 +39,8 @@ class Services:
     answers: Answers
     log: Logger
     loop: asyncio.AbstractEventLoop
+    tokens: Tokens | None = None
+    """Those of installs; ``None``: there is one token for all events."""
 
 
 class Stoppable(Protocol):
@@ -59,6 +62,7 @@ class Context:
         "_answered",
         "_asks",
         "_began",
+        "_clients",
         "_coalesced",
         "_events",
         "_grouped",
@@ -68,6 +72,7 @@ class Context:
         "_steps",
         "_waits",
         "_work",
+        "held",
     )
 
     def __init__(
@@ -89,6 +94,7 @@ class Context:
             coalesced: all is kept with the first of the events: steps, and notes of replies.
         """
         self._services = services
+        self._clients = services.slack
         self._began = services.loop.time()
         self._events = events
         self._work = work
@@ -97,9 +103,20 @@ class Context:
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._answered = False
+        self.held = False
+        """Whether a snooze holds back the event's group."""
         self._steps: Steps | None = None
         self._waits: Waits | None = None
         self._asks: Asks | None = None
+
+    async def authorize(self) -> None:
+        """Take the token of the workspace that the first event is of.
+
+        Raises:
+            NotInstalledError: that workspace has not installed the app.
+        """
+        if self._services.tokens is not None:
+            self._clients = await self._services.tokens.clients_for(self._events[0]) or self._services.slack
 
     @property
     def slack(self) -> Replies:
@@ -107,9 +124,7 @@ class Context:
         if self._slack is None:
             check_claim = partial(self._services.check_claim, self._work)
             owner = self._events[0] if self._coalesced else None
-            self._slack = Replies(
-                self._services.slack, self._services.engine, self.log, check_claim, owner=owner
-            )
+            self._slack = Replies(self._clients, self._services.engine, self.log, check_claim, owner=owner)
         return self._slack
 
     @property
