@@ -142,6 +142,20 @@ async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app
         assert slack.said(BAKERY) == ["bread"]
 
 
+@pytest.mark.parametrize("sort", ["asynchronous", "synchronous"])
+async def test_a_bolt_app_uses_the_same_installations(
+    database: str, connection: Connection, sort: str
+) -> None:
+    async with stand(connection, token_lives=timedelta(hours=12)) as slack:
+        await slack.install(BAKERY)
+        stored, _ = await slack.mention(BAKERY, "bread")
+        app = f"tests.system.bolt_apps.stored_{sort}:app"
+        async with worker(database, slack, SURELANE_HANDLERS=app, SLACK_SIGNING_SECRET="unused"):
+            row = await ended(connection, stored)
+        assert row["outcome"] == "completed", row["errors"]
+        assert slack.said(BAKERY) == ["bread"]
+
+
 async def test_an_event_waits_for_its_install_until_a_deadline(database: str, connection: Connection) -> None:
     async with stand(connection) as slack:
         stored, _ = await slack.mention(BAKERY, "bread")

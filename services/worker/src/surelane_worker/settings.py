@@ -41,6 +41,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
+    """The bot's token in the one workspace. It is not used where installs are on."""
 
     install_wait: Duration = Field("1h", validation_alias="SURELANE_INSTALL_WAIT", validate_default=True)
     """How long an event waits for its workspace to install the app, if installs are on. Then it fails."""
@@ -145,10 +146,6 @@ class WorkerSettings(InstallSettings, DispatchSettings):
         ):
             if getattr(self, name).total_seconds() < shortest:
                 raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
-        if self.client_id is not None and self.slack_bot_token is not None:
-            raise ValueError(
-                "set SLACK_BOT_TOKEN for one workspace, or SLACK_CLIENT_ID for those that install the app, not both"
-            )
         self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)
         return self
 
@@ -167,12 +164,14 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     @property
     def bot_token(self) -> str | None:
-        """Slack's token, or a demo token if the Web API is not Slack's own; ``None`` if there is no token."""
+        """Slack's token, or a demo token if the Web API is not Slack's own; ``None`` with installs, or without any."""
+        if self.installs:
+            return None
         if self.slack_bot_token is not None:
             return self.slack_bot_token.get_secret_value()
-        return None if self.speaks_to_slack or self.client_id is not None else DEMO_BOT_TOKEN
+        return None if self.speaks_to_slack else DEMO_BOT_TOKEN
 
     @property
     def answers(self) -> bool:
         """Whether there are tokens: one, or those of installs."""
-        return self.bot_token is not None or self.client_id is not None
+        return self.bot_token is not None or self.installs

@@ -154,7 +154,9 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     if settings.model is not None:
         messages.agent.check(settings)
     if settings.handlers == BUILT_IN_HANDLERS and not settings.answers:
-        raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
+        raise SettingsError(
+            "SLACK_BOT_TOKEN is not set, nor SLACK_CLIENT_SECRET: the built-in handlers need a token to answer in Slack"
+        )
     types = settings.event_types
     warn_of_doubts(_kinds(loaded), None if types is None else {name.strip() for name in types.split(",")})
     return with_questions(loaded) if settings.answers else loaded
@@ -181,8 +183,7 @@ async def _serve(
     observer: Observer,
     refresher: Refresher | None,
 ) -> None:
-    tokens = None if refresher is None else Tokens(refresher.find, slack.with_token)
-    worker = assemble(settings, handlers, pools, slack, observer, tokens)
+    worker = assemble(settings, handlers, pools, slack, observer, refresher)
     duties = worker.duties() if refresher is None else [*worker.duties(), refresher.run]
     queue = Engine(pools.looks)
     worker.watch.publish()
@@ -279,7 +280,7 @@ def assemble(
     pools: Pools,
     slack: SlackClients,
     observer: Observer,
-    tokens: Tokens | None = None,
+    refresher: Refresher | None = None,
 ) -> Worker:
     """Put the parts together. Nothing runs yet."""
     metrics, handlers = observer.metrics, _kinds(registered)
@@ -298,7 +299,8 @@ def assemble(
         answers,
         get_logger("surelane_worker.handling.handler"),
         asyncio.get_running_loop(),
-        tokens,
+        None if refresher is None else Tokens(refresher.find, slack.with_token),
+        refresher,
     )
     runner = Runner(services, handlers, settler, observer)
     quick = {kind: handler for kind, handler in handlers.items() if handler.interactive}

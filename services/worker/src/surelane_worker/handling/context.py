@@ -18,6 +18,7 @@ from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.refresh import Refresher
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import Tokens
 
@@ -41,6 +42,7 @@ class Services:
     loop: asyncio.AbstractEventLoop
     tokens: Tokens | None = None
     """Those of installs; ``None``: there is one token for all events."""
+    installs: Refresher | None = None
 
 
 class Stoppable(Protocol):
@@ -108,6 +110,11 @@ class Context:
         self._steps: Steps | None = None
         self._waits: Waits | None = None
         self._asks: Asks | None = None
+
+    @property
+    def installs(self) -> Refresher | None:
+        """The installations of the app, for Bolt apps; ``None`` where installs are off."""
+        return self._services.installs
 
     async def authorize(self) -> None:
         """Take the token of the workspace that the first event is of.

@@ -39,7 +39,11 @@ _log = get_logger(__name__)
 
 
 class Refresher:
-    """Keeps the tokens of installations fresh."""
+    """Keeps the tokens of installations fresh.
+
+    Attributes:
+        installations: the stored installations.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class Refresher:
         every: timedelta = EVERY,
     ) -> None:
         """Keep the arguments. ``client`` calls Slack without a token; ``every`` is the pause between two looks."""
-        self._installations = installations
+        self.installations = installations
         self._client = client
         self._client_id = client_id
         self._client_secret = client_secret
@@ -74,12 +78,12 @@ class Refresher:
             async with limit:
                 return await self.refresh(row)
 
-        rows = await self._installations.expiring(AHEAD, BATCH)
+        rows = await self.installations.expiring(AHEAD, BATCH)
         return sum(map(bool, await asyncio.gather(*(one(row) for row in rows))))
 
     async def find(self, owner: Owner, user_id: str | None = None) -> Mapping[str, Stored]:
         """Return an installation's rows. Tokens that are about to end are refreshed first."""
-        rows = await self._installations.find(owner, user_id)
+        rows = await self.installations.find(owner, user_id)
         soon = datetime.now(UTC) + SOON
         late = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= soon]
         if not late:
@@ -87,7 +91,7 @@ class Refresher:
         elsewhere = None in [await self.refresh(row) for row in late]
         until = time.monotonic() + (SLACK_WITHIN if elsewhere else 0)
         while True:  # another worker may be about to store them
-            rows = await self._installations.find(owner, user_id)
+            rows = await self.installations.find(owner, user_id)
             now = datetime.now(UTC)
             ended = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= now]
             if not ended or time.monotonic() > until:
@@ -96,7 +100,7 @@ class Refresher:
 
     async def refresh(self, row: Stored | Expiring) -> bool | None:
         """Refresh a row's tokens. Return false if Slack refuses or they are gone; ``None``: another process does it."""
-        begun = await self._installations.begin_refresh(row, LASTS)
+        begun = await self.installations.begin_refresh(row, LASTS)
         if begun is None:
             return None
         tokens, version = begun
@@ -150,10 +154,10 @@ class Refresher:
         until = time.monotonic() + STORE_WITHIN
         while True:
             try:
-                if await self._installations.end_refresh(row, version, tokens, ends):
+                if await self.installations.end_refresh(row, version, tokens, ends):
                     return True
                 # A call without an answer may have stored them.
-                now = (await self._installations.find(row.owner, row.user_id)).get(row.user_id)
+                now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
                 return now is not None and dict(now.values) | tokens == now.values
             except SurelaneError:
                 if time.monotonic() > until:
