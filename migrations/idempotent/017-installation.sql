@@ -48,8 +48,8 @@ begin atomic
     select count(*)::int4 from deleted;
 end;
 
--- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile. No row:
--- another process refreshes them, or they have changed since that version.
+-- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile.
+-- No row: another process refreshes them, or they have changed since that version.
 create or replace function agent.begin_refresh(_enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _for interval)
 returns table (sealed bytea, version int8)
 language sql volatile security definer
@@ -61,7 +61,8 @@ begin atomic
     returning i.sealed, i.version;
 end;
 
--- Store refreshed tokens. False: the row was installed anew or deleted meanwhile; nothing is stored.
+-- Store refreshed tokens. False: the row was installed anew or deleted meanwhile, so nothing is
+-- stored.
 create or replace function agent.end_refresh
 ( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _sealed bytea, _expires_at timestamptz) returns boolean
 language sql volatile security definer

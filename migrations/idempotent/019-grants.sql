@@ -60,7 +60,7 @@ declare
         ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)'
         ', agent.list_limits(), agent.set_limit(text, int4, int4, interval, text), agent.reset_limit(text)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
-    -- Tokens, for the services that have the keys. Programs and operators do not read even sealed ones.
+    -- Tokens, for the services that have the keys. Programs and operators do not read sealed ones.
     _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'
         ', agent.delete_installation(boolean, text, text[], timestamptz), agent.begin_refresh(boolean, text, text, int8, interval)'
         ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)'

@@ -96,7 +96,7 @@ class Context:
             coalesced: all is kept with the first of the events: steps, and notes of replies.
         """
         self._services = services
-        self._clients = services.slack
+        self._clients: SlackClients | None = None
         self._began = services.loop.time()
         self._events = events
         self._work = work
@@ -123,7 +123,7 @@ class Context:
             NotInstalledError: that workspace has not installed the app.
         """
         if self._services.tokens is not None:
-            self._clients = await self._services.tokens.clients_for(self._events[0]) or self._services.slack
+            self._clients = await self._services.tokens.clients_for(self._events[0])
 
     @property
     def slack(self) -> Replies:
@@ -131,7 +131,13 @@ class Context:
         if self._slack is None:
             check_claim = partial(self._services.check_claim, self._work)
             owner = self._events[0] if self._coalesced else None
-            self._slack = Replies(self._clients, self._services.engine, self.log, check_claim, owner=owner)
+            self._slack = Replies(
+                self._clients or self._services.slack,
+                self._services.engine,
+                self.log,
+                check_claim,
+                owner=owner,
+            )
         return self._slack
 
     @property

@@ -158,7 +158,7 @@ class Refresher:
                     return True
                 # A call without an answer may have stored them.
                 now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
-                return now is not None and dict(now.values) | tokens == now.values
+                return now is not None and {**now.values, **tokens} == now.values
             except SurelaneError:
                 if time.monotonic() > until:
                     raise
