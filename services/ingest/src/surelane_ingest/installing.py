@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urljoin
 
 import aiohttp
 from aiohttp import web
@@ -23,7 +24,6 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
-from yarl import URL
 
 from surelane.errors import SurelaneError
 from surelane_ingest.app import RETRY_AFTER, Drain, Refused
@@ -125,7 +125,7 @@ class Installer:
             redirect_uri=settings.redirect_uri,
             scopes=settings.scopes,
             user_scopes=settings.user_scopes,
-            authorization_url=settings.authorize_url or str(URL(api).origin() / "oauth/v2/authorize"),
+            authorization_url=settings.authorize_url or urljoin(api, "/oauth/v2/authorize"),
         )
         # slack-sdk's retries are off: a code counts once.
         self._client = AsyncWebClient(None, api, session=session, retry_handlers=[])

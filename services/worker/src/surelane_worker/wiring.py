@@ -104,39 +104,48 @@ async def main(stop: asyncio.Event) -> None:
         # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
-        refresher = _refresher(settings, pools, slack)
+        refresher = await _refresher(settings, slack, stack)
         await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing), refresher)
 
 
-def _refresher(settings: WorkerSettings, pools: "Pools", slack: SlackClients) -> Refresher | None:
-    """Return what looks up and refreshes the tokens of installs; ``None`` where one token is for all events."""
+async def _refresher(
+    settings: WorkerSettings, slack: SlackClients, stack: AsyncExitStack
+) -> Refresher | None:
+    """Return what looks up and refreshes the tokens of installs; ``None`` where one token is for all events.
+
+    It has connections of its own: a transaction that locks the installations then delays no poll.
+    """
     keys = Keyring.of(settings.encryption_keys)
     if settings.client_id is None or settings.client_secret is None or keys is None:
         return None
+    pool = await _pool(settings, stack, 2, LOCK_TIMEOUT)
     secret = settings.client_secret.get_secret_value()
-    return Refresher(Installations(pools.looks, keys), slack.once, settings.client_id, secret)
+    return Refresher(Installations(pool, keys), slack.once, settings.client_id, secret)
 
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
-    async def pool(size: int, lock_timeout: float | None = None) -> Pool:
-        opened = await create_pool(
-            settings.database_url.get_secret_value(),
-            service=SERVICE,
-            max_size=size,
-            statement_timeout=STATEMENT_TIMEOUT,
-            prepared=settings.notifications,
-            lock_timeout=lock_timeout,
-        )
-        stack.push_async_callback(close_pool, opened)
-        return opened
-
     return Pools(
-        leases=await pool(1, LOCK_TIMEOUT),
-        settles=await pool(3, LOCK_TIMEOUT),
-        looks=await pool(2),
-        sweeps=await pool(1),
-        handlers=await pool(3),
+        leases=await _pool(settings, stack, 1, LOCK_TIMEOUT),
+        settles=await _pool(settings, stack, 3, LOCK_TIMEOUT),
+        looks=await _pool(settings, stack, 2),
+        sweeps=await _pool(settings, stack, 1),
+        handlers=await _pool(settings, stack, 3),
     )
+
+
+async def _pool(
+    settings: WorkerSettings, stack: AsyncExitStack, size: int, lock_timeout: float | None = None
+) -> Pool:
+    opened = await create_pool(
+        settings.database_url.get_secret_value(),
+        service=SERVICE,
+        max_size=size,
+        statement_timeout=STATEMENT_TIMEOUT,
+        prepared=settings.notifications,
+        lock_timeout=lock_timeout,
+    )
+    stack.push_async_callback(close_pool, opened)
+    return opened
 
 
 def _handlers(settings: WorkerSettings) -> Handlers:

@@ -17,6 +17,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.errors import SurelaneError
 from surelane_service.durations import jittered
 from surelane_service.installations import BOT, Expiring, Installations, Owner, Stored
+from surelane_service.keys import SealedError
 from surelane_service.logs import get_logger
 from surelane_worker.slack.client import slack_error
 from surelane_worker.slack.turns import SlackBusyError
@@ -76,7 +77,11 @@ class Refresher:
 
         async def one(row: Expiring) -> bool | None:
             async with limit:
-                return await self.refresh(row)
+                try:
+                    return await self.refresh(row)
+                except SealedError as error:
+                    _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
+                    return False
 
         rows = await self.installations.expiring(AHEAD, BATCH)
         return sum(map(bool, await asyncio.gather(*(one(row) for row in rows))))
@@ -156,10 +161,13 @@ class Refresher:
             try:
                 if await self.installations.end_refresh(row, version, tokens, ends):
                     return True
-                # A call without an answer may have stored them.
-                now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
-                return now is not None and {**now.values, **tokens} == now.values
+                return await self._is_stored(row, tokens)
             except SurelaneError:
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(0.5)
+
+    async def _is_stored(self, row: Stored | Expiring, tokens: Mapping[str, Any]) -> bool:
+        """Return whether a row holds these tokens: a call without an answer may have stored them."""
+        now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
+        return now is not None and {**now.values, **tokens} == now.values
