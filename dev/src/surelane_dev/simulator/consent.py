@@ -75,7 +75,7 @@ def _asked(request: web.Request) -> Asked | str:
 
 
 def _choices(simulator: Simulator) -> dict[str, str]:
-    workspaces = [each for each in simulator.installs.workspaces.values() if each is not simulator.workspace]
+    workspaces = simulator.installs.workspaces.values()
     choices = {each.team_id: each.name for each in workspaces}
     return choices | {
         each.enterprise_id: "Acme Grid, all its workspaces" for each in workspaces if each.enterprise_id
