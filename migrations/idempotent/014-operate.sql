@@ -786,10 +786,17 @@ begin
 end
 $$;
 
+-- Whether a worker noted that an event's workspace has not installed the app, and that is still so.
+create or replace function agent.lacks_installation(_e agent.event) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+return _e.notes #>> '{calls,not_installed}' is not null
+    and not exists (select from agent.installation where owner_id = split_part(_e.notes #>> '{calls,not_installed}', ' ', 1));
+
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
--- waits_for_children, awaits_answer, suspended, debounced, future, retrying, group_busy,
--- group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last claim was
--- rescued, also from which worker.
+-- not_installed, waits_for_children, awaits_answer, suspended, debounced, future, retrying,
+-- group_busy, group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last
+-- claim was rescued, also from which worker.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -825,6 +832,8 @@ begin
         (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])
             || coalesce(_lost, '; retried because ' || case when (_change ->> 'claim')::int4 < array_upper(_e.claimed, 1) then _rescued end, '')),
         (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
+        (_e.claimed_by is null and _e.vt > _now and agent.lacks_installation(_e), 'not_installed'
+            , format('%s; tried again at %s', _e.notes #>> '{calls,not_installed}', _e.vt)),
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
         (_e.claimed_by is null and _e.vt > _now and agent.suspended_for(_id) is not null, 'suspended', agent.suspended_for(_id)),

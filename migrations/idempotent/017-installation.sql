@@ -9,7 +9,8 @@ language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 begin atomic
     insert into agent.installation as i (enterprise_wide, owner_id, user_id, app_id, details, sealed, expires_at, installed_at)
-    select _enterprise_wide, _owner_id, given.user_id, coalesce(_app_id, ''), given.details, given.sealed, given.expires_at, (select agent.clock())
+    select _enterprise_wide, _owner_id, given.user_id, coalesce(_app_id, ''), given.details, given.sealed, given.expires_at
+    , (select agent.clock())  -- once: all rows have the same time
     from unnest(_user_ids, _details, _sealed, _expire) as given (user_id, details, sealed, expires_at)
     order by given.user_id
     on conflict (owner_id, enterprise_wide, user_id) do update
@@ -28,7 +29,8 @@ begin atomic
     where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide
     and i.user_id in ('', coalesce(_user_id, (
         select p.user_id from agent.installation as p
-        where p.owner_id = _owner_id and p.enterprise_wide = _enterprise_wide and p.user_id <> '' order by p.installed_at desc, p.user_id limit 1)));
+        where p.owner_id = _owner_id and p.enterprise_wide = _enterprise_wide and p.user_id <> ''
+        order by p.installed_at desc, p.user_id limit 1)));
 end;
 
 -- Delete an installation's rows: those of some people and the bot (an empty id), or all (null).
@@ -40,13 +42,14 @@ set search_path = pg_catalog, pg_temp
 begin atomic
     with deleted as (
         delete from agent.installation
-        where owner_id = _owner_id and enterprise_wide = _enterprise_wide and (_user_ids is null or user_id = any(_user_ids)) and installed_at <= _until
+        where owner_id = _owner_id and enterprise_wide = _enterprise_wide and (_user_ids is null or user_id = any(_user_ids))
+        and installed_at <= _until
         returning 1)
     select count(*)::int4 from deleted;
 end;
 
--- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile. No row:
--- another process refreshes them, or they have changed since that version.
+-- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile.
+-- No row: another process refreshes them, or they have changed since that version.
 create or replace function agent.begin_refresh(_enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _for interval)
 returns table (sealed bytea, version int8)
 language sql volatile security definer
@@ -58,7 +61,8 @@ begin atomic
     returning i.sealed, i.version;
 end;
 
--- Store refreshed tokens. False: the row was installed anew or deleted meanwhile; nothing is stored.
+-- Store refreshed tokens. False: the row was installed anew or deleted meanwhile, so nothing is
+-- stored.
 create or replace function agent.end_refresh
 ( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _sealed bytea, _expires_at timestamptz) returns boolean
 language sql volatile security definer
@@ -97,7 +101,8 @@ begin atomic
 end;
 
 -- Replace what a key sealed by the same sealed with another key. False: it has changed meanwhile.
-create or replace function agent.seal_installation(_enterprise_wide boolean, _owner_id text, _user_id text, _sealed bytea, _anew bytea) returns boolean
+create or replace function agent.seal_installation
+( _enterprise_wide boolean, _owner_id text, _user_id text, _sealed bytea, _anew bytea) returns boolean
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 begin atomic

@@ -68,7 +68,7 @@ declare
         ', agent.list_questions(timestamptz, int8, int4), agent.workflow(int8), agent.workflow_below(int8, int8, int4)'
         ', agent.list_workflows(timestamptz, int8, int4)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
-    -- Tokens, for the services that have the keys. Programs and operators do not read even sealed ones.
+    -- Tokens, for the services that have the keys. Programs and operators do not read sealed ones.
     _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'
         ', agent.delete_installation(boolean, text, text[], timestamptz), agent.begin_refresh(boolean, text, text, int8, interval)'
         ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)'

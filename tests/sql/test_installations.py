@@ -20,7 +20,7 @@ from tests.sql.test_roles import INSTALLING
 
 OLD, NEW = new_key(), new_key()
 SECRETS = ("xoxb-secret-bot", "xoxe-1-secret-refresh", "xoxp-secret-user", "https://hooks.example/secret")
-WORKSPACE = {"enterprise_id": None, "team_id": "T1"}
+WORKSPACE: dict[str, Any] = {"enterprise_id": None, "team_id": "T1"}
 
 
 def installation(team: str | None = "T1", user: str = "U1", **changes: Any) -> Installation:
@@ -48,7 +48,7 @@ def installation(team: str | None = "T1", user: str = "U1", **changes: Any) -> I
 @pytest.fixture
 async def service(queue: Connection, connect: Connect) -> Connection:
     """Connect to the empty database as ingest."""
-    assert queue
+    assert not queue.is_closed()
     return await connect("surelane_ingest")
 
 
@@ -204,7 +204,7 @@ async def test_a_state_is_used_once(service: Connection) -> None:
 async def test_states_that_expired_long_ago_are_forgotten(queue: Connection, service: Connection) -> None:
     await service.fetchval("select agent.use_oauth_state($1, now() - interval '2 hours')", b"old")
     await service.fetchval("select agent.use_oauth_state($1, now())", b"new")
-    assert await queue.fetch("select state from agent.used_oauth_state") == [(b"new",)]
+    assert await queue.fetchval("select array_agg(state) from agent.used_oauth_state") == [b"new"]
 
 
 async def test_one_process_refreshes_a_token(service: Connection, connect: Connect) -> None:

@@ -12,6 +12,7 @@ from surelane_dev.accounts import OWNER, uri_of
 from surelane_dev.postgres import embedded
 from tests.databases import CRASHABLE, as_role
 from tests.sql.migrations import command, connected, server_directory
+from tests.sql.test_roles import INSTALLING
 
 EXECUTABLE = """
 select distinct proname::text from pg_proc
@@ -21,16 +22,19 @@ READABLE = """
 select c.oid::regclass::text from pg_class c where relnamespace = 'agent'::regnamespace and relkind in ('r', 'v')
 and has_any_column_privilege(current_user, c.oid, 'select, insert, update, references') order by 1
 """
-INGEST = [
-    "answer_dispatch",
-    "fire_trigger",
-    "insert_event",
-    "insert_events",
-    "insert_requests",
-    "measure_queue",
-    "schema_version",
-    "take_answers",
-]
+INGEST = sorted(
+    {
+        "answer_dispatch",
+        "fire_trigger",
+        "insert_event",
+        "insert_events",
+        "insert_requests",
+        "measure_queue",
+        "schema_version",
+        "take_answers",
+    }
+    | INSTALLING
+)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ async def slack(database: str, connection: Connection) -> AsyncIterator[Stand]:
         yield running
 
 
-async def test_a_workspace_installs_the_app(slack: Stand) -> None:
+async def test_a_workspace_installs_the_app(slack: Stand, capfd: pytest.CaptureFixture[str]) -> None:
     browser = slack.browser()
     status, _, authorize = await browser.get("/slack/install?team=T0BAKERY01")
     assert status == 302
@@ -119,6 +119,10 @@ async def test_a_workspace_installs_the_app(slack: Stand) -> None:
     assert found.bot_token in slack.simulator.installs.grants
     assert (found.app_id, found.bot_user_id, found.bot_id) == ("A0SURELANE", "U1BAKERY01", "B0BAKERY01")
     assert found.user_token is None
+    printed = "".join(capfd.readouterr())
+    assert "the app was installed" in printed
+    for secret in (found.bot_token, DEMO_CLIENT_SECRET, KEY):
+        assert str(secret) not in printed
 
 
 async def test_an_organization_installs_the_app_for_all_its_workspaces(slack: Stand) -> None:

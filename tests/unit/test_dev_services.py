@@ -11,7 +11,13 @@ from surelane_dev.settings import DevSettings
 from surelane_ingest.settings import IngestSettings
 from surelane_operator.console.access.sessions import Signer
 from surelane_operator.console.access.tokens import Codes
-from surelane_service.settings import DEMO_API_TOKEN, DEMO_SIGNING_SECRET, load_settings
+from surelane_service.settings import (
+    DEMO_API_TOKEN,
+    DEMO_CLIENT_ID,
+    DEMO_CLIENT_SECRET,
+    DEMO_SIGNING_SECRET,
+    load_settings,
+)
 from surelane_worker.settings import WorkerSettings
 
 PORTS = {"ingest": 1080, "ingest_private": 1081, "worker_private": 1082, "simulator": 1090}
@@ -27,6 +33,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
         "SLACK_API_URL",
         "SLACK_SIGNING_SECRET",
         "SLACK_BOT_TOKEN",
+        "SLACK_CLIENT_ID",
+        "SLACK_CLIENT_SECRET",
+        "SURELANE_ENCRYPTION_KEYS",
         "SURELANE_HOST",
     ):
         monkeypatch.delenv(name, raising=False)
@@ -59,6 +68,8 @@ def test_each_has_its_own_role() -> None:
 REAL = {
     "SLACK_SIGNING_SECRET": "mine",
     "SLACK_BOT_TOKEN": "xoxb-mine",
+    "SLACK_CLIENT_ID": "1.1",
+    "SLACK_CLIENT_SECRET": "client-mine",
     "SURELANE_DISPATCH_SECRETS": "scribe=whsec_mine",
     "OPENAI_API_KEY": "mine",
     "SURELANE_API_TOKEN": "mine-for-operators",
@@ -88,10 +99,17 @@ def test_where_the_simulator_is_slack_a_real_app_s_secrets_are_set_aside(
         monkeypatch.setenv(name, value)
     found = environments()
     assert found["ingest"]["SLACK_SIGNING_SECRET"] == DEMO_SIGNING_SECRET
-    assert "SLACK_BOT_TOKEN" not in found["worker"]
+    assert not {"SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET"} & found["worker"].keys()
     assert "mine" not in "\n".join(found["simulator"].values())
     assert found["simulator"]["SURELANE_SIMULATOR_POSTING"] == "on"
     assert "SLACK_SIGNING_SECRET, SLACK_BOT_TOKEN" in set_aside()[0]
+
+
+def test_installs_are_tried_with_the_demo_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLACK_CLIENT_ID", DEMO_CLIENT_ID)
+    monkeypatch.setenv("SLACK_CLIENT_SECRET", DEMO_CLIENT_SECRET)
+    assert environments()["ingest"]["SLACK_CLIENT_SECRET"] == DEMO_CLIENT_SECRET
+    assert set_aside() == []
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from surelane_dev.project import Project
 from surelane_dev.settings import DevSettings
 from surelane_dev.supervisor import Start
 from surelane_operator.console.access.access import sign_in_link
-from surelane_service.settings import DEMO_API_TOKEN, DEMO_SIGNING_SECRET
+from surelane_service.settings import DEMO_API_TOKEN, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET
 
 DATABASE = "surelane"
-SLACK_SECRETS = ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")
+SLACK_SECRETS = ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET")
 SIMULATOR_READS = (
     *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR"),
     *("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
@@ -66,7 +66,7 @@ def services(
     given = {name: value for name, value in os.environ.items() if value and name not in DATABASE_URLS}
     stand_in: dict[str, str] = {}
     if simulated():
-        given = {name: value for name, value in given.items() if name not in SLACK_SECRETS}
+        given = {name: value for name, value in given.items() if not _is_real(name, value)}
         limits = given.get("SURELANE_SIMULATOR_TIERS", "off")
         stand_in = {"SURELANE_SLACK_LIMITS": limits}
         if settings.is_local:  # the token is public
@@ -120,6 +120,11 @@ def services(
     }
 
 
+def _is_real(name: str, value: str | None) -> bool:
+    """Return whether a variable is a secret of a real Slack app: installs take the public demo secret, too."""
+    return name in SLACK_SECRETS and value is not None and value != DEMO_CLIENT_SECRET
+
+
 def simulated() -> bool:
     """Return whether the simulator stands in Slack's place, because the environment names no other Slack."""
     return not os.environ.get("SLACK_API_URL")
@@ -128,7 +133,9 @@ def simulated() -> bool:
 def set_aside() -> list[str]:
     """Return a message for each kind of variable that is not used."""
     messages = []
-    if simulated() and (given := [name for name in SLACK_SECRETS if os.environ.get(name)]):
+    if simulated() and (
+        given := [name for name in SLACK_SECRETS if _is_real(name, os.environ.get(name) or None)]
+    ):
         real = "set SLACK_API_URL=https://slack.com/api/ for the real Slack"
         messages.append(
             f"not used, because the simulator stands in Slack's place: {', '.join(given)}; {real}"

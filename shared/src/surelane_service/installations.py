@@ -30,6 +30,9 @@ _BOT_DETAILS = (
 _USER_DETAILS = ("user_id", "user_scopes")
 _DETAILS = ("enterprise_id", "enterprise_name", "enterprise_url", "team_id", "team_name", "token_type")
 
+_Row = tuple[str, Sequence[str], Sequence[str], datetime | None]
+"""A person's id, the names of the details and of the tokens, and when the access token expires."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -117,7 +120,9 @@ class Installations:
         """Store an installation: the person's row, and the bot's where it has a bot token."""
         given = installation.to_dict_for_copying()
         owner = Owner.of(installation.enterprise_id, installation.team_id, installation.is_enterprise_install)
-        rows = [(installation.user_id, _USER_DETAILS, _USER_TOKENS, given["user_token_expires_at"])]
+        rows: list[_Row] = [
+            (installation.user_id, _USER_DETAILS, _USER_TOKENS, given["user_token_expires_at"])
+        ]
         if installation.bot_token:
             rows.append((BOT, _BOT_DETAILS, _BOT_TOKENS, given["bot_token_expires_at"]))
         await self._save(owner, given, rows)
@@ -132,7 +137,7 @@ class Installations:
         self,
         owner: Owner | None,
         given: Mapping[str, Any],
-        rows: Sequence[tuple[str, Sequence[str], Sequence[str], datetime | None]],
+        rows: Sequence[_Row],
     ) -> None:
         if owner is None:
             raise ValueError("an installation needs the id of a workspace or of an organization")
@@ -316,7 +321,7 @@ def bot_of(rows: Mapping[str, Stored]) -> Bot | None:
         "bot_id",
         "bot_user_id",
     )
-    values = {name: row.values.get(name) for name in fields}
+    values: dict[str, Any] = {name: row.values.get(name) for name in fields}
     return Bot(
         **values,
         bot_scopes=row.values.get("bot_scopes") or "",

@@ -104,18 +104,23 @@ class InstallSettings(ServiceSettings):
     """The settings of installs by OAuth, which ingest and workers share."""
 
     client_id: str | None = Field(None, validation_alias="SLACK_CLIENT_ID")
-    """The Slack app's client id. With it, workspaces install the app by OAuth, and tokens are looked up for each."""
+    """The Slack app's client id. With it and the secret, installs are on: each workspace has tokens of its own."""
 
     client_secret: SecretStr | None = Field(None, validation_alias="SLACK_CLIENT_SECRET")
 
     encryption_keys: EncryptionKeys = Field((), validation_alias=SETTING)
     """The keys that encrypt stored tokens, separated by commas: the first encrypts, all decrypt."""
 
+    @property
+    def installs(self) -> bool:
+        """Whether workspaces install the app by OAuth."""
+        return self.client_secret is not None
+
     @model_validator(mode="after")
     def _installable(self) -> Self:
-        if (self.client_id is None) != (self.client_secret is None):
-            raise ValueError("set both SLACK_CLIENT_ID and SLACK_CLIENT_SECRET, or none of them")
         if self.client_secret is not None:
+            if self.client_id is None:
+                raise ValueError("SLACK_CLIENT_ID is not set, although SLACK_CLIENT_SECRET is")
             if not self.encryption_keys:
                 raise ValueError(
                     f"{SETTING} is not set: installs need a key for their tokens; see surelane keys new"

@@ -1,10 +1,9 @@
 """Serve Slack's OAuth page: a person chooses a workspace, and approves or cancels."""
 
 from html import escape
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
-from yarl import URL
 
 from surelane_dev.simulator.control.inputs import SIMULATOR
 from surelane_dev.simulator.installs import Asked
@@ -50,14 +49,18 @@ async def decide(request: web.Request) -> web.Response:
     if isinstance(asked, str):
         return web.Response(status=400, text=asked)
     simulator, given = request.app[SIMULATOR], await request.post()
-    back = URL(asked.redirect_uri).update_query(state=request.query.get("state", ""))
+    state = request.query.get("state", "")
     if given.get("decision") != "approve":
-        raise web.HTTPFound(back.update_query(error="access_denied"))
+        raise _back(asked, error="access_denied", state=state)
     found = _chosen(simulator, str(given.get("team", "")))
     if found is None:
         return web.Response(status=400, text="there is no such workspace")
     workspace, wide = found
-    raise web.HTTPFound(back.update_query(code=simulator.installs.approve(asked, workspace, wide=wide)))
+    raise _back(asked, code=simulator.installs.approve(asked, workspace, wide=wide), state=state)
+
+
+def _back(asked: Asked, **query: str) -> web.HTTPFound:
+    return web.HTTPFound(f"{asked.redirect_uri}{'&' if '?' in asked.redirect_uri else '?'}{urlencode(query)}")
 
 
 def _asked(request: web.Request) -> Asked | str:
@@ -72,7 +75,7 @@ def _asked(request: web.Request) -> Asked | str:
 
 
 def _choices(simulator: Simulator) -> dict[str, str]:
-    workspaces = [each for each in simulator.installs.workspaces.values() if each is not simulator.workspace]
+    workspaces = simulator.installs.workspaces.values()
     choices = {each.team_id: each.name for each in workspaces}
     return choices | {
         each.enterprise_id: "Acme Grid, all its workspaces" for each in workspaces if each.enterprise_id

@@ -13,9 +13,10 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urljoin
 
 import aiohttp
 from aiohttp import web
@@ -23,7 +24,6 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
-from yarl import URL
 
 from surelane.errors import SurelaneError
 from surelane_ingest.app import RETRY_AFTER, Drain, Refused
@@ -125,7 +125,7 @@ class Installer:
             redirect_uri=settings.redirect_uri,
             scopes=settings.scopes,
             user_scopes=settings.user_scopes,
-            authorization_url=settings.authorize_url or str(URL(api).origin() / "oauth/v2/authorize"),
+            authorization_url=settings.authorize_url or urljoin(api, "/oauth/v2/authorize"),
         )
         # slack-sdk's retries are off: a code counts once.
         self._client = AsyncWebClient(None, api, session=session, retry_handlers=[])
@@ -180,7 +180,7 @@ class Installer:
         issued = self._states.read(state)
         if issued is None:
             raise NotInstalledError("invalid_state", "The link is incomplete, or not from this app.")
-        headers = {"cookie": request.headers.getall("Cookie", [])}
+        headers: dict[str, str | Sequence[str]] = {"cookie": request.headers.getall("Cookie", [])}
         if not self._cookies.is_valid_browser(state, headers):
             raise NotInstalledError("other_browser", "The install was started in another browser.")
         name, ends = issued
@@ -246,7 +246,7 @@ class Installer:
                 given = await self._client.api_call("oauth.v2.access", data=fields)
                 answer = _checked(given.data, self._app_id)
                 token = answer.get("access_token")
-                tested = (await self._client.auth_test(token=token)).data if token else {}
+                tested = _object((await self._client.auth_test(token=token)).data) if token else {}
         except SlackApiError as error:
             refused = error.response.get("error") if hasattr(error.response, "get") else None
             raise _refused_by_slack(refused) from None
@@ -255,8 +255,10 @@ class Installer:
             raise NotInstalledError(
                 "slack_unreachable", "Slack does not answer. Try again soon.", status=502
             ) from None
-        installation = installation_of(answer, tested if isinstance(tested, dict) else {})
-        if not (installation.is_enterprise_install or not token or tested["team_id"] == installation.team_id):
+        installation = installation_of(answer, tested)
+        if not (
+            installation.is_enterprise_install or not token or tested.get("team_id") == installation.team_id
+        ):
             raise NotInstalledError("other_workspace", "Slack gave a token of another workspace.")
         return installation
 
@@ -269,6 +271,10 @@ class Installer:
         if error.status == 503:
             response.headers["Retry-After"] = RETRY_AFTER
         return response
+
+
+def _object(answer: object) -> Mapping[str, Any]:
+    return answer if isinstance(answer, dict) else {}
 
 
 def _refused_by_slack(error: object) -> NotInstalledError:

@@ -146,7 +146,7 @@ class IngestSettings(InstallSettings, AccessSettings):
                 urlsplit(url).scheme not in ("http", "https") or re.search(r"[\s&#?]", url)
             ):
                 raise ValueError(f"{name} is not an http or https address without a query")
-        if self.client_id is not None and not (self.scopes or self.user_scopes):
+        if self.installs and not (self.scopes or self.user_scopes):
             raise ValueError(
                 "SLACK_SCOPES and SLACK_USER_SCOPES are both empty: an install would ask for nothing"
             )

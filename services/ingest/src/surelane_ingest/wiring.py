@@ -158,9 +158,9 @@ async def _answers(settings: IngestSettings, patience: Patience) -> AsyncIterato
 async def _installer(
     settings: IngestSettings, drain: Drain, writer: Writer
 ) -> AsyncIterator[Installer | None]:
-    """Yield what installs the app by OAuth, with connections of its own; ``None`` without a client id."""
+    """Yield what installs the app by OAuth, with connections of its own; ``None`` where installs are off."""
     keys = Keyring.of(settings.encryption_keys)
-    if settings.client_id is None or keys is None:
+    if not settings.installs or keys is None:
         yield None
         return
     budget = settings.database_budget

@@ -37,6 +37,8 @@ from surelane_worker.sessions import Session, SessionKeeper, SessionWatcher
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.refresh import Refresher
+from surelane_worker.slack.tokens import Tokens
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -142,6 +144,7 @@ def assemble(
     *,
     step_retries: Backoff = RETRIES,
     engine: Callable[[Pool], Engine] = Engine,
+    refresher: Refresher | None = None,
 ) -> Worker:
     """Put the parts together. Nothing runs yet.
 
@@ -149,8 +152,9 @@ def assemble(
         settings, registered, pools, slack, observer: what to put them together from.
         step_retries: the pauses between the tries of one step.
         engine: makes the calls with which attempts store their steps, notes and outcomes.
+        refresher: finds the tokens of installs; ``None``: there is one token for all events.
     """
-    return _Assembly(settings, registered, pools, slack, observer, step_retries, engine).worker()
+    return _Assembly(settings, registered, pools, slack, observer, step_retries, engine, refresher).worker()
 
 
 class _Assembly:
@@ -165,8 +169,10 @@ class _Assembly:
         observer: Observer,
         step_retries: Backoff,
         engine: Callable[[Pool], Engine],
+        refresher: Refresher | None,
     ) -> None:
         self._settings = settings
+        self._refresher = refresher
         self._step_retries = step_retries
         self._registered = registered
         self._slack = slack
@@ -264,6 +270,8 @@ class _Assembly:
             get_logger("surelane_worker.handling.handler"),
             asyncio.get_running_loop(),
             self._step_retries,
+            None if self._refresher is None else Tokens(self._refresher.find, self._slack.with_token),
+            self._refresher,
         )
 
     def _listening(self) -> Listener:

@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration
 from surelane_service.engine import DEFAULT_MAX_ATTEMPTS
-from surelane_service.settings import DEMO_BOT_TOKEN
+from surelane_service.settings import DEMO_BOT_TOKEN, InstallSettings
 from surelane_worker.remote_agents import DispatchSettings
 
 BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
@@ -26,7 +26,7 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class WorkerSettings(DispatchSettings):
+class WorkerSettings(InstallSettings, DispatchSettings):
     """The worker's settings."""
 
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
@@ -41,6 +41,10 @@ class WorkerSettings(DispatchSettings):
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
+    """The bot's token in the one workspace. It is not used where installs are on."""
+
+    install_wait: Duration = Field("1h", validation_alias="SURELANE_INSTALL_WAIT", validate_default=True)
+    """How long an event waits for its workspace to install the app, if installs are on. Then it fails."""
 
     slack_limits: Literal["on", "non-marketplace", "off"] = Field(
         "on", validation_alias="SURELANE_SLACK_LIMITS"
@@ -160,7 +164,14 @@ class WorkerSettings(DispatchSettings):
 
     @property
     def bot_token(self) -> str | None:
-        """Slack's token, or a demo token if the Web API is not Slack's own; ``None`` if there is no token."""
+        """Slack's token, or a demo token if the Web API is not Slack's own; ``None`` with installs, or without any."""
+        if self.installs:
+            return None
         if self.slack_bot_token is not None:
             return self.slack_bot_token.get_secret_value()
         return None if self.speaks_to_slack else DEMO_BOT_TOKEN
+
+    @property
+    def answers(self) -> bool:
+        """Whether there are tokens: one, or those of installs."""
+        return self.bot_token is not None or self.installs

@@ -10,6 +10,8 @@ from surelane import __version__
 from surelane.calls import Pool
 from surelane.errors import SettingsError
 from surelane_service.engine import Engine
+from surelane_service.installations import Installations
+from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import LOCK_TIMEOUT, close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
@@ -27,6 +29,7 @@ from surelane_worker.parts import SERVICE, STATEMENT_TIMEOUT, Pools, assemble, h
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
+from surelane_worker.slack.refresh import Refresher
 from surelane_worker.slack.tiers import rules_of
 
 _log = get_logger("surelane_worker")
@@ -56,29 +59,48 @@ async def main(stop: asyncio.Event) -> None:
         # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
-        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing))
+        refresher = await _refresher(settings, slack, stack)
+        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing), refresher)
+
+
+async def _refresher(
+    settings: WorkerSettings, slack: SlackClients, stack: AsyncExitStack
+) -> Refresher | None:
+    """Return what looks up and refreshes the tokens of installs; ``None`` where one token is for all events.
+
+    It has connections of its own: a transaction that locks the installations then delays no poll.
+    """
+    keys = Keyring.of(settings.encryption_keys)
+    if settings.client_id is None or settings.client_secret is None or keys is None:
+        return None
+    pool = await _pool(settings, stack, 2, LOCK_TIMEOUT)
+    secret = settings.client_secret.get_secret_value()
+    return Refresher(Installations(pool, keys), slack.once, settings.client_id, secret)
 
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
-    async def pool(size: int, lock_timeout: float | None = None) -> Pool:
-        opened = await create_pool(
-            settings.database_url.get_secret_value(),
-            service=SERVICE,
-            max_size=size,
-            statement_timeout=STATEMENT_TIMEOUT,
-            prepared=settings.notifications,
-            lock_timeout=lock_timeout,
-        )
-        stack.push_async_callback(close_pool, opened)
-        return opened
-
     return Pools(
-        leases=await pool(1, LOCK_TIMEOUT),
-        settles=await pool(3, LOCK_TIMEOUT),
-        looks=await pool(2),
-        sweeps=await pool(1),
-        handlers=await pool(3),
+        leases=await _pool(settings, stack, 1, LOCK_TIMEOUT),
+        settles=await _pool(settings, stack, 3, LOCK_TIMEOUT),
+        looks=await _pool(settings, stack, 2),
+        sweeps=await _pool(settings, stack, 1),
+        handlers=await _pool(settings, stack, 3),
     )
+
+
+async def _pool(
+    settings: WorkerSettings, stack: AsyncExitStack, size: int, lock_timeout: float | None = None
+) -> Pool:
+    opened = await create_pool(
+        settings.database_url.get_secret_value(),
+        service=SERVICE,
+        max_size=size,
+        statement_timeout=STATEMENT_TIMEOUT,
+        prepared=settings.notifications,
+        lock_timeout=lock_timeout,
+    )
+    stack.push_async_callback(close_pool, opened)
+    return opened
 
 
 def _handlers(settings: WorkerSettings) -> Handlers:
@@ -95,13 +117,15 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         loaded = load_handlers(settings.handlers, adapt)
     if settings.model is not None:
         messages.agent.check(settings)
-    if settings.handlers == BUILT_IN_HANDLERS and settings.bot_token is None:
-        raise SettingsError("SLACK_BOT_TOKEN is not set; set it: the built-in handlers answer in Slack")
+    if settings.handlers == BUILT_IN_HANDLERS and not settings.answers:
+        raise SettingsError(
+            "SLACK_BOT_TOKEN is not set, nor SLACK_CLIENT_SECRET: the built-in handlers need a token to answer in Slack"
+        )
     types = settings.event_types
     warn_of_doubts(
         handlers_by_kind(loaded), None if types is None else {name.strip() for name in types.split(",")}
     )
-    return loaded if settings.bot_token is None else with_questions(loaded)
+    return with_questions(loaded) if settings.answers else loaded
 
 
 def with_questions(loaded: Handlers) -> Handlers:
@@ -119,8 +143,10 @@ async def _serve(
     pools: Pools,
     slack: SlackClients,
     observer: Observer,
+    refresher: Refresher | None,
 ) -> None:
-    worker = assemble(settings, handlers, pools, slack, observer)
+    worker = assemble(settings, handlers, pools, slack, observer, refresher=refresher)
+    duties = worker.duties() if refresher is None else [*worker.duties(), refresher.run]
     queue = Engine(pools.looks)
     worker.watch.publish()
     readiness = Readiness(queue, stop.is_set, worker.is_claiming)
@@ -136,7 +162,7 @@ async def _serve(
         await until_schema_fits(queue, stop)
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
-            async with beside(*worker.duties()):
+            async with beside(*duties):
                 await worker.claim(stop)
                 await worker.positions.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())

@@ -18,7 +18,9 @@ from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.refresh import Refresher
 from surelane_worker.slack.replies import Replies
+from surelane_worker.slack.tokens import Tokens
 
 Result = TypeVar("Result")
 
@@ -40,6 +42,9 @@ class Services:
     loop: asyncio.AbstractEventLoop
     step_retries: Backoff
     """The pauses between the tries of one step."""
+    tokens: Tokens | None = None
+    """Those of installs; ``None``: there is one token for all events."""
+    installs: Refresher | None = None
 
 
 class Stoppable(Protocol):
@@ -61,6 +66,7 @@ class Context:
         "_answered",
         "_asks",
         "_began",
+        "_clients",
         "_coalesced",
         "_events",
         "_grouped",
@@ -69,6 +75,7 @@ class Context:
         "_slack",
         "_waits",
         "_work",
+        "held",
     )
 
     def __init__(
@@ -90,6 +97,7 @@ class Context:
             coalesced: all is kept with the first of the events: steps, and notes of replies.
         """
         self._services = services
+        self._clients: SlackClients | None = None
         self._began = services.loop.time()
         self._events = events
         self._work = work
@@ -98,8 +106,24 @@ class Context:
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._answered = False
+        self.held = False
+        """Whether a snooze holds back the event's group."""
         self._waits: Waits | None = None
         self._asks: Asks | None = None
+
+    @property
+    def installs(self) -> Refresher | None:
+        """The installations of the app, for Bolt apps; ``None`` where installs are off."""
+        return self._services.installs
+
+    async def authorize(self) -> None:
+        """Take the token of the workspace that the first event is of.
+
+        Raises:
+            NotInstalledError: that workspace has not installed the app.
+        """
+        if self._services.tokens is not None:
+            self._clients = await self._services.tokens.clients_for(self._events[0])
 
     @property
     def slack(self) -> Replies:
@@ -108,7 +132,11 @@ class Context:
             check_claim = partial(self._services.check_claim, self._work)
             owner = self._events[0] if self._coalesced else None
             self._slack = Replies(
-                self._services.slack, self._services.engine, self.log, check_claim, owner=owner
+                self._clients or self._services.slack,
+                self._services.engine,
+                self.log,
+                check_claim,
+                owner=owner,
             )
         return self._slack
 

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
@@ -50,8 +51,12 @@ from surelane_worker.running.coalescing import Coalescer
 from surelane_worker.running.work import Work
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
+from surelane_worker.slack.notes import Notebook
+from surelane_worker.slack.tokens import NotInstalledError
 from surelane_worker.slack.turns import SlackBusyError
 
+INSTALL_PAUSE = 30.0
+"""Longest pause, in seconds, until a worker looks again whether an event's workspace has installed the app."""
 log = get_logger("surelane_worker.running.runner")
 
 
@@ -176,6 +181,7 @@ class Runner:
         try:
             if handler.routes:
                 handler = handler.for_event(events[0])
+            await context.authorize()
             if handler.timeout is None:
                 return outcome_of(await handler.call(given, context))
             async with asyncio.timeout(handler.timeout) as limit:
@@ -185,9 +191,8 @@ class Runner:
                 return Fail(error)
             _uncancel()
             return Release()
-        except SlackBusyError as error:
-            context.log.info("Slack's rate limit is used up; the event is snoozed", seconds=error.after)
-            return Snooze(error.after)
+        except (SlackBusyError, NotInstalledError) as error:
+            return await self._put_off(context, events[0], error)
         except TimeoutError as error:
             if handler.timeout is not None and limit.expired():
                 return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
@@ -197,6 +202,28 @@ class Runner:
         finally:
             if handler.answers:
                 context.conclude()
+
+    async def _put_off(
+        self, context: Context, event: Event, error: SlackBusyError | NotInstalledError
+    ) -> Snooze | Discard:
+        """Put off an event, without counting its attempt.
+
+        One whose workspace has not installed the app holds back its group, so that a thread is answered in order once
+        the app is there. Past its deadline it ends.
+        """
+        if isinstance(error, SlackBusyError):
+            context.log.info("Slack's rate limit is used up; the event is snoozed", seconds=error.after)
+            return Snooze(error.after)
+        deadline = (event.enqueued_at or event.event_ts) + self._services.settings.install_wait
+        left = (deadline - datetime.now(UTC)).total_seconds()
+        if left <= 0:
+            return Discard("not_installed")
+        owner, until = error.owner.identity, deadline.isoformat(timespec="seconds")
+        notebook = Notebook(self._services.engine, event, context.log)
+        await notebook.note_call("not_installed", f"{owner} until {until}")
+        context.log.info("its workspace has not installed the app; the event waits", owner=owner)
+        context.held = True
+        return Snooze(min(self._backoff.pause(1), INSTALL_PAUSE, left))
 
     async def _run_traced(
         self, span: Span, handler: Handler, work: Work, context: Context, events: list[Event]
@@ -234,7 +261,7 @@ class Runner:
         if isinstance(outcome, Fail | Retry | Discard):
             return self._fail(claims, outcome, context)
         try:
-            argument = self._argument(claims, outcome, blocking=work.head is not None)
+            argument = self._argument(claims, outcome, blocking=work.head is not None or context.held)
         except OutcomeError as error:
             return self._fail(claims, Fail(error), context)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict

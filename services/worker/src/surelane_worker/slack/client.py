@@ -222,6 +222,20 @@ class SlackClients:
     """Sends a call again after a rate limit only: for messages that must not be posted twice."""
     responses: ResponseUrls
 
+    def with_token(self, token: str) -> "SlackClients":
+        """Return clients for another token, on the same sessions."""
+        return SlackClients(_copy(self.client, token), _copy(self.once, token), self.responses)
+
+
+def _copy(client: AsyncWebClient, token: str) -> AsyncWebClient:
+    return AsyncWebClient(
+        token,
+        client.base_url,
+        session=client.session,
+        retry_handlers=client.retry_handlers,
+        proxy=client.proxy,
+    )
+
 
 @asynccontextmanager
 async def slack_clients(

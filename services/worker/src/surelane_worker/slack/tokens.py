@@ -1,0 +1,139 @@
+"""Find the token for an event: the one of the workspace or organization that installed the app.
+
+A lookup is kept for a minute, for a bounded number of installations. Many events of one workspace cause one lookup.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from surelane.errors import SurelaneError
+from surelane.events import Event
+from surelane_service.durations import jittered
+from surelane_service.installations import BOT, Owner, Stored
+from surelane_service.logs import get_logger
+from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.place import SLACK_KINDS, object_in, text_in
+
+KEPT_FOR = timedelta(minutes=1)
+"""How long a token is used without a look at the database. A removed installation's tokens go out of use by then."""
+MISSING_FOR = 1.0
+"""Seconds for which an installation that is missing is not looked for again."""
+MOST = 2000
+"""Installations that are kept."""
+OWN = "surelane."
+"""The kinds of the clicks on our own buttons begin so."""
+
+Find = Callable[[Owner, str | None], Awaitable[Mapping[str, Stored]]]
+Make = Callable[[str], SlackClients]
+_log = get_logger(__name__)
+
+
+class NotInstalledError(Exception):
+    """No workspace or organization of that id has installed the app.
+
+    Attributes:
+        owner: the workspace or organization.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__("the event's workspace has not installed the app")
+        self.owner = owner
+
+
+@dataclass(slots=True)
+class _Known:
+    clients: SlackClients | None
+    until: float
+
+
+class Tokens:
+    """The clients with the bot's token of each installation."""
+
+    def __init__(self, find: Find, make: Make) -> None:
+        """Keep the arguments.
+
+        Args:
+            find: returns an installation's rows, with fresh tokens.
+            make: makes clients for a token.
+        """
+        self._find = find
+        self._make = make
+        self._known: OrderedDict[Owner, _Known] = OrderedDict()
+        self._lookups: dict[Owner, asyncio.Task[SlackClients | None]] = {}
+
+    async def clients_for(self, event: Event) -> SlackClients | None:
+        """Return the clients for an event; ``None`` for a job without one.
+
+        Raises:
+            NotInstalledError: an event of Slack's is of a workspace that has not installed the app.
+        """
+        owner = owner_of(event)
+        clients = None if owner is None else await self.clients_of(owner)
+        if clients is None and owner is not None and event.kind.startswith((SLACK_KINDS, OWN)):
+            raise NotInstalledError(owner)
+        return clients
+
+    async def clients_of(self, owner: Owner) -> SlackClients | None:
+        """Return the clients of an installation; ``None`` if there is none, or none with a bot."""
+        known, now = self._known.get(owner), asyncio.get_running_loop().time()
+        if known is not None and now < known.until:
+            self._known.move_to_end(owner)
+            return known.clients
+        lookup = self._lookups.get(owner)
+        if lookup is None:
+            lookup = self._lookups[owner] = asyncio.create_task(self._look_up(owner, known))
+            lookup.add_done_callback(partial(self._looked_up, owner))
+        return await asyncio.shield(lookup)  # one event's cancellation is not the others'
+
+    def _looked_up(self, owner: Owner, lookup: asyncio.Task[SlackClients | None]) -> None:
+        del self._lookups[owner]
+        if not lookup.cancelled():
+            lookup.exception()  # those who wait have it; without any, asyncio would complain
+
+    async def _look_up(self, owner: Owner, known: _Known | None) -> SlackClients | None:
+        clock = asyncio.get_running_loop().time
+        try:
+            row = (await self._find(owner, BOT)).get(BOT)
+        except SurelaneError as error:
+            if known is None or known.clients is None:
+                raise
+            _log.warning("a token cannot be looked up; the last one is used", error=type(error).__name__)
+            return known.clients
+        if row is None or row.token is None:
+            self._keep(owner, _Known(None, clock() + MISSING_FOR))
+            return None
+        clients = self._make(row.token)
+        self._keep(owner, _Known(clients, clock() + jittered(KEPT_FOR / 1.3)))
+        return clients
+
+    def _keep(self, owner: Owner, known: _Known) -> None:
+        self._known[owner] = known
+        self._known.move_to_end(owner)
+        while len(self._known) > MOST:
+            self._known.popitem(last=False)
+
+
+def owner_of(event: Event) -> Owner | None:
+    """Return whose installation an event is for; ``None`` where it names none.
+
+    The Events API names it in ``authorizations``. Commands name it by fields, and interactions by objects.
+    """
+    payload = event.payload
+    authorizations = payload.get("authorizations")
+    if isinstance(authorizations, list) and authorizations:
+        named = object_in(authorizations[0])
+        return _owner(named.get("enterprise_id"), named.get("team_id"), named.get("is_enterprise_install"))
+    return _owner(
+        payload.get("enterprise_id") or object_in(payload.get("enterprise")).get("id"),
+        payload.get("team_id") or object_in(payload.get("team")).get("id"),
+        payload.get("is_enterprise_install"),
+    )
+
+
+def _owner(enterprise: Any, team: Any, wide: Any) -> Owner | None:  # noqa: ANN401 - from a payload
+    return Owner.of(text_in(enterprise), text_in(team), wide is True or wide == "true")

@@ -1,0 +1,216 @@
+"""Workers answer each workspace with its own token, wait for installs, and refresh tokens once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+from slack_sdk.web.async_client import AsyncWebClient
+
+from surelane.calls import Connection, Pool
+from surelane.queue import Queue
+from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.posting.events import envelope, events_of
+from surelane_dev.simulator.server import serving_simulator
+from surelane_dev.simulator.settings import SimulatorSettings
+from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.workspace.model import Posted
+from surelane_ingest.installing import installation_of
+from surelane_operator.operations import Operations
+from surelane_service.installations import BOT, Installations, Owner
+from surelane_service.keys import Keyring, new_key
+from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from surelane_worker.slack.refresh import Refresher
+from tests.processes import service
+from tests.system.worker import ended, environment
+
+KEY = new_key()
+EAST, WEST, BAKERY = "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
+
+
+@dataclass
+class Stand:
+    """A simulated Slack, whose events the test stores, and the stored installations."""
+
+    simulator: Simulator
+    url: str
+    connection: Connection
+    installations: Installations
+
+    async def install(self, team: str, *, wide: bool = False) -> Owner:
+        """Install the app as ingest does."""
+        workspace = self.simulator.installs.workspaces[team]
+        asked = Asked("http://127.0.0.1/", "chat:write,reactions:write,channels:history")
+        code = self.simulator.installs.approve(asked, workspace, wide=wide)
+        installation = installation_of(self.simulator.installs.exchange(code, ""), {"bot_id": "B1"})
+        await self.installations.save(installation)
+        owner = Owner.of(installation.enterprise_id, installation.team_id, wide)
+        assert owner is not None
+        return owner
+
+    async def mention(
+        self, team: str, text: str, thread: str | None = None, *, wide: bool = False
+    ) -> tuple[int, str]:
+        """Store the event of a mention; return the event's id and the message's ts."""
+        workspace = self.simulator.installs.workspaces[team]
+        channel = workspace.channel("general")
+        person = next(user for user in workspace.users.values() if not user.is_bot)
+        assert channel is not None
+        message = workspace.post(channel, person.id, f"<@{workspace.bot.id}> {text}", thread_ts=thread)
+        (inner,) = events_of(workspace, Posted(message), {"app_mention"})
+        stored = await Queue(self.connection).insert_event(json.dumps(envelope(workspace, inner, wide=wide)))
+        return stored, message.ts
+
+    def said(self, team: str) -> list[str]:
+        """Return what the bot has said in a workspace."""
+        workspace = self.simulator.installs.workspaces[team]
+        return [
+            message.text
+            for channel in workspace.channels.values()
+            for message in channel.messages.values()
+            if message.by_app
+        ]
+
+    def refreshers(self, count: int, session: aiohttp.ClientSession, pool: Pool) -> list[Refresher]:
+        """Return the refreshers of several workers."""
+        installations = Installations(pool, Keyring([KEY]))
+        client = AsyncWebClient(None, f"{self.url}/api/", session=session, retry_handlers=[])
+        return [Refresher(installations, client, DEMO_CLIENT_ID, DEMO_CLIENT_SECRET) for _ in range(count)]
+
+
+@asynccontextmanager
+async def stand(connection: Connection, **settings: Any) -> AsyncIterator[Stand]:
+    chosen = load_settings(SimulatorSettings, port=0, subscriptions=frozenset(), retry_delays=(), **settings)
+    async with serving_simulator(chosen) as (url, simulator):
+        yield Stand(simulator, url, connection, Installations(connection, Keyring([KEY])))
+
+
+def worker(database: str, slack: Stand, **others: str) -> Any:
+    settings = {
+        "SURELANE_HANDLERS": "tests.system.installed_handlers:handlers",
+        "SLACK_API_URL": f"{slack.url}/api/",
+        "SLACK_CLIENT_ID": DEMO_CLIENT_ID,
+        "SLACK_CLIENT_SECRET": DEMO_CLIENT_SECRET,
+        "SURELANE_ENCRYPTION_KEYS": KEY,
+        "SURELANE_BACKOFF_BASE": "200ms",
+    }
+    return service("surelane_worker", environment(database, **(settings | others)))
+
+
+@pytest.fixture
+async def pool(database: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database, min_size=0, max_size=5) as opened:
+        yield opened
+
+
+async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app(
+    database: str, connection: Connection
+) -> None:
+    async with stand(connection) as slack:
+        await slack.install(BAKERY)
+        await slack.install(EAST, wide=True)
+        stored = [
+            (await slack.mention(team, text, wide=wide))[0]
+            for team, text, wide in (
+                (BAKERY, "bread", False),
+                (EAST, "east", True),
+                (WEST, "west", True),
+            )
+        ]
+        first, ts = await slack.mention(WEST, "one")
+        second, _ = await slack.mention(WEST, "two", ts)
+        async with worker(database, slack):
+            for event in stored:
+                row = await ended(connection, event)
+                assert row["outcome"] == "completed", row["errors"]
+            assert (slack.said(BAKERY), slack.said(EAST), slack.said(WEST)) == (["bread"], ["east"], ["west"])
+            async with asyncio.timeout(60):
+                while (why := await Operations(connection).why(first)) is None or why[0] != "not_installed":  # noqa: ASYNC110 - a snooze tells nothing
+                    await asyncio.sleep(0.05)
+            assert why[1].startswith(f"{WEST} until ")
+            await slack.install(WEST)
+            for event in (first, second):
+                row = await ended(connection, event)
+                assert (row["outcome"], row["attempts"]) == ("completed", 1), row["errors"]
+        assert slack.said(WEST) == ["west", "one", "two"]
+        assert slack.said(BAKERY) == ["bread"]
+
+
+@pytest.mark.parametrize("sort", ["asynchronous", "synchronous"])
+async def test_a_bolt_app_uses_the_same_installations(
+    database: str, connection: Connection, sort: str
+) -> None:
+    async with stand(connection, token_lives=timedelta(hours=12)) as slack:
+        await slack.install(BAKERY)
+        stored, _ = await slack.mention(BAKERY, "bread")
+        app = f"tests.system.bolt_apps.stored_{sort}:app"
+        async with worker(database, slack, SURELANE_HANDLERS=app, SLACK_SIGNING_SECRET="unused"):
+            row = await ended(connection, stored)
+        assert row["outcome"] == "completed", row["errors"]
+        assert slack.said(BAKERY) == ["bread"]
+
+
+async def test_an_event_waits_for_its_install_until_a_deadline(database: str, connection: Connection) -> None:
+    async with stand(connection) as slack:
+        stored, _ = await slack.mention(BAKERY, "bread")
+        async with worker(database, slack, SURELANE_INSTALL_WAIT="1s"):
+            row = await ended(connection, stored)
+        assert (row["outcome"], row["reason"]) == ("failed", "not_installed")
+        assert slack.said(BAKERY) == []
+
+
+async def test_a_token_is_refreshed_once_however_many_workers_try(connection: Connection, pool: Pool) -> None:
+    async with stand(connection, token_lives=timedelta(hours=1)) as slack, aiohttp.ClientSession() as session:
+        owners = [await slack.install(team) for team in (EAST, WEST, BAKERY)]
+        before = {owner: (await slack.installations.find(owner))[BOT] for owner in owners}
+        slack.simulator.installs.token_lives = timedelta(hours=12)
+        done = await asyncio.gather(*(each.refresh_expiring() for each in slack.refreshers(4, session, pool)))
+        calls = [call["method"] for call in slack.simulator.api.calls]
+        assert (calls, sum(done)) == (["oauth.v2.access"] * 3, 3)
+        for owner, old in before.items():
+            new = (await slack.installations.find(owner))[BOT]
+            assert new.token != old.token
+            assert slack.simulator.installs.grant_of(new.token) is not None
+            assert new.expires_at is not None
+            assert old.expires_at is not None
+            assert new.expires_at >= old.expires_at
+
+
+async def test_a_token_that_has_ended_is_refreshed_before_it_is_used(
+    connection: Connection, pool: Pool
+) -> None:
+    async with (
+        stand(connection, token_lives=timedelta(seconds=0)) as slack,
+        aiohttp.ClientSession() as session,
+    ):
+        owner = await slack.install(BAKERY)
+        old = (await slack.installations.find(owner))[BOT]
+        slack.simulator.installs.token_lives = timedelta(hours=12)
+        found = await asyncio.gather(*(each.find(owner, BOT) for each in slack.refreshers(5, session, pool)))
+        tokens = {rows[BOT].token for rows in found}
+        assert (len(tokens), old.token in tokens) == (1, False)
+        assert len(slack.simulator.api.calls) == 1
+
+
+@pytest.mark.parametrize("fault", ["server_error", "refused"])
+async def test_tokens_stay_when_slack_does_not_refresh_them(
+    connection: Connection, pool: Pool, fault: str
+) -> None:
+    async with stand(connection, token_lives=timedelta(hours=1)) as slack, aiohttp.ClientSession() as session:
+        owner = await slack.install(BAKERY)
+        before = (await slack.installations.find(owner))[BOT]
+        if fault == "refused":
+            slack.simulator.installs._refreshes.clear()
+        else:
+            async with session.post(f"{slack.url}/control/faults", json={"kind": fault}) as added:
+                assert added.status == 200
+        (refresher,) = slack.refreshers(1, session, pool)
+        assert await refresher.refresh_expiring() == 0
+        rows = await refresher.find(owner, BOT)
+        assert rows[BOT].token == before.token

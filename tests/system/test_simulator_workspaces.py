@@ -1,0 +1,115 @@
+"""The simulator's other workspaces: each token reaches its own one, and removed or used tokens are refused."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+
+from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.server import serving_simulator
+from surelane_dev.simulator.settings import SimulatorSettings
+from surelane_dev.simulator.simulator import Simulator
+from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+
+EAST, WEST, BAKERY = "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
+APP = {"client_id": DEMO_CLIENT_ID, "client_secret": DEMO_CLIENT_SECRET}
+
+
+@dataclass
+class Slack:
+    """A running simulator, and a client."""
+
+    simulator: Simulator
+    url: str
+    session: aiohttp.ClientSession
+
+    async def call(self, method: str, token: str | None = None, **fields: str) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with self.session.post(f"{self.url}/api/{method}", data=fields, headers=headers) as response:
+            answer: dict[str, Any] = await response.json()
+            return answer
+
+    async def install(self, team: str, *, wide: bool = False) -> dict[str, Any]:
+        installs = self.simulator.installs
+        code = installs.approve(
+            Asked("http://127.0.0.1/", "chat:write"), installs.workspaces[team], wide=wide
+        )
+        return await self.call("oauth.v2.access", code=code, **APP)
+
+    async def post(self, token: str, team: str) -> str:
+        """Post a message in a workspace; return Slack's error, or nothing."""
+        channel = self.simulator.installs.workspaces[team].channel("general")
+        assert channel is not None
+        answer = await self.call("chat.postMessage", token, channel=channel.id, text="hello")
+        return str(answer.get("error", ""))
+
+
+@pytest.fixture
+async def slack() -> AsyncIterator[Slack]:
+    settings = load_settings(
+        SimulatorSettings, port=0, posting=False, retry_delays=(), token_lives=timedelta(hours=12)
+    )
+    async with serving_simulator(settings) as (url, simulator), aiohttp.ClientSession() as session:
+        yield Slack(simulator, url, session)
+
+
+async def test_a_token_reaches_its_own_workspace_or_organization_alone(slack: Slack) -> None:
+    bakery = (await slack.install(BAKERY))["access_token"]
+    grid = (await slack.install(EAST, wide=True))["access_token"]
+    assert [await slack.post(bakery, team) for team in (BAKERY, EAST)] == ["", "channel_not_found"]
+    assert [await slack.post(grid, team) for team in (EAST, WEST, BAKERY)] == ["", "", "channel_not_found"]
+    assert await slack.post("xoxb-demo", BAKERY) == "channel_not_found"
+    tested = await slack.call("auth.test", bakery)
+    assert (tested["team_id"], tested["user_id"], tested["is_enterprise_install"]) == (
+        BAKERY,
+        "U1BAKERY01",
+        False,
+    )
+    assert (await slack.call("auth.test", grid))["is_enterprise_install"]
+
+
+async def test_codes_and_refresh_tokens_work_once_and_for_the_app_alone(slack: Slack) -> None:
+    assert (await slack.call("oauth.v2.access", code="x", client_id="1.1"))["error"] == "invalid_client_id"
+    wrong = APP | {"client_secret": "wrong"}
+    assert (await slack.call("oauth.v2.access", code="x", **wrong))["error"] == "bad_client_secret"
+    assert (await slack.call("oauth.v2.access", code="x", **APP))["error"] == "invalid_code"
+    given = await slack.install(BAKERY)
+    assert given["expires_in"] == 43200
+    refresh = {"grant_type": "refresh_token", "refresh_token": given["refresh_token"], **APP}
+    fresh = await slack.call("oauth.v2.access", **refresh)
+    assert fresh["access_token"] != given["access_token"]
+    assert await slack.post(fresh["access_token"], BAKERY) == ""
+    assert (await slack.call("oauth.v2.access", **refresh))["error"] == "invalid_refresh_token"
+
+
+async def test_removed_tokens_are_refused_and_the_app_is_told(slack: Slack) -> None:
+    first, second = [(await slack.install(BAKERY)) for _ in range(2)]
+    assert (await slack.call("auth.revoke", first["access_token"]))["revoked"]
+    assert await slack.post(first["access_token"], BAKERY) == "token_revoked"
+    assert (await slack.call("apps.uninstall", second["access_token"], **APP))["ok"]
+    assert await slack.post(second["access_token"], BAKERY) == "account_inactive"
+    again = {"grant_type": "refresh_token", "refresh_token": second["refresh_token"], **APP}
+    assert (await slack.call("oauth.v2.access", **again))["error"] == "invalid_refresh_token"
+    kinds = [delivery.kind for delivery in slack.simulator.sender.deliveries.values()]
+    assert kinds == ["tokens_revoked", "app_uninstalled", "tokens_revoked"]
+
+
+async def test_people_write_in_a_workspace_and_remove_the_app(slack: Slack) -> None:
+    async def control(method: str, path: str, **more: Any) -> dict[str, Any]:
+        async with slack.session.request(method, f"{slack.url}/control/workspaces{path}", **more) as response:
+            answer: dict[str, Any] = await response.json()
+            return answer
+
+    said = await control("POST", f"/{BAKERY}/messages", json={"text": "hello"})
+    assert said["events"] == []  # the workspace does not have the app
+    await slack.install(BAKERY)
+    said = await control("POST", f"/{BAKERY}/messages", json={"text": "hello"})
+    assert [event["kind"] for event in said["events"]] == ["app_mention"]
+    assert len((await control("GET", f"/{BAKERY}/messages"))["messages"]) == 2
+    found = (await control("GET", ""))["workspaces"]
+    assert {each["id"] for each in found if each["installed"]} == {"T0SURELANE", BAKERY}
+    assert (await control("DELETE", f"/{BAKERY}"))["tokens"] == 1
+    assert "error" in await control("GET", "/T0NOTHERE1/messages")

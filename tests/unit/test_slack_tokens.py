@@ -1,0 +1,119 @@
+"""Tokens are looked up once per installation and period, and an event gets no other workspace's."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from surelane.errors import DatabaseUnavailable
+from surelane.events import Event
+from surelane_service.installations import BOT, Owner, Stored
+from surelane_worker.slack import tokens as module
+from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.tokens import NotInstalledError, Tokens, owner_of
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def event(payload: Mapping[str, Any], kind: str = "slack.app_mention") -> Event:
+    return Event(1, kind, NOW, 1, 1, NOW, json.dumps(payload))
+
+
+class Store:
+    """The installations of T1 and T2, and of the organization E1; counts the lookups."""
+
+    def __init__(self) -> None:
+        self.lookups: list[Owner] = []
+        self.away = False
+        self.installed = {Owner("T1"), Owner("T2"), Owner("E1", enterprise_wide=True)}
+
+    async def find(self, owner: Owner, user_id: str | None) -> Mapping[str, Stored]:
+        assert user_id == BOT
+        self.lookups.append(owner)
+        await asyncio.sleep(0)
+        if self.away:
+            raise DatabaseUnavailable("away")
+        if owner not in self.installed:
+            return {}
+        values = {"bot_token": f"xoxb-{owner.identity}"}
+        return {BOT: Stored(owner, BOT, "A1", values, None, 1, NOW)}
+
+    def tokens(self) -> Tokens:
+        return Tokens(self.find, lambda token: cast("SlackClients", token))
+
+
+@pytest.mark.parametrize(
+    ("payload", "owner"),
+    [
+        ({"authorizations": [{"team_id": "T1", "enterprise_id": None}], "team_id": "T9"}, Owner("T1")),
+        ({"authorizations": [{"team_id": "T1", "enterprise_id": "E1"}]}, Owner("T1")),
+        (
+            {"authorizations": [{"team_id": "T1", "enterprise_id": "E1", "is_enterprise_install": True}]},
+            Owner("E1", enterprise_wide=True),
+        ),
+        ({"team_id": "T1", "enterprise_id": "E1", "is_enterprise_install": "false"}, Owner("T1")),
+        ({"team_id": "T1", "enterprise_id": "E1", "is_enterprise_install": "true"}, Owner("E1", True)),
+        ({"team": {"id": "T1"}, "enterprise": None, "is_enterprise_install": False}, Owner("T1")),
+        ({"team": None, "enterprise": {"id": "E1"}, "is_enterprise_install": True}, Owner("E1", True)),
+        ({"authorizations": [], "team_id": "T1"}, Owner("T1")),
+        ({"authorizations": "hostile", "team_id": 5}, None),
+        ({}, None),
+    ],
+)
+def test_an_event_names_its_installation(payload: Mapping[str, Any], owner: Owner | None) -> None:
+    assert owner_of(event(payload)) == owner
+
+
+async def test_many_events_of_a_workspace_cause_one_lookup() -> None:
+    store = Store()
+    tokens = store.tokens()
+    events = [event({"team_id": team}) for team in ("T1", "T2") * 50]
+    found = await asyncio.gather(*(tokens.clients_for(each) for each in events))
+    assert [str(each) for each in found] == ["xoxb-T1", "xoxb-T2"] * 50
+    assert sorted(each.identity for each in store.lookups) == ["T1", "T2"]
+
+
+async def test_the_wait_of_one_event_may_be_cancelled_alone() -> None:
+    tokens = Store().tokens()
+    first = asyncio.create_task(tokens.clients_of(Owner("T1")))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(tokens.clients_of(Owner("T1")))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert str(await second) == "xoxb-T1"
+
+
+async def test_an_event_without_an_installation_gets_no_token() -> None:
+    tokens = Store().tokens()
+    with pytest.raises(NotInstalledError):
+        await tokens.clients_for(event({"team_id": "T3"}))
+    with pytest.raises(NotInstalledError):  # the organization's token is for events of its own installation
+        await tokens.clients_for(event({"team_id": "T3", "enterprise_id": "E1"}))
+    assert await tokens.clients_for(event({"team_id": "T3"}, "job")) is None
+    assert await tokens.clients_for(event({}, "job")) is None
+
+
+async def test_tokens_are_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    tokens = store.tokens()
+    monkeypatch.setattr(module, "KEPT_FOR", module.KEPT_FOR * 0)
+    assert await tokens.clients_of(Owner("T1"))
+    store.away = True
+    assert str(await tokens.clients_of(Owner("T1"))) == "xoxb-T1"  # the last one, while the database is away
+    with pytest.raises(DatabaseUnavailable):
+        await tokens.clients_of(Owner("T2"))
+    store.away = False
+    store.installed.clear()
+    assert await tokens.clients_of(Owner("T1")) is None
+
+
+async def test_a_bounded_number_of_tokens_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    tokens = store.tokens()
+    monkeypatch.setattr(module, "MOST", 1)
+    for team in ("T1", "T1", "T2", "T2", "T1"):
+        await tokens.clients_of(Owner(team))
+    assert [each.identity for each in store.lookups] == ["T1", "T2", "T1"]
