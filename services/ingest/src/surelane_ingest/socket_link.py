@@ -5,7 +5,7 @@ from typing import assert_never
 
 import aiohttp
 
-from surelane_ingest.app import Bodies, Refused
+from surelane_ingest.app import Bodies, Drain, Refused
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.frames import Delivered, Disconnect, Hello, Unknown, acknowledgement, read_frame
 from surelane_ingest.limits import Refusals
@@ -35,6 +35,7 @@ class Link:
         bodies: Bodies,
         links: Links,
         refusals: Refusals,
+        drain: Drain,
     ) -> None:
         """Take over a connection.
 
@@ -45,6 +46,7 @@ class Link:
             bodies: counts the memory of envelopes.
             links: counts envelopes by their outcome.
             refusals: logs refused envelopes.
+            drain: says when to take no more.
         """
         self._socket = socket
         self._taker = taker
@@ -53,7 +55,7 @@ class Link:
         self._links = links
         self._refusals = refusals
         self._taken: set[asyncio.Task[None]] = set()
-        self._takes = True
+        self._drain = drain
         self.reason = "it broke"
         """Why it ends."""
         self.leaving = asyncio.Event()
@@ -79,8 +81,7 @@ class Link:
             await self._close()
 
     async def drain(self, until: float) -> None:
-        """Take no more, acknowledge what was taken until then, by the loop's clock, and end the connection."""
-        self._takes = False
+        """Acknowledge what was taken, until then by the loop's clock, and end the connection."""
         if self._taken:
             await asyncio.wait(self._taken, timeout=max(until - asyncio.get_running_loop().time(), 0))
         for task in self._taken:
@@ -97,7 +98,7 @@ class Link:
 
     def _frame(self, text: str) -> bool:
         """Take a frame. Return whether Slack says that the connection will end."""
-        if not self._takes:
+        if self._drain.started:
             return False  # Slack sends it again, to another connection
         frame = read_frame(text, self._subscriptions)
         match frame:

@@ -148,6 +148,7 @@ class SocketMode:
             bodies=self._bodies,
             links=self._links,
             refusals=self._refusals,
+            drain=self._drain,
         )
         self._links.opened(place, hello.connections)
         self._running[link] = asyncio.create_task(self._run(link, place))
