@@ -261,9 +261,7 @@ async def test_without_a_signing_secret_slacks_urls_are_off(ingest: Served, wire
         assert b"SLACK_SIGNING_SECRET is not set" in answer.body
 
 
-async def test_both_ways_lead_to_one_event(
-    database: str, slack: SocketSlack, connection: Connection
-) -> None:
+async def test_both_ways_lead_to_one_event(database: str, slack: SocketSlack, connection: Connection) -> None:
     payload = mention()
     async with connected(database, slack, signing_secret="test-signing-secret-0123456789abcdef") as ingest:
         wire = await slack.wire()

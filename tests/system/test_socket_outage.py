@@ -35,6 +35,7 @@ async def test_everything_sent_is_in_history_once(seconds: int) -> None:
         saying = asyncio.create_task(say(client, seconds, sent))
         await disturb(postgres, client, simulator, saying)
         async with ingest(postgres, client) as running:
+            await say(client, 1, sent)
             await until(lambda: _settled(simulator, sent))
             shown = await exported(running.private_url)
         failed = [each for each in sent if simulator.sender.deliveries[each].state != "delivered"]

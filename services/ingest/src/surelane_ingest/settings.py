@@ -82,7 +82,8 @@ class IngestSettings(InstallSettings):
     signing_secret: SecretStr | None = Field(None, validation_alias="SLACK_SIGNING_SECRET")
     """The app's signing secret. During a rotation: the new and the old one, separated by a comma.
 
-    Without one, Slack's URLs are off, and :attr:`app_token` must be set.
+    Without one, Slack's URLs are off. :attr:`app_token` must then be set, or :attr:`api_token` for the operator's
+    API alone.
     """
 
     app_token: SecretStr | None = Field(None, validation_alias="SLACK_APP_TOKEN")
@@ -162,7 +163,7 @@ class IngestSettings(InstallSettings):
     def _usable(self) -> Self:
         if self.signing_secret is not None and not self.signing_secrets:
             raise ValueError("SLACK_SIGNING_SECRET holds no secret")
-        if self.signing_secret is None and self.app_token is None:
+        if not (self.signing_secret or self.app_token or self.api_token):
             raise ValueError(
                 "SLACK_APP_TOKEN (for Socket Mode) or SLACK_SIGNING_SECRET (for HTTP) must be set, or both"
             )

@@ -14,7 +14,7 @@ from surelane_ingest.taking import Taker
 from surelane_ingest.tracing import RETRY
 
 SLACK = ("slack",)
-SWITCHED_OFF = "SLACK_SIGNING_SECRET is not set: Slack's requests come by Socket Mode"
+SWITCHED_OFF = "SLACK_SIGNING_SECRET is not set: requests of Slack are not taken here"
 PATHS = ("/slack/events", "/slack/commands", "/slack/interactions")
 
 TIMESTAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"

@@ -66,6 +66,8 @@ async def main(stop: asyncio.Event) -> None:
     gc.freeze()
     try:
         async with running(settings, telemetry.tracer) as ingest:
+            if settings.app_token is None and not settings.signing_secrets:
+                _logger.warning("nothing from Slack is taken: no SLACK_APP_TOKEN, no SLACK_SIGNING_SECRET")
             _logger.info("taking events", port=ingest.port, private_port=ingest.private_port)
             await stop.wait()
         _logger.info("stopped")
