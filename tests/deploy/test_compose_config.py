@@ -149,7 +149,7 @@ def test_a_setting_that_is_not_given_leaves_the_images_own_alone() -> None:
             blank = {
                 variable for variable, value in services[name]["environment"].items() if value in (None, "")
             }
-            assert blank <= {"SURELANE_API_TOKEN"}, f"{name}: {sorted(blank)}"
+            assert blank <= {"SURELANE_API_TOKEN", "SLACK_APP_TOKEN"}, f"{name}: {sorted(blank)}"
             assert not services[name]["environment"].keys() & {"SURELANE_HANDLERS", "OTEL_TRACES_SAMPLER"}
 
 

@@ -11,8 +11,12 @@ import pytest
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from tests.databases import as_role
+from tests.processes import until
+from tests.scenario import eventually
 from tests.system.ingest_client import Served, mention, served
 from tests.system.socket_slack import TOKEN, SocketSlack, Wire
+
+WAITS = "select exists (select from pg_locks where not granted)"
 
 
 @pytest.fixture
@@ -36,6 +40,7 @@ async def ingest(database: str, slack: SocketSlack) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def wire(ingest: Served, slack: SocketSlack) -> Wire:
+    assert ingest.ingest.port
     return await slack.wire()
 
 
@@ -46,6 +51,10 @@ async def keys(connection: Connection) -> list[str]:
 async def readiness(ingest: Served) -> tuple[int, str]:
     async with ingest.slack.session.get(f"{ingest.private_url}/readyz") as response:
         return response.status, (await response.json()).get("reason", "")
+
+
+async def ready(ingest: Served) -> None:
+    await eventually(lambda: readiness(ingest), (200, ""), within=60, every=0.02)
 
 
 async def test_an_envelope_is_acknowledged_once_it_is_stored(wire: Wire, connection: Connection) -> None:
@@ -89,9 +98,9 @@ async def test_a_commands_answer_is_in_the_acknowledgement(wire: Wire, connectio
     ):
         command = {**fields, "trigger_id": f"1.{number}"}
         sent = await wire.send(command, "slash_commands", accepts_response_payload=True)
-        while not (claimed := await Engine(connection).claim_events(["slack.command.deploy"], 1, worker="w")):
-            await asyncio.sleep(0.01)
-        (event,) = claimed
+        stored = "select count(*) from agent.request"
+        await eventually(lambda: connection.fetchval(stored), expected=1, within=60, every=0.02)
+        (event,) = await Engine(connection).claim_events(["slack.command.deploy"], 1, worker="w")
         assert await Engine(connection).answer_requests([(event.id, event.claim, answer)]) == {event.id}
         assert await wire.acknowledgement() == {"envelope_id": sent, "payload": payload}
 
@@ -183,11 +192,9 @@ async def test_the_end_waits_for_what_was_taken_and_takes_no_more(
     async with connection.transaction():
         await connection.execute("lock table agent.event")
         sent = await wire.send(payload)
-        while not await connection.fetchval("select exists (select from pg_locks where not granted)"):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: connection.fetchval(WAITS), expected=True, within=60, every=0.02)
         stop.set()
-        while not drain.started:
-            await asyncio.sleep(0.01)
+        await until(lambda: drain.started)
         await wire.send(mention())
     assert await wire.acknowledgement() == {"envelope_id": sent}
     await serving
@@ -212,22 +219,23 @@ async def test_without_a_connection_the_service_is_not_ready_and_says_why(
 ) -> None:
     slack.answers = [answer] * 1000
     async with connected(database, slack) as ingest:
-        while reason not in (await readiness(ingest))[1]:
-            await asyncio.sleep(0.01)
-        assert (await readiness(ingest))[0] == 503
+
+        async def named() -> bool:
+            status, told = await readiness(ingest)
+            return status == 503 and reason in told
+
+        await eventually(named, expected=True, within=60, every=0.02)
 
 
-async def test_a_service_is_ready_once_it_is_connected(ingest: Served, wire: Wire) -> None:
-    while await readiness(ingest) != (200, ""):
-        await asyncio.sleep(0.01)
+async def test_a_service_is_ready_once_it_is_connected(ingest: Served) -> None:
+    await ready(ingest)
 
 
 async def test_it_connects_once_slack_answers_again(database: str, slack: SocketSlack) -> None:
     slack.answers = [(500, {"ok": False}, {})] * 2
     async with connected(database, slack, socket_connections=1) as ingest:
         await slack.wire()
-        while (await readiness(ingest))[0] != 200:
-            await asyncio.sleep(0.01)
+        await ready(ingest)
 
 
 async def test_replicas_share_the_ten_connections_that_slack_allows(
@@ -237,10 +245,8 @@ async def test_replicas_share_the_ten_connections_that_slack_allows(
     async with connected(database, slack, socket_connections=4) as ingest:
         for _ in range(4):
             await slack.wire()
-        while len(slack.open) > 1:
-            await asyncio.sleep(0.01)
-        while (await readiness(ingest))[0] != 200:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(slack.open) == 1)
+        await ready(ingest)
 
 
 async def test_the_first_connection_tries_until_slack_has_room(database: str, slack: SocketSlack) -> None:
@@ -250,11 +256,10 @@ async def test_the_first_connection_tries_until_slack_has_room(database: str, sl
         await slack.wire()
         assert "all its connections" in (await readiness(ingest))[1]
         slack.first = None
-        while (await readiness(ingest))[0] != 200:
-            await asyncio.sleep(0.01)
+        await ready(ingest)
 
 
-async def test_without_a_signing_secret_slacks_urls_are_off(ingest: Served, wire: Wire) -> None:
+async def test_without_a_signing_secret_slacks_urls_are_off(ingest: Served) -> None:
     for path in ("/slack/events", "/slack/commands", "/slack/interactions"):
         answer = await ingest.slack.post(path, b"{}")
         assert answer.status == 404

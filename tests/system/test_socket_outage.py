@@ -33,14 +33,13 @@ async def test_everything_sent_is_in_history_once(seconds: int) -> None:
     async with restartable() as postgres, talking() as (client, simulator):
         sent: list[str] = []
         saying = asyncio.create_task(say(client, seconds, sent))
-        await disturb(postgres, client, simulator, saying)
+        await disturb(postgres, client, saying)
         async with ingest(postgres, client) as running:
             await say(client, 1, sent)
             await until(lambda: _settled(simulator, sent))
             shown = await exported(running.private_url)
         failed = [each for each in sent if simulator.sender.deliveries[each].state != "delivered"]
         repeated = sum(len(simulator.sender.deliveries[each].attempts) > 1 for each in sent)
-        print(f"{len(sent)} sent, {repeated} of them again")
         assert not failed
         told = documented("Socket Mode")
         assert {name: kind for name, kind in ours(shown).items() if "_socket_" in name} == told
@@ -64,9 +63,7 @@ async def say(client: SimulatorClient, seconds: int, sent: list[str]) -> None:
         await asyncio.sleep(1 / RATE)
 
 
-async def disturb(
-    postgres: Restartable, client: SimulatorClient, simulator: Simulator, saying: asyncio.Task[None]
-) -> None:
+async def disturb(postgres: Restartable, client: SimulatorClient, saying: asyncio.Task[None]) -> None:
     """Kill ingest, restart the database and end connections in turn, while messages are sent."""
     for reason in cycle([None, "warning", "refresh_requested"]):
         async with AsyncExitStack() as stack:
