@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-from aiohttp import web
+from aiohttp import WSMsgType, web
 
 from surelane_service.probes import serving
 
@@ -49,6 +49,7 @@ class SocketSlack:
         """Answers to the next calls, before those that succeed."""
         self.others = 0
         """Connections of the app that other replicas have."""
+        self.answers_pings = True
         self.first: dict[str, Any] | None = None
         """The first frame of each connection; ``None``: hello."""
 
@@ -65,7 +66,7 @@ class SocketSlack:
         return web.json_response({"ok": True, "url": self.url.replace("http", "ws") + "/link"})
 
     async def _link(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
+        socket = web.WebSocketResponse(autoping=self.answers_pings)
         await socket.prepare(request)
         wire = Wire(socket)
         self.open.append(wire)
@@ -74,7 +75,8 @@ class SocketSlack:
         self.opened.put_nowait(wire)
         try:
             async for message in socket:
-                wire.acknowledged.put_nowait(json.loads(message.data))
+                if message.type is WSMsgType.TEXT:
+                    wire.acknowledged.put_nowait(json.loads(message.data))
         finally:
             self.open.remove(wire)
             wire.ended.set()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
+from surelane_ingest import socket_mode
 from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.processes import until
@@ -16,6 +17,7 @@ from tests.scenario import eventually
 from tests.system.ingest_client import Served, mention, served
 from tests.system.socket_slack import TOKEN, SocketSlack, Wire
 
+STORED = "select count(*) from agent.event where kind like 'slack.command.%'"
 WAITS = "select exists (select from pg_locks where not granted)"
 
 
@@ -98,8 +100,7 @@ async def test_a_commands_answer_is_in_the_acknowledgement(wire: Wire, connectio
     ):
         command = {**fields, "trigger_id": f"1.{number}"}
         sent = await wire.send(command, "slash_commands", accepts_response_payload=True)
-        stored = "select count(*) from agent.request"
-        await eventually(lambda: connection.fetchval(stored), expected=1, within=60, every=0.02)
+        await eventually(lambda: connection.fetchval(STORED), expected=number + 1, within=60, every=0.02)
         (event,) = await Engine(connection).claim_events(["slack.command.deploy"], 1, worker="w")
         assert await Engine(connection).answer_requests([(event.id, event.claim, answer)]) == {event.id}
         assert await wire.acknowledgement() == {"envelope_id": sent, "payload": payload}
@@ -174,6 +175,19 @@ async def test_a_connection_that_breaks_is_replaced(wire: Wire, slack: SocketSla
     next_wire = await slack.wire()
     sent = await next_wire.send(mention())
     assert await next_wire.acknowledgement() == {"envelope_id": sent}
+
+
+async def test_a_connection_that_answers_no_ping_is_replaced(
+    database: str, slack: SocketSlack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_mode, "HEARTBEAT", 0.5)
+    slack.answers_pings = False
+    async with connected(database, slack, socket_connections=1):
+        await slack.wire()
+        slack.answers_pings = True
+        next_wire = await slack.wire()
+        sent = await next_wire.send(mention())
+        assert await next_wire.acknowledgement() == {"envelope_id": sent}
 
 
 async def test_the_end_waits_for_what_was_taken_and_takes_no_more(

@@ -1,4 +1,4 @@
-"""Over Socket Mode, everything that Slack sent is in history once, whatever breaks meanwhile."""
+"""Over Socket Mode, everything that Slack sent is in history once, through every outage."""
 
 import asyncio
 import os

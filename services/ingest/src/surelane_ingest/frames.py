@@ -1,4 +1,4 @@
-"""Read the frames of Slack's Socket Mode, and write acknowledgements: pure functions, none of which raises."""
+"""Read the frames of Slack's Socket Mode, and write acknowledgements: pure functions that raise nothing."""
 
 import json
 import re

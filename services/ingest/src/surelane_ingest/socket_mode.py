@@ -22,6 +22,7 @@ from surelane_ingest.settings import IngestSettings
 from surelane_ingest.socket_link import Link
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
+from surelane_service.logs import get_logger
 
 MOST = 10
 """Connections that Slack allows an app."""
@@ -46,6 +47,8 @@ REFUSALS = {
     "forbidden_team": "Slack forbids Socket Mode to this app",
 }
 FULL = "the app has all its connections"
+
+_logger = get_logger(__name__)
 
 
 class NotConnectedError(Exception):
@@ -104,6 +107,9 @@ class SocketMode:
             except NotConnectedError as error:
                 self._links.failed(place, str(error))
                 wait = error.pause or pause
+            except Exception:
+                _logger.exception("opening a connection to Slack crashed; it starts again", place=place)
+                wait = pause
             else:
                 opened = loop.time()
                 await link.leaving.wait()
