@@ -41,11 +41,11 @@ class Slack:
         """Connect an app for the length of the block."""
         client = SocketModeClient(TOKEN, web_client=self.web, ping_interval=1)
         client.socket_mode_request_listeners.append(self._take)
-        await client.connect()
+        await client.connect()  # type: ignore[no-untyped-call]
         try:
             yield client
         finally:
-            await client.close()
+            await client.close()  # type: ignore[no-untyped-call]
 
     async def _take(self, client: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
         self.requests.append(request)

@@ -64,6 +64,7 @@ async def test_an_envelope_is_acknowledged_once_it_is_stored(wire: Wire, connect
     sent = await wire.send(payload)
     assert await wire.acknowledgement() == {"envelope_id": sent}
     row = await connection.fetchrow("select item_key, kind, event from agent.event")
+    assert row is not None
     assert (row["item_key"], row["kind"]) == (payload["event_id"], "slack.app_mention")
     assert json.loads(row["event"]) == payload
 
