@@ -14,7 +14,7 @@ from surelane_ingest.taking import Taker
 from surelane_service.logs import get_logger
 
 LEAVES_WITHIN = 30.0
-"""Seconds that a connection lives on after Slack said that it will end. Slack itself ends it after about ten."""
+"""Seconds that a connection lives on after Slack said that it will end. Slack usually ends it earlier."""
 CLOSES_WITHIN = 2.0
 """Seconds that the end of a connection may take."""
 PATH = "socket mode"
