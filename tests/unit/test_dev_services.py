@@ -31,6 +31,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
         "SURELANE_DEV_DATABASE_URL",
         "DATABASE_URL",
         "SLACK_API_URL",
+        "SLACK_APP_TOKEN",
         "SLACK_SIGNING_SECRET",
         "SLACK_BOT_TOKEN",
         "SLACK_CLIENT_ID",
@@ -66,6 +67,7 @@ def test_each_has_its_own_role() -> None:
 
 
 REAL = {
+    "SLACK_APP_TOKEN": "xapp-1-mine",
     "SLACK_SIGNING_SECRET": "mine",
     "SLACK_BOT_TOKEN": "xoxb-mine",
     "SLACK_CLIENT_ID": "1.1",
@@ -173,3 +175,18 @@ def test_a_project_s_handlers_and_manifest_are_used_unless_the_environment_names
     assert environments()["simulator"]["SURELANE_SIMULATOR_MANIFEST"] == "/home/ada/mybot/manifest.yaml"
     monkeypatch.setenv("SURELANE_HANDLERS", "other:handlers")
     assert environments()["worker"]["SURELANE_HANDLERS"] == "other:handlers"
+
+
+def test_two_tokens_are_enough_for_a_real_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "SLACK_API_URL": "https://slack.com/api/",
+        "SLACK_APP_TOKEN": "xapp-1-mine",
+        "SLACK_BOT_TOKEN": "xoxb-1",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = environments()
+    for name, value in found["ingest"].items():
+        monkeypatch.setenv(name, value)
+    assert load_settings(IngestSettings).signing_secrets == []
+    assert "xapp-1-mine" not in found["simulator"].values()

@@ -14,7 +14,7 @@ from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://u@/d?host=/s")
     monkeypatch.setenv("SLACK_SIGNING_SECRET", "new")
-    for name in ("SLACK_API_URL", "SURELANE_EVENT_TYPES"):
+    for name in ("SLACK_API_URL", "SLACK_APP_TOKEN", "SURELANE_EVENT_TYPES"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -36,7 +36,9 @@ def test_secrets_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> Non
     ("name", "value", "complaint"),
     [
         ("SLACK_SIGNING_SECRET", " , ", "holds no secret"),
-        ("SLACK_SIGNING_SECRET", "", "SLACK_SIGNING_SECRET is not set"),
+        ("SLACK_SIGNING_SECRET", "", "SLACK_APP_TOKEN .* or SLACK_SIGNING_SECRET .* must be set"),
+        ("SLACK_APP_TOKEN", "xoxb-1-2", "begin with xapp-"),
+        ("SURELANE_SOCKET_CONNECTIONS", "5", "SURELANE_SOCKET_CONNECTIONS"),
         ("SLACK_SIGNING_SECRET", f"new,{DEMO_SIGNING_SECRET}", "demo secret"),
         ("SURELANE_EVENT_TYPES", "app_mention,message im", "message im"),
         ("SURELANE_EVENT_TYPES", ",", "no event type"),
@@ -60,6 +62,14 @@ def test_the_demo_secret_is_good_for_the_simulator(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SLACK_SIGNING_SECRET", DEMO_SIGNING_SECRET)
     monkeypatch.setenv("SLACK_API_URL", "http://127.0.0.1:8090/api/")
     assert load_settings(IngestSettings).signing_secrets == [DEMO_SIGNING_SECRET]
+
+
+def test_socket_mode_needs_no_signing_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLACK_SIGNING_SECRET")
+    monkeypatch.setenv("SLACK_APP_TOKEN", "xapp-1-A1-2-0a")
+    settings = load_settings(IngestSettings)
+    assert (settings.signing_secrets, settings.socket_connections) == ([], 2)
+    assert "xapp" not in repr(settings)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,14 @@ def scopes(manifest: dict[str, Any]) -> set[str]:
     return set(manifest["oauth_config"]["scopes"]["bot"])
 
 
-def test_every_url_is_the_one_url(manifest: dict[str, Any]) -> None:
-    settings, features = manifest["settings"], manifest["features"]
+def test_the_manifest_for_http_differs_by_its_one_url(manifest: dict[str, Any]) -> None:
+    text = (ROOT / "docs/slack-app-manifest-http.yaml").read_text()
+    http: dict[str, Any] = yaml.safe_load(text)
+    without = yaml.safe_load("\n".join(line for line in text.splitlines() if f": {URL}" not in line))
+    assert without == manifest | {"settings": manifest["settings"] | {"socket_mode_enabled": False}}
+    assert manifest["settings"]["socket_mode_enabled"]
+    assert "YOUR-HOST" not in str(manifest)
+    settings, features = http["settings"], http["features"]
     urls = [
         settings["event_subscriptions"]["request_url"],
         settings["interactivity"]["request_url"],

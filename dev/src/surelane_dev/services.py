@@ -14,7 +14,7 @@ from surelane_operator.console.access.access import sign_in_link
 from surelane_service.settings import DEMO_API_TOKEN, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET
 
 DATABASE = "surelane"
-SLACK_SECRETS = ("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET")
+SLACK_SECRETS = ("SLACK_APP_TOKEN", "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET")
 SIMULATOR_READS = (
     *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR"),
     *("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
@@ -73,8 +73,9 @@ def services(
             stand_in["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
     if "SURELANE_API_TOKEN" in stand_in | given:
         stand_in["SURELANE_CONSOLE_SIGN_IN"] = "token"
+    if "SLACK_APP_TOKEN" not in given:
+        stand_in["SLACK_SIGNING_SECRET"] = DEMO_SIGNING_SECRET
     shared = {
-        "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
         "SLACK_API_URL": f"{simulator}/api/",
         **stand_in,
         "SURELANE_HOST": settings.host,
@@ -85,7 +86,7 @@ def services(
     }
     # If ingest takes the demo secret, it takes the simulator's events. The simulator then gets the database too, to
     # show the status of those events.
-    posting = DEMO_SIGNING_SECRET in shared["SLACK_SIGNING_SECRET"].split(",")
+    posting = DEMO_SIGNING_SECRET in shared.get("SLACK_SIGNING_SECRET", "").split(",")
     database = {name: shared[name] for name in shared if name.startswith(DATABASE_READS)} if posting else {}
     return {
         "simulator": Start(

@@ -9,12 +9,13 @@ from aiohttp import web
 
 from surelane_dev.simulator import consent, responses
 from surelane_dev.simulator.callers import refuse_strangers
-from surelane_dev.simulator.control import commands, elements, modals, operations, people, workspaces
+from surelane_dev.simulator.control import commands, elements, modals, operations, people, sockets, workspaces
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
 from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.saved import Conversations
 from surelane_dev.simulator.settings import SimulatorSettings, reached_at
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.webapi import apps
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.probes import serving
 from surelane_service.settings import load_settings
@@ -35,7 +36,8 @@ def simulator_app(simulator: Simulator) -> web.Application:
     app.add_routes([web.post("/upload/{key}", simulator.files.upload)])
     app.add_routes([web.get("/files/{id}/{name}", simulator.files.download)])
     app.add_routes([*people.ROUTES, *commands.ROUTES, *elements.ROUTES, *modals.ROUTES, *operations.ROUTES])
-    app.add_routes([*consent.ROUTES, *workspaces.ROUTES])
+    app.add_routes([*consent.ROUTES, *workspaces.ROUTES, *sockets.ROUTES])
+    app.add_routes([web.get(apps.PATH, simulator.sockets.serve)])
     app.on_response_prepare.append(_guard)
     app.on_shutdown.append(_close)
     return app

@@ -14,6 +14,7 @@ from surelane_dev.simulator.posting.delivery import Delivery, delivery_json, eve
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.post import Post
 from surelane_dev.simulator.posting.sender import Sender
+from surelane_dev.simulator.posting.sockets import Sockets
 from surelane_dev.simulator.sessions import Sessions
 from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.webapi.call import Slack
@@ -38,6 +39,7 @@ class Simulator:
         given = settings.subscriptions
         self.subscriptions = self.manifest.events if given is None else given
         self.sessions, self.files, self.offered = Sessions(), Files(), Offered()
+        self.sockets = Sockets(settings.timeout)
         self.sessions.changed = self._sessions_changed
         self.faults = Faults(self._faults_changed)
         others = other_workspaces(self.workspace.app_id)
@@ -51,6 +53,7 @@ class Simulator:
             self.sessions,
             self.files,
             self.installs,
+            self.sockets,
         )
         scopes = self.manifest.scopes if settings.scopes is None else settings.scopes
         self.rate_limits = RateLimits(settings.tiers)
@@ -59,7 +62,7 @@ class Simulator:
         )
         post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
         retry_delays = settings.retry_delays if settings.posting else ()
-        self.sender = Sender(post, retry_delays, self.faults, self.delivery_changed)
+        self.sender = Sender(post, self.sockets, retry_delays, self.faults, self.delivery_changed)
         self.workspace.listeners += [self._show, self._send_events]
         for workspace in others:
             workspace.listeners.append(partial(self._send_events_of, workspace))

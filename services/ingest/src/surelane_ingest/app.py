@@ -229,6 +229,7 @@ class App:
         drain: Drain,
         refusals: Refusals,
         connections: ConnectionLimit,
+        off: Mapping[str, str] | None = None,
     ) -> None:
         """Make the app.
 
@@ -239,6 +240,7 @@ class App:
             drain: says when to refuse new requests.
             refusals: logs refused requests.
             connections: keeps a connection that carried a verified request when too many are open.
+            off: paths that are switched off, each with the reason.
         """
         self._endpoints = endpoints
         self._bodies = bodies
@@ -246,12 +248,14 @@ class App:
         self._drain = drain
         self._refusals = refusals
         self._connections = connections
+        self._off = off or {}
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes; those that refuse other methods and paths come last."""
         return [
             *(web.post(each.path, self._answering(each)) for each in self._endpoints),
             *(web.route("*", each.path, self._method_not_allowed) for each in self._endpoints),
+            *(web.route("*", path, self._switched_off) for path in self._off),
             web.route("*", "/{path:.*}", self._not_found),
         ]
 
@@ -303,6 +307,9 @@ class App:
 
     async def _method_not_allowed(self, _: web.Request) -> web.Response:
         return self._unknown("POST only", 405, {"Allow": "POST"})
+
+    async def _switched_off(self, request: web.Request) -> web.Response:
+        return self._unknown(self._off[request.path], 404)
 
     async def _not_found(self, _: web.Request) -> web.Response:
         return self._unknown("no such path", 404)

@@ -142,8 +142,11 @@ class Subscriptions:
 def read_event(body: bytes, subscriptions: Subscriptions) -> Envelope:
     """Read the body of an Events API request."""
     parsed = _object(_text(body))
-    if isinstance(parsed, Malformed):
-        return parsed
+    return parsed if isinstance(parsed, Malformed) else event_of(parsed, subscriptions)
+
+
+def event_of(parsed: Json, subscriptions: Subscriptions) -> Envelope:
+    """Read the object that the Events API sends."""
     envelope = parsed.value
     match envelope.get("type"):
         case "event_callback":
@@ -168,11 +171,30 @@ def read_form(body: bytes) -> Envelope:
         return fields
     if fields.get("ssl_check") == "1":
         return Ignore("ssl_check")
-    if "payload" in fields:
-        return _interaction(fields["payload"])
-    if not fields.get("command", "").lstrip("/"):
+    if "payload" not in fields:
+        return command_of(read_json(json.dumps(fields)))
+    parsed = _object(fields["payload"])
+    return parsed if isinstance(parsed, Malformed) else interaction_of(parsed)
+
+
+def command_of(parsed: Json) -> Envelope:
+    """Read the fields of a slash command."""
+    command = parsed.value.get("command")
+    if not isinstance(command, str) or not command.lstrip("/"):
         return Malformed("neither a command nor an interaction")
-    return _take(read_json(json.dumps(fields)), waits=True)
+    return _take(parsed, waits=True)
+
+
+def interaction_of(parsed: Json) -> Envelope:
+    """Read the object of an interaction."""
+    match parsed.value.get("type"):
+        case "block_suggestion":
+            # It has no trigger_id, and people type the same letters again: each request is an event of its own.
+            return _take(parsed, f"suggestion:{uuid4().hex}", waits=True)
+        case str(name) if name:
+            return _take(parsed, waits=True)
+        case _:
+            return Malformed("no type")
 
 
 def subscription(event: Payload) -> str | None:
@@ -270,20 +292,6 @@ def _users_in(tokens: object) -> tuple[str, ...]:
     people = given.get("oauth")
     found = [each for each in people if isinstance(each, str) and each] if isinstance(people, list) else []
     return (*found, "") if given.get("bot") else tuple(found)
-
-
-def _interaction(payload: str) -> Envelope:
-    parsed = _object(payload)
-    if isinstance(parsed, Malformed):
-        return parsed
-    match parsed.value.get("type"):
-        case "block_suggestion":
-            # It has no trigger_id, and people type the same letters again: each request is an event of its own.
-            return _take(parsed, f"suggestion:{uuid4().hex}", waits=True)
-        case str(name) if name:
-            return _take(parsed, waits=True)
-        case _:
-            return Malformed("no type")
 
 
 def _take(parsed: Json, key: str | None = None, *, waits: bool = False) -> Take:

@@ -14,6 +14,7 @@ from surelane_service.durations import Duration
 from surelane_service.settings import InstallSettings, Port
 from surelane_service.webhooks import Secrets
 
+_APP_TOKEN = re.compile(r"xapp-[A-Za-z0-9-]+", re.ASCII)
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z]+)?", re.ASCII)
 
 
@@ -75,8 +76,18 @@ class IngestSettings(InstallSettings, AccessSettings):
     port: Port = Field(8080, validation_alias="SURELANE_PORT")
     """The public port, where Slack posts."""
 
-    signing_secret: SecretStr = Field(validation_alias="SLACK_SIGNING_SECRET")
-    """The app's signing secret. During a rotation: the new and the old one, separated by a comma."""
+    signing_secret: SecretStr | None = Field(None, validation_alias="SLACK_SIGNING_SECRET")
+    """The app's signing secret. During a rotation: the new and the old one, separated by a comma.
+
+    Without one, Slack's URLs are off. :attr:`app_token` must then be set, or :attr:`api_token` for the operator's
+    API alone.
+    """
+
+    app_token: SecretStr | None = Field(None, validation_alias="SLACK_APP_TOKEN")
+    """The app-level token (``xapp-…``) of Socket Mode. With it, events come without a public address."""
+
+    socket_connections: int = Field(2, ge=1, le=4, validation_alias="SURELANE_SOCKET_CONNECTIONS")
+    """The connections of Socket Mode. Slack allows an app ten, which all replicas share."""
 
     event_types: Annotated[frozenset[str], NoDecode, BeforeValidator(split), AfterValidator(_event_types)] = (
         Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
@@ -131,12 +142,19 @@ class IngestSettings(InstallSettings, AccessSettings):
     @property
     def signing_secrets(self) -> list[str]:
         """The signing secrets. Any of them may sign a request."""
-        return [part.strip() for part in self.signing_secret.get_secret_value().split(",") if part.strip()]
+        given = self.signing_secret.get_secret_value() if self.signing_secret else ""
+        return [part.strip() for part in given.split(",") if part.strip()]
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
-        if not self.signing_secrets:
+        if self.signing_secret is not None and not self.signing_secrets:
             raise ValueError("SLACK_SIGNING_SECRET holds no secret")
+        if not (self.signing_secret or self.app_token or self.api_token):
+            raise ValueError(
+                "SLACK_APP_TOKEN (for Socket Mode) or SLACK_SIGNING_SECRET (for HTTP) must be set, or both"
+            )
+        if self.app_token and not _APP_TOKEN.fullmatch(self.app_token.get_secret_value().strip()):
+            raise ValueError("SLACK_APP_TOKEN is no app-level token: those begin with xapp-")
         self.refuse_demo_secret("SLACK_SIGNING_SECRET", *self.signing_secrets)
         for name, url in (
             ("SLACK_REDIRECT_URI", self.redirect_uri),

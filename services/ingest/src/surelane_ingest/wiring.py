@@ -19,9 +19,12 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.installing import SLACK_WITHIN, Installer
 from surelane_ingest.limits import Refusals, server_options
+from surelane_ingest.links import Links
 from surelane_ingest.metrics import Metrics
 from surelane_ingest.settings import IngestSettings
-from surelane_ingest.slack import Signatures, slack_urls
+from surelane_ingest.slack import PATHS, SWITCHED_OFF, Signatures, slack_urls
+from surelane_ingest.socket_mode import socket_mode
+from surelane_ingest.taking import Taker
 from surelane_ingest.tracing import traced
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
@@ -64,6 +67,8 @@ async def main(stop: asyncio.Event) -> None:
     gc.freeze()
     try:
         async with running(settings, telemetry.tracer) as ingest:
+            if settings.app_token is None and not settings.signing_secrets:
+                _logger.warning("nothing from Slack is taken: no SLACK_APP_TOKEN, no SLACK_SIGNING_SECRET")
             _logger.info("taking events", port=ingest.port, private_port=ingest.private_port)
             await stop.wait()
         _logger.info("stopped")
@@ -94,15 +99,20 @@ async def running(
     """
     bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
     counted: list[Metrics] = []  # the operator's page is served before the writer is there, and after it
+    links = None if settings.app_token is None else Links()
     async with (
         _connections(settings) as connections,
         serving_operators(settings, SERVICE, lambda: counted[0].received() if counted else {}) as operators,
         _watching(settings) if measured else nullcontext(),
-        _serving_private(settings, connections, drain, operators) as private_port,
+        _serving_private(settings, connections, drain, links, operators) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _answers(settings, patience) as answers,
         _installer(settings, drain, writer) as installer,
-        _serving_public(settings, bodies, connections, writer, answers, drain, tracer, installer) as port,
+        nullcontext(Taker(writer, answers, tracer, None if installer is None else installer.remove)) as taker,
+        _serving_public(settings, bodies, connections, writer, taker, drain, tracer, installer) as port,
+        nullcontext()
+        if links is None
+        else socket_mode(settings, taker, bodies=bodies, links=links, drain=drain),
     ):
         counted.append(writer.metrics)
         try:
@@ -189,10 +199,13 @@ def _serving_private(
     settings: IngestSettings,
     connections: Connections,
     drain: Drain,
+    links: Links | None,
     operators: Operators,
 ) -> AbstractAsyncContextManager[int]:
     async def unready() -> str | None:
-        return "stopping" if drain.started else await connections.unready()
+        if drain.started:
+            return "stopping"
+        return await connections.unready() or (None if links is None else links.unready())
 
     app = private_app(unready, operators.routes, settings.known_hosts, operators.middlewares)
     app.on_shutdown.append(operators.shut_down)
@@ -211,22 +224,17 @@ async def _serving_public(
     bodies: Bodies,
     connections: Connections,
     writer: Writer,
-    answers: Answers,
+    taker: Taker,
     drain: Drain,
     tracer: Tracer | None,
     installer: Installer | None,
 ) -> AsyncIterator[int]:
+    signed = settings.signing_secrets
+    subscriptions = Subscriptions(settings.event_types, merge_mentions=settings.merge_mentions)
     refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Turns(connections)
     app = App(
         [
-            *slack_urls(
-                Signatures(settings.signing_secrets),
-                Subscriptions(settings.event_types, merge_mentions=settings.merge_mentions),
-                writer,
-                answers,
-                tracer,
-                None if installer is None else installer.remove,
-            ),
+            *(slack_urls(Signatures(settings.signing_secrets), subscriptions, taker) if signed else ()),
             TriggerUrl(settings.trigger_secrets, call, writer.metrics, tracer),
             AnswerUrl(settings.dispatch_secrets, call),
         ],
@@ -235,6 +243,7 @@ async def _serving_public(
         drain=drain,
         refusals=refusals,
         connections=limit,
+        off={} if signed else dict.fromkeys(PATHS, SWITCHED_OFF),
     )
     public = web.Application(client_max_size=settings.max_body)
     if installer is not None:

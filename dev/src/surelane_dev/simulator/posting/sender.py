@@ -9,6 +9,7 @@ from datetime import timedelta
 from surelane_dev.simulator.faults import Faults
 from surelane_dev.simulator.posting.delivery import Attempt, Delivery, State
 from surelane_dev.simulator.posting.post import Post
+from surelane_dev.simulator.posting.sockets import Sockets
 
 KEPT = 2000
 HELD_AT_MOST = timedelta(seconds=5)
@@ -20,11 +21,13 @@ class Sender:
     def __init__(
         self,
         post: Post,
+        sockets: Sockets,
         retry_delays: tuple[timedelta, ...],
         faults: Faults,
         changed: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
         self._post = post
+        self._sockets = sockets
         self._retry_delays = retry_delays
         self._faults = faults
         self._changed = changed
@@ -55,6 +58,7 @@ class Sender:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._post.close()
+        await self._sockets.close()
 
     def _keep(self, delivery: Delivery) -> None:
         self.deliveries[delivery.id] = delivery
@@ -95,7 +99,8 @@ class Sender:
     ) -> bool:
         """Post once; return whether the delivery is finished."""
         self._move(delivery, "sending")
-        attempt = await self._post(delivery, number, reason)
+        send = self._sockets if self._sockets.used else self._post
+        attempt = await send(delivery, number, reason)
         delivery.attempts.append(attempt)
         settled = attempt.problem is None or attempt.no_retry or last
         self._move(delivery, "delivered" if attempt.problem is None else "failed" if settled else "retrying")

@@ -13,6 +13,7 @@ from surelane_dev.simulator.files import Files
 from surelane_dev.simulator.installs import Installs
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import DOCUMENTED, Manifest
+from surelane_dev.simulator.posting.sockets import Sockets
 from surelane_dev.simulator.sessions import Sessions
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.simulator.workspace.workspace import Workspace
@@ -48,6 +49,7 @@ class Slack:
     sessions: Sessions = field(default_factory=Sessions)
     files: Files = field(default_factory=Files)
     installs: Installs = field(default_factory=Installs)
+    sockets: Sockets = field(default_factory=Sockets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class Method:
     """Whether it takes a JSON body. Slack's older reading methods take form fields only."""
     needs_token: bool = True
     takes_user_token: bool = False
+    takes_app_token: bool = False
+    """Whether it takes an app-level token, and no other one."""
 
 
 @dataclass(frozen=True, slots=True)

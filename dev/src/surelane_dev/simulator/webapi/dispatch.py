@@ -12,6 +12,7 @@ from aiohttp import web
 from surelane_dev.simulator.faults import Fault, Faults
 from surelane_dev.simulator.installs import Grant, RefusedGrantError
 from surelane_dev.simulator.webapi import (
+    apps,
     assistant,
     chat,
     conversations,
@@ -38,6 +39,7 @@ METHODS: dict[str, Method] = {
     **views.METHODS,
     **files.METHODS,
     **oauth.METHODS,
+    **apps.METHODS,
 }
 CALLS_KEPT = 300
 
@@ -129,10 +131,10 @@ class WebApi:
         except RefusedGrantError as error:
             raise ApiError(str(error)) from None
         if grant is not None:
-            if grant.sort == "user" and not method.takes_user_token:
+            if method.takes_app_token or (grant.sort == "user" and not method.takes_user_token):
                 raise ApiError("not_allowed_token_type")
         elif method.needs_token:
-            _check_token(sent.token)
+            _check_token(sent.token, "xapp-" if method.takes_app_token else "xoxb-")
         scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
         if scopes is not None and method.scope and method.scope not in scopes:
             raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(scopes)))
@@ -156,13 +158,13 @@ def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
     return grant.workspace
 
 
-def _check_token(token: str | None) -> None:
+def _check_token(token: str | None, prefix: str) -> None:
     if not token:
         raise ApiError("not_authed")
-    if token.startswith(("xoxp-", "xapp-", "xoxe.")):
-        raise ApiError("not_allowed_token_type")
-    if not token.startswith("xoxb-"):
-        raise ApiError("invalid_auth")
+    if token.startswith(prefix):
+        return
+    known = token.startswith(("xoxb-", "xoxp-", "xapp-", "xoxe."))
+    raise ApiError("not_allowed_token_type" if known else "invalid_auth")
 
 
 def _rate_limited(retry_after: int) -> tuple[web.Response, str | None]:

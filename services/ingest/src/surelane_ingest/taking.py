@@ -1,0 +1,112 @@
+"""Take what Slack sends, over HTTP or Socket Mode: store events, wait for their answers, and note the rest."""
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import assert_never
+
+from surelane.trace_context import traceparent_of
+from surelane_ingest.answers import Answers, Request
+from surelane_ingest.app import Refused
+from surelane_ingest.envelope import Challenge, Envelope, Ignore, Malformed, RateLimited, Removed, Take
+from surelane_ingest.tracing import answered, delivered
+from surelane_ingest.writer import Answer, NotStored, Writer
+from surelane_service.logs import Logger, get_logger
+from surelane_service.telemetry.setup import send_span
+from surelane_service.telemetry.tracer import Tracer
+
+NO_RETRY = {"x-slack-no-retry": "1"}
+"""Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
+
+Removals = Callable[[Removed], Awaitable[None]]
+
+
+class Taker:
+    """Take what Slack sends."""
+
+    def __init__(
+        self, writer: Writer, answers: Answers, tracer: Tracer | None, removals: Removals | None = None
+    ) -> None:
+        """Make a taker.
+
+        Args:
+            writer: stores events.
+            answers: waits for the answers to commands and interactions.
+            tracer: makes spans; ``None``: tracing is off.
+            removals: deletes the tokens of a removed installation; ``None``: installs are off.
+        """
+        self._writer = writer
+        self._answers = answers
+        self._tracer = tracer
+        self._removals = removals
+        # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
+        # binding fixes the configuration of the logs, which starts after the imports.
+        self._log: Logger = get_logger(__name__).bind()
+
+    async def take(self, envelope: Envelope, arrived: float, retry: str | None = None) -> str | None:
+        """Store an event, or note what else Slack sends. Return the answer as JSON text; ``None``: it is empty.
+
+        Args:
+            envelope: what Slack sent.
+            arrived: when, by the event loop's clock.
+            retry: the number of Slack's retry; ``None``: it is none.
+
+        Raises:
+            Refused: it is malformed (400), or the event is not known to be stored (400 or 503).
+        """
+        metrics = self._writer.metrics
+        if isinstance(envelope, Removed):
+            if self._removals is not None:
+                await self._removals(envelope)
+            envelope = envelope.then
+        match envelope:
+            case Take(waits=True) if (waiting := self._answers.request(arrived)) is not None:
+                with waiting:
+                    await self._store(retry, envelope, waiting)
+                    return await waiting.answer()
+            case Take():
+                await self._store(retry, envelope)
+            case Challenge(challenge):
+                self._log.info("url verified")
+                return json.dumps({"challenge": challenge})
+            case Ignore(reason):
+                metrics.ignored[reason] += 1
+                self._log.debug("request ignored", reason=reason)
+            case RateLimited(team, minute):
+                metrics.rate_limited += 1
+                self._log.warning("slack drops events of a workspace with too many", team=team, minute=minute)
+            case Malformed(reason):
+                raise Refused(400, reason, headers=NO_RETRY)
+            case _:
+                assert_never(envelope)
+        return None
+
+    async def _store(self, retry: str | None, event: Take, waiting: Request | None = None) -> None:
+        metrics = self._writer.metrics
+        answer = await self._insert(retry, event, waiting)
+        if isinstance(answer, NotStored):
+            metrics.sent(event.kind, answer.name.lower())
+            named = {"event_id": event.key, "kind": event.kind}
+            if answer is NotStored.UNSTORABLE:
+                raise Refused(400, answer.value, headers=NO_RETRY, event=named)
+            raise Refused(503, answer.value, event=named)
+        if answer.duplicate:
+            metrics.duplicates += 1
+        else:
+            metrics.sent(event.kind)
+        if event.altered:
+            metrics.altered += 1
+            self._log.warning("event stored with replaced characters", event_id=event.key, kind=event.kind)
+        self._log.debug(
+            "event stored", event_id=event.key, kind=event.kind, id=answer.id, duplicate=answer.duplicate
+        )
+
+    async def _insert(self, retry: str | None, event: Take, waiting: Request | None) -> Answer:
+        if self._tracer is None:
+            return await self._writer.store(event.body, event.key, request=waiting)
+        # The trace's id follows from the key, so that a retry continues the trace. Without a key it is random.
+        with send_span(self._tracer, event.key or secrets.token_hex(16), event.kind) as span:
+            delivered(span, retry)
+            answer = await self._writer.store(event.body, event.key, traceparent_of(span), waiting)
+            answered(span, answer)
+            return answer

@@ -1,0 +1,291 @@
+"""Socket Mode: an envelope is acknowledged after its commit, and connections change without a loss."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from surelane.calls import Connection
+from surelane_ingest import socket_mode
+from surelane_service.engine import Engine
+from tests.databases import as_role
+from tests.processes import until
+from tests.scenario import eventually
+from tests.system.ingest_client import Served, mention, served
+from tests.system.socket_slack import TOKEN, SocketSlack, Wire
+
+STORED = "select count(*) from agent.event where kind like 'slack.command.%'"
+WAITS = "select exists (select from pg_locks where not granted)"
+
+
+@pytest.fixture
+async def slack() -> AsyncIterator[SocketSlack]:
+    async with SocketSlack().served() as serving:
+        yield serving
+
+
+@asynccontextmanager
+async def connected(database: str, slack: SocketSlack, **others: Any) -> AsyncIterator[Served]:
+    chosen = {"app_token": TOKEN, "signing_secret": None, "slack_api_url": f"{slack.url}/api/"}
+    async with served(as_role(database, "surelane_ingest"), **(chosen | others)) as ingest:
+        yield ingest
+
+
+@pytest.fixture
+async def ingest(database: str, slack: SocketSlack) -> AsyncIterator[Served]:
+    async with connected(database, slack, socket_connections=1) as running:
+        yield running
+
+
+@pytest.fixture
+async def wire(ingest: Served, slack: SocketSlack) -> Wire:
+    assert ingest.ingest.port
+    return await slack.wire()
+
+
+async def keys(connection: Connection) -> list[str]:
+    return [row["item_key"] for row in await connection.fetch("select item_key from agent.event order by id")]
+
+
+async def readiness(ingest: Served) -> tuple[int, str]:
+    async with ingest.slack.session.get(f"{ingest.private_url}/readyz") as response:
+        return response.status, (await response.json()).get("reason", "")
+
+
+async def ready(ingest: Served) -> None:
+    await eventually(lambda: readiness(ingest), (200, ""), within=60, every=0.02)
+
+
+async def test_an_envelope_is_acknowledged_once_it_is_stored(wire: Wire, connection: Connection) -> None:
+    payload = mention(text="ünï \u2028 code")
+    sent = await wire.send(payload)
+    assert await wire.acknowledgement() == {"envelope_id": sent}
+    row = await connection.fetchrow("select item_key, kind, event from agent.event")
+    assert row is not None
+    assert (row["item_key"], row["kind"]) == (payload["event_id"], "slack.app_mention")
+    assert json.loads(row["event"]) == payload
+
+
+async def test_what_is_sent_again_is_stored_once(wire: Wire, connection: Connection) -> None:
+    payload = mention()
+    for attempt in range(3):
+        sent = await wire.send(payload, retry_attempt=attempt, retry_reason="timeout")
+        assert await wire.acknowledgement() == {"envelope_id": sent}
+    assert await keys(connection) == [payload["event_id"]]
+
+
+async def test_what_is_not_committed_is_not_acknowledged(
+    database: str, slack: SocketSlack, connection: Connection
+) -> None:
+    payload = mention()
+    async with connected(database, slack, socket_connections=1, database_budget="500ms"):
+        wire = await slack.wire()
+        async with connection.transaction():
+            await connection.execute("lock table agent.event")
+            await wire.send(payload)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(wire.acknowledged.get(), 1.5)
+        sent = await wire.send(payload, retry_attempt=1, retry_reason="timeout")
+        assert await wire.acknowledgement() == {"envelope_id": sent}
+    assert await keys(connection) == [payload["event_id"]]
+
+
+async def test_a_commands_answer_is_in_the_acknowledgement(wire: Wire, connection: Connection) -> None:
+    assert await Engine(connection).introduce_worker("w", "0.2.0", ["slack.command.deploy"], [])
+    fields = {"command": "/deploy", "text": "web", "team_id": "T1", "channel_id": "C1", "user_id": "U1"}
+    for number, (answer, payload) in enumerate(
+        [('"done"', {"text": "done"}), ('{"text": "*done*"}', {"text": "*done*"})]
+    ):
+        command = {**fields, "trigger_id": f"1.{number}"}
+        sent = await wire.send(command, "slash_commands", accepts_response_payload=True)
+        await eventually(lambda: connection.fetchval(STORED), expected=number + 1, within=60, every=0.02)
+        (event,) = await Engine(connection).claim_events(["slack.command.deploy"], 1, worker="w")
+        assert await Engine(connection).answer_requests([(event.id, event.claim, answer)]) == {event.id}
+        assert await wire.acknowledgement() == {"envelope_id": sent, "payload": payload}
+
+
+async def test_a_click_is_stored_and_its_answer_is_left_out_where_slack_takes_none(
+    wire: Wire, connection: Connection
+) -> None:
+    click = {"type": "block_actions", "trigger_id": "1.1", "team": {"id": "T1"}, "actions": [{}]}
+    sent = await wire.send(click, "interactive", accepts_response_payload=False)
+    assert await wire.acknowledgement() == {"envelope_id": sent}
+    assert await connection.fetchval("select kind from agent.event") == "slack.block_actions"
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("events_api", {"type": "event_callback"}),
+        ("events_api", None),
+        ("events_api", [1]),
+        ("slash_commands", {"command": 3}),
+        ("interactive", {"type": {}}),
+        ("of_tomorrow", {"type": "event_callback"}),
+        (None, {}),
+    ],
+)
+async def test_an_envelope_that_can_never_be_stored_is_acknowledged(
+    wire: Wire, connection: Connection, kind: Any, payload: object
+) -> None:
+    sent = await wire.send(payload, kind)
+    assert await wire.acknowledgement() == {"envelope_id": sent}
+    assert await keys(connection) == []
+
+
+async def test_garbled_frames_change_nothing(wire: Wire, connection: Connection) -> None:
+    for frame in ("", "{", "[]", "null", '{"envelope_id": 7}', '{"envelope_id": ""}', '{"type": {}}'):
+        await wire.socket.send_str(frame)
+    await wire.socket.send_bytes(b"\x00\xff")
+    payload = mention()
+    sent = await wire.send(payload)
+    assert await wire.acknowledgement() == {"envelope_id": sent}
+    assert await keys(connection) == [payload["event_id"]]
+
+
+async def test_a_huge_frame_ends_its_connection_alone(
+    wire: Wire, slack: SocketSlack, connection: Connection
+) -> None:
+    await wire.send(mention(text="x" * 2_000_000))
+    next_wire = await slack.wire()
+    sent = await next_wire.send(mention())
+    assert await next_wire.acknowledgement() == {"envelope_id": sent}
+    assert len(await keys(connection)) == 1
+
+
+@pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
+async def test_the_next_connection_opens_before_the_old_one_ends(
+    wire: Wire, slack: SocketSlack, connection: Connection, reason: str
+) -> None:
+    await wire.disconnect(reason)
+    next_wire = await slack.wire()
+    assert not wire.ended.is_set()
+    for each in (wire, next_wire):
+        sent = await each.send(mention())
+        assert await each.acknowledgement() == {"envelope_id": sent}
+    await wire.socket.close()
+    assert len(await keys(connection)) == 2
+    assert len(slack.open) == 1
+
+
+async def test_a_connection_that_breaks_is_replaced(wire: Wire, slack: SocketSlack) -> None:
+    await wire.socket.close()
+    next_wire = await slack.wire()
+    sent = await next_wire.send(mention())
+    assert await next_wire.acknowledgement() == {"envelope_id": sent}
+
+
+async def test_a_connection_that_answers_no_ping_is_replaced(
+    database: str, slack: SocketSlack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_mode, "HEARTBEAT", 0.5)
+    slack.answers_pings = False
+    async with connected(database, slack, socket_connections=1):
+        await slack.wire()
+        slack.answers_pings = True
+        next_wire = await slack.wire()
+        sent = await next_wire.send(mention())
+        assert await next_wire.acknowledgement() == {"envelope_id": sent}
+
+
+async def test_the_end_waits_for_what_was_taken_and_takes_no_more(
+    database: str, slack: SocketSlack, connection: Connection
+) -> None:
+    payload, stop = mention(), asyncio.Event()
+    started: asyncio.Future[Served] = asyncio.get_running_loop().create_future()
+
+    async def serve() -> None:
+        async with connected(database, slack, socket_connections=1, database_budget="60s") as ingest:
+            started.set_result(ingest)
+            await stop.wait()
+
+    serving = asyncio.create_task(serve())
+    wire, drain = await slack.wire(), (await started).ingest.drain
+    async with connection.transaction():
+        await connection.execute("lock table agent.event")
+        sent = await wire.send(payload)
+        await eventually(lambda: connection.fetchval(WAITS), expected=True, within=60, every=0.02)
+        stop.set()
+        await until(lambda: drain.started)
+        await wire.send(mention())
+    assert await wire.acknowledgement() == {"envelope_id": sent}
+    await serving
+    await asyncio.wait_for(wire.ended.wait(), 60)
+    assert wire.acknowledged.empty()
+    assert await keys(connection) == [payload["event_id"]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((200, {"ok": False, "error": "invalid_auth"}, {}), "Slack does not know SLACK_APP_TOKEN"),
+        ((200, {"ok": False, "error": "missing_scope"}, {}), "connections:write"),
+        ((429, {"ok": False, "error": "ratelimited"}, {"Retry-After": "1000"}), "limits the rate"),
+        ((200, {"ok": False, "error": "<script>"}, {}), "Slack refuses: unknown"),
+        ((500, {"ok": False}, {}), "Slack refuses: unknown"),
+        ((200, {"ok": True, "url": "http://elsewhere/"}, {}), "names no address"),
+    ],
+)
+async def test_without_a_connection_the_service_is_not_ready_and_says_why(
+    database: str, slack: SocketSlack, answer: tuple[int, dict[str, Any], dict[str, str]], reason: str
+) -> None:
+    slack.answers = [answer] * 1000
+    async with connected(database, slack) as ingest:
+
+        async def named() -> bool:
+            status, told = await readiness(ingest)
+            return status == 503 and reason in told
+
+        await eventually(named, expected=True, within=60, every=0.02)
+
+
+async def test_a_service_is_ready_once_it_is_connected(ingest: Served) -> None:
+    await ready(ingest)
+
+
+async def test_it_connects_once_slack_answers_again(database: str, slack: SocketSlack) -> None:
+    slack.answers = [(500, {"ok": False}, {})] * 2
+    async with connected(database, slack, socket_connections=1) as ingest:
+        await slack.wire()
+        await ready(ingest)
+
+
+async def test_replicas_share_the_ten_connections_that_slack_allows(
+    database: str, slack: SocketSlack
+) -> None:
+    slack.others = 9
+    async with connected(database, slack, socket_connections=4) as ingest:
+        for _ in range(4):
+            await slack.wire()
+        await until(lambda: len(slack.open) == 1)
+        await ready(ingest)
+
+
+async def test_the_first_connection_tries_until_slack_has_room(database: str, slack: SocketSlack) -> None:
+    slack.first = {"type": "disconnect", "reason": "too_many_websockets"}
+    async with connected(database, slack, socket_connections=1) as ingest:
+        await slack.wire()
+        await slack.wire()
+        assert "all its connections" in (await readiness(ingest))[1]
+        slack.first = None
+        await ready(ingest)
+
+
+async def test_without_a_signing_secret_slacks_urls_are_off(ingest: Served) -> None:
+    for path in ("/slack/events", "/slack/commands", "/slack/interactions"):
+        answer = await ingest.slack.post(path, b"{}")
+        assert answer.status == 404
+        assert b"SLACK_SIGNING_SECRET is not set" in answer.body
+
+
+async def test_both_ways_lead_to_one_event(database: str, slack: SocketSlack, connection: Connection) -> None:
+    payload = mention()
+    async with connected(database, slack, signing_secret="test-signing-secret-0123456789abcdef") as ingest:
+        wire = await slack.wire()
+        sent = await wire.send(payload)
+        assert await wire.acknowledgement() == {"envelope_id": sent}
+        assert (await ingest.slack.event(payload)).status == 200
+    assert await keys(connection) == [payload["event_id"]]
