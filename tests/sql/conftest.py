@@ -25,8 +25,11 @@ TABLES = (
     "slack_limit",
     "step",
     "signal",
+    "erasure",
 )
-EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
+EMPTY = "".join(f"delete from agent.{table};" for table in TABLES) + (
+    "update agent.retention set older_than = null, done_at = null, blocked_at = null;"
+)
 CLOCK = """
 create table agent.test_clock (shift interval not null);
 insert into agent.test_clock values ('0');

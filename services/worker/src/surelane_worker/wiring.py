@@ -40,6 +40,7 @@ from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage, Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
+from surelane_worker.retention import Retention
 from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
@@ -209,6 +210,7 @@ class Worker:
     poller: Poller
     sharer: Sharer
     sweeper: Sweeper
+    retention: Retention
     scheduler: Scheduler
     rescuer: Rescuer
     session_duties: list[Duty]
@@ -228,6 +230,7 @@ class Worker:
             self.positions.run,
             self.sharer.run,
             self.sweeper.run,
+            self.retention.run,
             self.scheduler.run,
             self.rescuer.run,
             self.announcer.run,
@@ -365,6 +368,7 @@ def assemble(
         poller=poller,
         sharer=sharer,
         sweeper=sweeper,
+        retention=Retention(sweeps, settings.history_retention, position.leads),
         scheduler=scheduler,
         rescuer=Rescuer(sweeps, position.stands_by),
         session_duties=[
