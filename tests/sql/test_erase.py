@@ -55,9 +55,7 @@ async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, 
     begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
     assert begun is not None
     while True:
-        step = await queue.fetchrow(
-            "select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit
-        )
+        step = await queue.fetchrow("select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit)
         assert step is not None
         if step["place"] == "done":
             counts: dict[str, int] = json.loads(step["counts"])
@@ -88,7 +86,11 @@ async def test_nothing_of_a_person_is_left_and_everything_of_others_is(queue: Co
     pending = await written(queue, 1)
     completed, failed, running = [await written(queue, n) for n in (2, 3, 4)]
     job = await enqueue(
-        queue, payload=json.dumps({"for": "U7", "text": SECRET}), item_key="i", dedupe_key="d:U7", group_key="g:U7"
+        queue,
+        payload=json.dumps({"for": "U7", "text": SECRET}),
+        item_key="i",
+        dedupe_key="d:U7",
+        group_key="g:U7",
     )
     other = await insert(queue, envelope("Ev9", user="U77", text="others"))
     rows = {row["id"]: row for row in await claim(queue, "slack.app_mention")}
@@ -107,7 +109,9 @@ async def test_nothing_of_a_person_is_left_and_everything_of_others_is(queue: Co
     await queue.execute(
         "select agent.set_cron('remind U7', 'job', '* * * * *', now(), $1)", json.dumps({"text": SECRET})
     )
-    await queue.execute("insert into agent.request values ($1, 'c', now() + interval '1 minute', $2)", completed, SECRET)
+    await queue.execute(
+        "insert into agent.request values ($1, 'c', now() + interval '1 minute', $2)", completed, SECRET
+    )
     # The worker's handlers run: they are stopped, and the database ends their claims.
     assert {pending, running} <= set(rows)
     assert (await preview(queue, user="U7"))["event"] >= 5
@@ -127,7 +131,9 @@ async def test_nothing_of_a_person_is_left_and_everything_of_others_is(queue: Co
 async def test_an_id_is_a_word_of_its_own_wherever_it_stands(queue: Connection) -> None:
     said = ["<@U7> hi", "line\nU7", '"U7"', "team:U7:x"]
     gone = [await insert(queue, envelope(f"Ev{n}", text=text)) for n, text in enumerate(said)]
-    kept = [await insert(queue, envelope(f"Ev1{n}", text=text)) for n, text in enumerate(["U77", "xU7", "u7"])]
+    kept = [
+        await insert(queue, envelope(f"Ev1{n}", text=text)) for n, text in enumerate(["U77", "xU7", "u7"])
+    ]
     assert await preview(queue, user="U7") == {"event": len(gone)}
     await erase(queue, user="U7")
     assert [await live(queue, identity) is not None for identity in gone + kept] == [False] * 4 + [True] * 3
@@ -197,7 +203,9 @@ async def test_what_comes_later_is_not_covered(queue: Connection) -> None:
     await written(queue, 1)
     begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", '{"user": "U7"}')
     later = await written(queue, 2)
-    while await queue.fetchval("select place from agent.erase_step($1, $2)", begun, '{"user": "U7"}') != "done":
+    while (
+        await queue.fetchval("select place from agent.erase_step($1, $2)", begun, '{"user": "U7"}') != "done"
+    ):
         pass
     assert await live(queue, later) is not None
 

@@ -10,7 +10,19 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job, job_text, jobs_text
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Row, claim, complete, drop_history, ended, enqueue, envelope, fail, insert, live, pair
+from tests.sql.queue_steps import (
+    Row,
+    claim,
+    complete,
+    drop_history,
+    ended,
+    enqueue,
+    envelope,
+    fail,
+    insert,
+    live,
+    pair,
+)
 
 MENTION = "slack.app_mention"
 

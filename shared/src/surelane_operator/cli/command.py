@@ -13,6 +13,7 @@ from surelane.calls import Connection
 from surelane_operator.cli import cron, events, jobs, kinds, limits
 from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate
+from surelane_operator.cli.erase import erase
 from surelane_operator.cli.find import natural_key
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import Column, middle, say, show_json, show_table, watched
@@ -31,6 +32,7 @@ app.command()(tail)
 app.command()(enqueue)
 app.command()(orchestrate)
 app.command()(doctor)
+app.command()(erase)
 for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
     app.command(_command.name)(_command.load())
 
