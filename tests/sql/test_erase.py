@@ -41,7 +41,7 @@ async def traces(queue: Connection, *words: str) -> list[str]:
     for table, column in await queue.fetch(TEXTS):
         for word in words:
             count = await queue.fetchval(
-                f"select count(*) from agent.{table} where strpos({column}::text, $1) > 0",  # noqa: S608 - our own
+                f"select count(*) from agent.{table} where strpos({column}::text, $1) > 0",
                 word,
             )
             if count:

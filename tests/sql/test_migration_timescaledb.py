@@ -14,9 +14,8 @@ from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles, uri_of
 from tests.databases import IMAGE, Server, engine_answers, running_server
 from tests.needs import lacking
-from tests.sql.queue_steps import drop_history
 from tests.sql.migrations import command, connected
-from tests.sql.queue_steps import envelope
+from tests.sql.queue_steps import drop_history, envelope
 
 pytestmark = pytest.mark.container
 

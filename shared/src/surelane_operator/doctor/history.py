@@ -12,7 +12,8 @@ DAY = 24 * HOUR
 async def retention(connection: Connection) -> Sequence[Finding]:
     """Find out whether workers drop old history, or a transaction keeps them from it."""
     row = await connection.fetchrow(
-        "select extract(epoch from older_than)::float8 as kept, extract(epoch from agent.clock() - done_at)::float8 as done"
+        "select extract(epoch from older_than)::float8 as kept"
+        ", extract(epoch from agent.clock() - done_at)::float8 as done"
         ", extract(epoch from agent.clock() - blocked_at)::float8 as blocked from agent.retention"
     )
     if row is None or row["kept"] is None:
