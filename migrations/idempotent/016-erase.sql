@@ -151,10 +151,10 @@ return array(select '(^|[^A-Za-z0-9]|\\[bfnrt])' || name || '($|[^A-Za-z0-9])' f
 
 -- Of the _limit events after id _after, up to _until, those in which all of the names stand: in the
 -- row, its steps and its signals. _place is event (live), event_hist, or step: steps and signals
--- whose events were removed by hand. Of history only the first chunk that ends after _part, with the
--- ended children of what stands there. Every look is by an index, and reads the rows of the step
--- alone. Returns them, how many it looked at, the last of these, and the range of the chunk; last_id
--- is null at its end, until_ts at the end of history.
+-- whose events were removed by hand. Of history only the first chunk that ends after _part, with
+-- the ended children of what stands there. Every look is by an index, and reads the rows of the
+-- step alone. Returns them, how many it looked at, the last of these, and the range of the chunk;
+-- last_id is null at its end, until_ts at the end of history.
 create or replace function agent.find_named
 ( _names text[], _place text, _part timestamptz, _after int8, _until int8, _limit int4
 , out ids int8[], out seen int4, out last_id int8, out from_ts timestamptz, out until_ts timestamptz
@@ -215,8 +215,8 @@ end
 $$;
 
 -- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
--- then what the step before returned. Returns {"at", "seen", "of", "counts": {"event", "event_hist",
--- "step", "signal", "cron"}}, the counts of this step alone; at is null at the end.
+-- then what the step before returned. Returns {"at", "seen", "of", "counts": {"event",
+-- "event_hist", "step", "signal", "cron"}}, the counts of this step alone; at is null at the end.
 create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -290,10 +290,10 @@ return (
 
 -- Does one bounded step of an erasure. First it cancels the live events, and looks at the queue
 -- again until each has ended: a running handler is stopped, and may need some seconds. Then it
--- removes history, then steps without an event, schedules and limits' keys. A last look at the queue
--- finds events that were requeued meanwhile. Each step is kept when a later one fails. Returns where
--- it is ("done" at the end), how many events it looked at, how many still run or are locked by
--- others, and what it removed so far. Waits 500 ms for a lock at most, then raises 55P03.
+-- removes history, then steps without an event, schedules and limits' keys. A last look at the
+-- queue finds events that were requeued meanwhile. Each step is kept when a later one fails.
+-- Returns where it is ("done" at the end), how many events it looked at, how many still run or are
+-- locked by others, and what it removed so far. Waits 500 ms for a lock at most, then raises 55P03.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
 )
@@ -384,8 +384,8 @@ return (
         select * from jsonb_each_text(_counts) union all select * from jsonb_each_text(_more)) as c group by key) as summed);
 
 -- Removes the schedules in which all names stand, and what limits and crowds remember of them where
--- no live event needs it: keys of limits, and workspaces. Skips what other transactions have locked:
--- those rows go by themselves, as workers sweep them. Returns how many rows of each table.
+-- no live event needs it: keys of limits, and workspaces. Skips what other transactions have
+-- locked: those rows go by themselves, as workers sweep them. Returns how many rows of each table.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

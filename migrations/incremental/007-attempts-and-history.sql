@@ -188,9 +188,9 @@ create table agent.erasure
 , key text                                -- null once it is finished: only the printed receipt has it
 , until int8 not null                     -- the last event that it covers
 , place text not null default 'event' constraint erasure_place_known check (place in ('event', 'event_hist', 'step'))
-, part timestamptz not null default '-infinity'  -- of history: it looks at the first chunk that ends after this
+, part timestamptz not null default '-infinity'  -- of history: the first chunk that ends after this
 , after int8 not null default 0           -- the last event that it looked at there
 , found boolean not null default false    -- this pass over the queue cancelled something
 , waiting int4 not null default 0         -- events of this pass that are not cancelled yet
-, checking boolean not null default false -- history is done: a pass over the queue that finds nothing is the last
+, checking boolean not null default false -- history is done; a last pass over the queue follows
 );

@@ -138,7 +138,7 @@ class WorkerSettings(DispatchSettings):
     history_retention: Annotated[timedelta | None, BeforeValidator(_retention)] = Field(
         timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
     )
-    """For how long after its event a row of history is kept. ``off``: for ever, by this worker."""
+    """For how long after its event a row of history is kept. ``off``: this worker drops none."""
 
     process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")
     """Whether an attempt continues the trace that stored its event, or starts a trace with a link to it."""
