@@ -115,8 +115,10 @@ begin
     if not _full then
         next := null;
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
-        update agent.retention set older_than = _older_than, done_at = case when blocked then done_at else agent.clock() end
-        , blocked_at = case when blocked then coalesce(blocked_at, agent.clock()) end;
+        insert into agent.retention as r (older_than, done_at, blocked_at)
+        values (_older_than, case when not blocked then agent.clock() end, case when blocked then agent.clock() end)
+        on conflict (only_row) do update set older_than = excluded.older_than, done_at = coalesce(excluded.done_at, r.done_at)
+        , blocked_at = case when blocked then coalesce(r.blocked_at, excluded.blocked_at) end;
     end if;
 end
 $$;

@@ -164,14 +164,13 @@ with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, au
 create index limit_note_due on agent.limit_note (kind, due_at);
 create index limit_note_key on agent.limit_note (kind, limit_key, due_at);
 
--- What the workers' retention did last (agent.drop_history). One row.
+-- What the workers' retention did last (agent.drop_history). One row, once they did.
 create table agent.retention
 ( only_row boolean not null primary key default true check (only_row)
 , older_than interval    -- the age that a worker gave; null: none has yet
 , done_at timestamptz    -- when a worker last came to the end
 , blocked_at timestamptz -- since when another transaction locks what is to go; null: none does
 );
-insert into agent.retention default values;
 -- Retention finds signals by it.
 create index signal_sent_at on agent.signal (sent_at);
 

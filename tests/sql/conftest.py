@@ -26,10 +26,9 @@ TABLES = (
     "step",
     "signal",
     "erasure",
+    "retention",
 )
-EMPTY = "".join(f"delete from agent.{table};" for table in TABLES) + (
-    "update agent.retention set older_than = null, done_at = null, blocked_at = null;"
-)
+EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """
 create table agent.test_clock (shift interval not null);
 insert into agent.test_clock values ('0');

@@ -43,8 +43,8 @@ select agent.note_keys('limited', 1)
 ENDED = """
 insert into agent.event_hist
 ( id, event_ts, attempts, vt, claimed, event, kind, head, lane, enqueued_at, enqueued_by, retrying, errors, outcome)
-select 90000000 + n, now() - interval '4 days', 1, now(), '{}', '{"user": "U2"}', 'ended', true, 0, now(), 'x', false, '[]'
-, 'completed' from generate_series(1, $1) as n
+select 90000000 + n, now() - interval '4 days', 1, now(), '{}', '{"user": "U2"}', 'ended', true, 0, now()
+, 'x', false, '[]', 'completed' from generate_series(1, $1) as n
 """
 HISTORY = '{"place": "event_hist", "until": 100000000}'
 EVENTS = [envelope(f"Ev{number}", channel=f"C{number}", channel_type="im") for number in range(20)]

@@ -24,7 +24,7 @@ with stored as (
 )
 select id from stored
 """
-UNDONE = "select done_at is null from agent.retention"
+UNDONE = "select not exists (select from agent.retention where done_at is not null)"
 DATABASE = "postgresql://x@localhost/x"
 
 
