@@ -264,24 +264,6 @@ begin
 end
 $$;
 
--- Deletes steps and signals from before _cutoff whose events are neither live nor in history.
-create or replace function agent.drop_steps(_cutoff timestamptz) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    _gone int8[] := array(
-        select distinct s.event_id from agent.step as s where s.event_ts < _cutoff
-        and not exists (select from agent.event as e where e.id = s.event_id)
-        and not exists (select from agent.event_hist as h where h.id = s.event_id));
-begin
-    delete from agent.step where event_id = any(_gone);
-    delete from agent.signal as s where s.sent_at < _cutoff
-    and not exists (select from agent.event as e where e.id = s.event_id)
-    and not exists (select from agent.event_hist as h where h.id = s.event_id);
-end
-$$;
-
 -- Returns those of a worker's (id, claim) pairs that have a request to cancel.
 create or replace function agent.cancelled_claims(_ids int8[], _claims int4[]) returns setof int8
 language plpgsql stable security definer

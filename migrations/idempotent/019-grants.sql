@@ -45,7 +45,8 @@ declare
         ', agent.lease_slack_calls(text[], int4[], float8[], int4[], int4[], float8[], float8), agent.delay_slack_calls(text, int4, float8, float8)'
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
         ', agent.take_signal(int8, int4, text, int4, interval), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
-        ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)';
+        ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)'
+        ', agent.drop_history(interval, int8, int4)';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
         ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
@@ -66,7 +67,8 @@ declare
         ', agent.group_jobs(text, int4), agent.message_jobs(text[], text, numeric, text), agent.longest_waiting(int4), agent.recent_figures(int4, int4)'
         ', agent.list_kinds(text, text, int4), agent.limit_use(text[]), agent.firings(text[], timestamptz[], timestamptz[]), agent.list_running(text, int4)'
         ', agent.list_questions(timestamptz, int8, int4), agent.workflow(int8), agent.workflow_below(int8, int8, int4)'
-        ', agent.list_workflows(timestamptz, int8, int4)';
+        ', agent.list_workflows(timestamptz, int8, int4)'
+        ', agent.preview_erasure(jsonb, jsonb, int4), agent.begin_erasure(jsonb, text), agent.erase_step(int8, jsonb, int4), agent.list_erasures(int4)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
     -- Tokens, for the services that have the keys. Programs and operators do not read sealed ones.
     _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'
@@ -89,7 +91,7 @@ begin
         execute format('grant execute on function agent.%s to %I', array_to_string(_grant.functions, ', agent.'), _grant.role_name);
     end loop;
     if exists (select from pg_roles where rolname = 'agent_operator') then
-        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker to agent_operator;
+        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention to agent_operator;
     end if;
 end
 $$;

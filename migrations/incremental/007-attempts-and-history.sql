@@ -215,3 +215,32 @@ alter table agent.worker add column drained_at timestamptz;
 alter table agent.worker
   add column slots int4
 , add column interactive_slots int4;  -- besides: for commands and interactions
+-- What the workers' retention did last (agent.drop_history). One row, once they did.
+create table agent.retention
+( only_row boolean not null primary key default true check (only_row)
+, older_than interval    -- the age that a worker gave; null: none has yet
+, done_at timestamptz    -- when a worker last came to the end
+, blocked_at timestamptz -- since when another transaction locks what is to go; null: none does
+);
+-- Retention finds signals by it.
+create index signal_sent_at on agent.signal (sent_at);
+
+-- Receipts of erasures: who asked, when, by which filter, and what was removed. The ids of the
+-- filter are hashed with a key that leaves this table at the end. The columns from key on say how
+-- far an erasure came.
+create table agent.erasure
+( id int8 not null generated always as identity primary key
+, asked_at timestamptz not null default clock_timestamp()
+, asked_by text not null
+, filter jsonb not null                   -- hashes: {"user", "team", "channel"}, those that were given
+, counts jsonb not null default '{}'      -- removed rows
+, finished_at timestamptz
+, key text                                -- null once it is finished: only the printed receipt has it
+, until int8 not null                     -- the last event that it covers
+, place text not null default 'event' constraint erasure_place_known check (place in ('event', 'event_hist', 'step'))
+, part timestamptz not null default '-infinity'  -- of history: the first chunk that ends after this
+, after int8 not null default 0           -- the last event that it looked at there
+, found boolean not null default false    -- this pass over the queue cancelled something
+, waiting int4 not null default 0         -- events of this pass that are not cancelled yet
+, checking boolean not null default false -- history is done; a last pass over the queue follows
+);

@@ -1,13 +1,15 @@
 """Render the Kubernetes manifests as values for assertions."""
 
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
-from tests.deploy.commands import ROOT, run
+from tests.deploy.commands import ROOT, run, version
 from tests.needs import program
 
 Manifest = dict[str, Any]
@@ -18,9 +20,38 @@ OBSERVED = ROOT / "tests/deploy/observed"
 """The kustomization of the demonstration with the observability component."""
 
 
+TEAM = ROOT / "examples/team-overlay"
+"""A team's own overlay, which fetches our base from a git repository."""
+REMOTE = "https://git.example.com/surelane.git"
+"""Its placeholder for the address of that repository."""
+
+
+@cache
+def team() -> tuple[Manifest, ...]:
+    """Return the manifests of a team's overlay, as its copy elsewhere renders them."""
+    with TemporaryDirectory() as made:
+        repository, copy = Path(made, "surelane.git"), Path(made, "team")
+        shutil.copytree(ROOT / "k8s", repository / "k8s")
+        git = ("git", "-C", repository, "-c", "user.name=t", "-c", "user.email=t@example.com")
+        run(*git, "init", "--quiet")
+        run(*git, "add", ".")
+        run(*git, "commit", "--quiet", "--message=manifests")
+        run(*git, "tag", f"v{version()}")
+        shutil.copytree(TEAM, copy)
+        for example in copy.glob("secrets/*.env.example"):
+            example.rename(example.with_suffix(""))
+        kustomization = copy / "kustomization.yaml"
+        kustomization.write_text(kustomization.read_text().replace(REMOTE, f"file://{repository}"))
+        return _rendered(copy)
+
+
 @cache
 def rendered(directory: Path) -> tuple[Manifest, ...]:
     """Return the manifests that ``kubectl apply -k`` would apply."""
+    return team() if directory == TEAM else _rendered(directory)
+
+
+def _rendered(directory: Path) -> tuple[Manifest, ...]:
     tool = program("kubectl", "kustomize")
     command = (tool, "kustomize", directory) if Path(tool).name == "kubectl" else (tool, "build", directory)
     return tuple(yaml.safe_load_all(run(*command).stdout))

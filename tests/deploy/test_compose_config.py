@@ -49,6 +49,31 @@ def test_each_starts_when_what_it_needs_is_there() -> None:
     }
 
 
+ADDRESSES = {
+    f"SURELANE_{name}_DATABASE_URL": f"postgresql://{role}:p@db.example.com/surelane"
+    for name, role in (("OWNER", "surelane"), ("INGEST", "surelane_ingest"), ("WORKER", "surelane_worker"))
+}
+
+
+def test_an_external_database_takes_the_place_of_ours() -> None:
+    slack = {name: value for name, value in SECRETS.items() if name.startswith("SLACK_")}
+    read = config(*PRODUCTION, "-f", "compose.external.yaml", env={**slack, **ADDRESSES})
+    services = read["services"]
+    assert set(services) == set(production()) - {"db"}
+    assert {secret["source"] for secret in services["settings"]["secrets"]} == set(slack) | set(ADDRESSES)
+    for name, needed in (
+        ("migrate", "OWNER"),
+        ("ingest", "INGEST"),
+        ("worker", "WORKER"),
+        ("operator", "WORKER"),
+    ):
+        environment = services[name]["environment"]
+        assert environment["DATABASE_URL"] == ADDRESSES[f"SURELANE_{needed}_DATABASE_URL"]
+        assert "PGPASSWORD" not in environment
+        assert "default" in services[name]["networks"], "the network from which the database is reached"
+    assert set(services["migrate"]["depends_on"]) == {"settings"}
+
+
 def test_every_secret_is_demanded() -> None:
     demanded = {secret["source"] for secret in production()["settings"]["secrets"]}
     assert demanded == set(SECRETS) - {"SLACK_SIGNING_SECRET"}, "SLACK_APP_TOKEN is enough"
@@ -187,7 +212,7 @@ def test_no_service_gets_anothers_password() -> None:
 def test_every_variable_is_explained() -> None:
     """The page has the variables of Compose and those that the files in ``compose/`` pass on."""
     used = set()
-    for file in (ROOT / "compose.yaml", ROOT / "compose.override.yaml", *(ROOT / "compose").iterdir()):
+    for file in (*ROOT.glob("compose*.yaml"), *(ROOT / "compose").iterdir()):
         used |= set(re.findall(r"\$\{([A-Z_]+)", file.read_text()))
         used |= set(re.findall(r"^([A-Z_]+)\b", file.read_text(), re.MULTILINE))
     assert not re.findall(r"^ +[A-Z_]+:$", (ROOT / "compose.yaml").read_text(), re.MULTILINE)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -54,6 +55,31 @@ async def test_slacks_retry_of_an_event_is_stored_once(system: Project) -> None:
     assert [await send(system.system, mention) for _ in range(3)] == [200] * 3
     await all_answered_once(system.system, [mention])
     assert system.query(f"select count(*) from agent.job where item_key = '{mention.event_id}'") == "1"
+
+
+def test_an_installation_without_a_database_uses_the_one_that_it_is_given(
+    system: Project, tmp_path: Path
+) -> None:
+    """Its database is that of the other installation here, at which it gets another worker."""
+    (tmp_path / "reached.yaml").write_text(
+        f"networks: {{database: !override {{external: true, name: '{system.name}_database'}}}}\n"
+        "services: {migrate: {networks: !override [database]}}\n"
+    )
+    addresses = {
+        f"SURELANE_{name}_DATABASE_URL": f"postgresql://{role}:demo@db/surelane"
+        for name, role in (
+            ("OWNER", "surelane"),
+            ("INGEST", "surelane_ingest"),
+            ("WORKER", "surelane_worker"),
+        )
+    }
+    slack = {name: value for name, value in SECRETS.items() if name.startswith("SLACK_")}
+    before = int(system.query("select count(*) from agent.worker where died_at is null"))
+    files = ("compose.yaml", "compose.external.yaml", str(tmp_path / "reached.yaml"))
+    with project(*(part for file in files for part in ("-f", file)), env={**slack, **addresses}) as running:
+        running.compose("up", "--detach", "--wait", "--wait-timeout=180")
+        assert int(system.query("select count(*) from agent.worker where died_at is null")) == before + 1
+        assert "db" not in running.compose("ps", "--services").split()
 
 
 async def test_the_data_outlives_the_containers(system: Project) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from tests.deploy.manifests import OBSERVED, PRODUCTION, rendered
+from tests.deploy.manifests import OBSERVED, PRODUCTION, TEAM, rendered
 
 CUSTOM = {"ScaledObject", "TriggerAuthentication"}
 """Kinds of other operators, for which Kubernetes has no schema."""
 
 
 @pytest.mark.parametrize("version", ["1.27", "1.32", "1.37"])
-@pytest.mark.parametrize("directory", [OBSERVED, PRODUCTION], ids=["demonstration", "production"])
+@pytest.mark.parametrize(
+    "directory", [OBSERVED, PRODUCTION, TEAM], ids=["demonstration", "production", "team"]
+)
 def test_manifests_are_valid(version: str, directory: Path) -> None:
     for manifest in rendered(directory):
         if manifest["kind"] not in CUSTOM:

@@ -28,6 +28,8 @@ TABLES = (
     "installation",
     "used_oauth_state",
     "operator_action",
+    "erasure",
+    "retention",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

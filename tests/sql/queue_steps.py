@@ -31,6 +31,29 @@ async def insert(queue: Connection, event: str) -> int:
     return identity
 
 
+async def finish(queue: Connection, event_id: str, days_ago: int) -> int:
+    """Complete an event that happened days ago; return its id."""
+    event_ts = await queue.fetchval(
+        "select agent.from_timestamptz(agent.clock() - make_interval(days => $1))::text", days_ago
+    )
+    identity = await insert(queue, envelope(event_id, event_ts=event_ts))
+    await queue.execute("select agent.delete_event($1)", identity)
+    return identity
+
+
+async def drop_history(queue: Connection, older_than: str = "90 days", limit: int = 2000) -> tuple[int, bool]:
+    """Drop old history as a worker does. Return how many chunks or rows went, and whether it was blocked."""
+    after: int | None = 0
+    dropped, blocked = 0, False
+    while after is not None:
+        row = await queue.fetchrow(
+            "select * from agent.drop_history($1::text::interval, $2, $3)", older_than, after, limit
+        )
+        assert row is not None
+        after, dropped, blocked = row["next"], dropped + row["dropped"], blocked or row["blocked"]
+    return dropped, blocked
+
+
 async def enqueue(queue: Connection, kind: str = "job", **named: Any) -> int:
     """Enqueue a job. ``named`` are the SQL function's parameters without their underscore."""
     if "priority" in named:

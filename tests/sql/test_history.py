@@ -1,14 +1,13 @@
-"""History is a hypertable with TimescaleDB, else a plain table, and can be dropped by age."""
+"""History is a hypertable with TimescaleDB, else a plain table."""
 
 import asyncio
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, insert, live, pair
+from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, finish, insert, live, pair
 
 
 async def timescale(connection: Connection) -> bool:
@@ -17,16 +16,6 @@ async def timescale(connection: Connection) -> bool:
         "select exists (select from pg_extension where extname = 'timescaledb')"
     )
     return has
-
-
-async def finish(queue: Connection, event_id: str, days_ago: int) -> int:
-    """Complete an event that happened days ago."""
-    event_ts = await queue.fetchval(
-        "select agent.from_timestamptz(agent.clock() - make_interval(days => $1))::text", days_ago
-    )
-    identity = await insert(queue, envelope(event_id, event_ts=event_ts))
-    await queue.execute("select agent.delete_event($1)", identity)
-    return identity
 
 
 async def test_history_is_a_hypertable_exactly_where_timescaledb_is(queue: Connection) -> None:
@@ -52,29 +41,6 @@ async def test_an_event_in_history_keeps_everything_it_had(queue: Connection) ->
         *('{"ok": true}', "w1"),
     )
     assert after["finished_at"] >= after["claimed"][-1]
-
-
-@pytest.mark.parametrize("days", [None, timedelta(days=-1)])
-async def test_history_is_dropped_by_an_age_or_not_at_all(queue: Connection, days: timedelta | None) -> None:
-    with pytest.raises(asyncpg.InvalidParameterValueError, match="positive age"):
-        await queue.fetchval("select agent.drop_history($1)", days)
-
-
-async def test_old_history_goes_and_young_history_stays(queue: Connection) -> None:
-    old, young = await finish(queue, "Ev1", 200), await finish(queue, "Ev2", 1)
-    assert await queue.fetchval("select agent.drop_history('90 days')") >= 1
-    assert await queue.fetchval("select array_agg(id) from agent.event_hist") == [young]
-    assert await queue.fetchval("select agent.drop_history('90 days')") == 0
-    assert old != young
-
-
-async def test_what_is_live_is_not_dropped_however_long_ago_it_happened(queue: Connection) -> None:
-    event_ts = await queue.fetchval(
-        "select agent.from_timestamptz(agent.clock() - interval '300 days')::text"
-    )
-    identity = await insert(queue, envelope("Ev1", event_ts=event_ts))
-    await queue.fetchval("select agent.drop_history('90 days')")
-    assert await live(queue, identity) is not None
 
 
 async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:

@@ -82,13 +82,13 @@ async def test_a_worker_can_claim_and_settle_and_touches_no_table(database: str)
             "fail_events",
             "delete_expired_events",
         } <= set(allowed)
-        assert not {"insert_event", "insert_events", "fire_trigger", "drop_history"} & set(allowed)
+        assert not {"insert_event", "insert_events", "fire_trigger", "forget_steps"} & set(allowed)
         claimed = await worker.fetchval("select id from agent.claim_event()")
         await worker.execute("select agent.delete_event($1)", claimed)
         for refused in (
             "select * from agent.event",
             "delete from agent.event_hist",
-            "select agent.drop_history('1 day')",
+            "select agent.forget_steps('{1}')",
         ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await worker.execute(refused)

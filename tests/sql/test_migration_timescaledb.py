@@ -15,7 +15,7 @@ from surelane_dev.accounts import OWNER, create_roles, uri_of
 from tests.databases import IMAGE, Server, engine_answers, running_server
 from tests.needs import lacking
 from tests.sql.migrations import command, connected
-from tests.sql.queue_steps import envelope
+from tests.sql.queue_steps import drop_history, envelope
 
 pytestmark = pytest.mark.container
 
@@ -150,7 +150,7 @@ async def test_history_is_dropped_by_age_in_either_form(fresh: str, hypertable: 
             )
             await connection.execute(FINISHED, moment)
         assert await connection.fetchval("select count(*) from agent.event_hist") == 2
-        assert await connection.fetchval("select agent.drop_history('30 days')") == 1
+        assert await drop_history(connection, "30 days") == (1, False)
         assert await connection.fetchval("select count(*) from agent.event_hist") == 1
 
 

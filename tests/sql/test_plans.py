@@ -40,6 +40,13 @@ from generate_series(1, $1) as n;
 delete from agent.limit_note;
 select agent.note_keys('limited', 1)
 """
+ENDED = """
+insert into agent.event_hist
+( id, event_ts, attempts, vt, claimed, event, kind, head, lane, enqueued_at, enqueued_by, retrying, errors, outcome)
+select 90000000 + n, now() - interval '4 days', 1, now(), '{}', '{"user": "U2"}', 'ended', true, 0, now()
+, 'x', false, '[]', 'completed' from generate_series(1, $1) as n
+"""
+HISTORY = '{"place": "event_hist", "until": 100000000}'
 EVENTS = [envelope(f"Ev{number}", channel=f"C{number}", channel_type="im") for number in range(20)]
 BATCH = ", ".join(f"jsonb '{event}'" for event in EVENTS)
 QUEUED = ", ".join(f"'job{1_000_000 + number}'" for number in range(20))
@@ -58,6 +65,9 @@ STATEMENTS = {
     "insert of a batch of duplicates": f"select * from agent.insert_events(array[{BATCH}], null, array[{QUEUED}])",
     "sweep": "select agent.sweep_events()",
     "peek": "select agent.peek_lanes(array['job', 'parked', 'other'], '2 days', null, null)",
+    "retention": "select * from agent.drop_history('3 days', 0, 50)",
+    "erasing from the queue": """select agent.preview_erasure('{"user": "U1"}', null, 50)""",
+    "erasing from history": f"""select agent.preview_erasure('{{"user": "U1"}}', '{HISTORY}', 50)""",
     "cancel": "select agent.cancel_event('scheduled5000007')",
     "reschedule": "select agent.reschedule_event('scheduled5000007', now() + interval '1 day')",
 }
@@ -86,6 +96,7 @@ async def filled(server: Server, name: str, events: int) -> Connection:
     async with undone(queue):
         assert len(await queue.fetch("select id from agent.claim_events(array['limited'], 100)")) == 50
     await queue.execute("select agent.pause_kind('parked')")
+    await queue.execute(ENDED.replace("$1", str(events // 10)))
     await queue.execute("select agent.enqueue('job', '{}', 0) from generate_series(1, 40)")
     return queue
 

@@ -10,7 +10,19 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job, job_text, jobs_text
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Row, claim, complete, ended, enqueue, envelope, fail, insert, live, pair
+from tests.sql.queue_steps import (
+    Row,
+    claim,
+    complete,
+    drop_history,
+    ended,
+    enqueue,
+    envelope,
+    fail,
+    insert,
+    live,
+    pair,
+)
 
 MENTION = "slack.app_mention"
 
@@ -232,7 +244,7 @@ async def test_history_that_has_gone_is_not_replayed(queue: Connection) -> None:
     await enqueue(queue)
     identity = await run(queue)
     await queue.execute("update agent.test_clock set shift = $1", timedelta(days=30))
-    await queue.execute("select agent.drop_history('20 days')")
+    await drop_history(queue, "20 days")
     assert (await replay(queue, identity))["answer"] == "unknown"
 
 

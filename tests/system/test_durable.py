@@ -296,7 +296,8 @@ async def test_steps_leave_with_retention(connection: Connection, tmp_path: Path
     await ended(connection, gone)
     await suspended(connection, kept)
     await Queue(connection).signal(str(kept), "other")
-    await connection.execute("select agent.drop_history('20 days')")
+    while await connection.fetchval("select next from agent.drop_history('20 days')") is not None:
+        pass
     assert await connection.fetchval("select agent.list_steps($1)", gone) == "[]"
     assert len(json.loads(await connection.fetchval("select agent.list_steps($1)", kept))) == 2
     await Queue(connection).cancel(str(kept))

@@ -20,6 +20,8 @@ from surelane_service.slack_limits import SlackLimits
 
 CANCEL_GRACE = timedelta(seconds=10)
 """How long a handler may go on after its event was asked to be cancelled: ``agent.cancel_grace``."""
+SHORTEST_RETENTION = timedelta(days=3)
+"""The shortest age by which history is dropped; the database's bound, too (``agent.drop_history``)."""
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
 LANES = 16
@@ -112,6 +114,21 @@ class StoredStep:
     arguments: str | None
     result: str | None
     done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a step of retention did.
+
+    Attributes:
+        after: where the next step begins; ``None`` at the end.
+        dropped: how many chunks or rows of history went.
+        blocked: whether another transaction locks what is to go.
+    """
+
+    after: int | None
+    dropped: int
+    blocked: bool
 
 
 class Engine(Schedules, Measured, SlackLimits, Fleet):
@@ -426,6 +443,11 @@ class Engine(Schedules, Measured, SlackLimits, Fleet):
     async def free_groups(self) -> None:
         """Give another head to every group that waits behind an unclaimed one, in bounded steps."""
         await free_groups(self._database)
+
+    async def drop_history(self, older_than: timedelta, after: int) -> Dropped:
+        """Drop history by its age, in one bounded step that begins after event ``after``."""
+        (row,) = await self._database.fetch("select * from agent.drop_history($1, $2)", older_than, after)
+        return Dropped(row["next"], row["dropped"], row["blocked"])
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""

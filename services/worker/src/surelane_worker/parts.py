@@ -30,6 +30,7 @@ from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
+from surelane_worker.retention import Retention
 from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
@@ -82,6 +83,7 @@ class Worker:
     poller: Poller
     sharer: Sharer
     sweeper: Sweeper
+    retention: Retention
     scheduler: Scheduler
     rescuer: Rescuer
     session_duties: list[Duty]
@@ -100,6 +102,7 @@ class Worker:
             self.positions.run,
             self.sharer.run,
             self.sweeper.run,
+            self.retention.run,
             self.scheduler.run,
             self.rescuer.run,
             self.announcer.run,
@@ -232,6 +235,7 @@ class _Assembly:
                 claimers[0].claiming_for,
                 self._position.leads,
             ),
+            retention=Retention(self._sweeps, self._settings.history_retention, self._position.leads),
             scheduler=scheduler,
             rescuer=Rescuer(self._sweeps, self._position.stands_by),
             session_duties=self._session_duties() if self._settings.notifications else [],

@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -10,8 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from surelane_service.durations import Duration
-from surelane_service.engine import DEFAULT_MAX_ATTEMPTS
+from surelane_service.durations import Duration, parse_duration
+from surelane_service.engine import DEFAULT_MAX_ATTEMPTS, SHORTEST_RETENTION
 from surelane_service.settings import DEMO_BOT_TOKEN, InstallSettings
 from surelane_worker.remote_agents import DispatchSettings
 
@@ -24,6 +25,16 @@ def _name() -> str:
 
 def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _retention(value: object) -> timedelta | None:
+    """Read how long history is kept: a duration, or ``off``."""
+    if isinstance(value, str) and value.strip().lower() == "off":
+        return None
+    kept = parse_duration(value)
+    if kept < SHORTEST_RETENTION:
+        raise ValueError("history is kept for at least 3d, because duplicates are found there; off keeps all")
+    return kept
 
 
 class WorkerSettings(InstallSettings, DispatchSettings):
@@ -127,6 +138,11 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
     """How often the sweep moves exhausted and expired events to history."""
+
+    history_retention: Annotated[timedelta | None, BeforeValidator(_retention)] = Field(
+        timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
+    )
+    """For how long after its event a row of history is kept. ``off``: this worker drops none."""
 
     process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")
     """Whether an attempt continues the trace that stored its event, or starts a trace with a link to it."""

@@ -15,6 +15,7 @@ from surelane_operator.cli import cron, events, jobs, keys, kinds, limits
 from surelane_operator.cli.actions import list_actions
 from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.enqueue import enqueue, orchestrate
+from surelane_operator.cli.erase import erase
 from surelane_operator.cli.find import natural_key
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import Column, middle, say, show_json, show_table, watched
@@ -35,6 +36,7 @@ app.command()(enqueue)
 app.command()(orchestrate)
 app.command()(doctor)
 app.command("actions")(list_actions)
+app.command()(erase)
 for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
     app.command(_command.name)(_command.load())
 

@@ -6,6 +6,7 @@ from surelane.calls import Connection, translating
 from surelane.errors import Forbidden, NotMeasured
 from surelane_operator.doctor.access import roles, schema
 from surelane_operator.doctor.finding import Finding, Level
+from surelane_operator.doctor.history import retention
 from surelane_operator.doctor.queue import backlog, vacuum, workers
 from surelane_operator.doctor.server import clock, connected, dead_rows, indexes, notifications
 from surelane_operator.operations import Operations
@@ -44,6 +45,7 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
         ("vacuum", lambda: vacuum(operations)),
         ("workers", lambda: workers(operations)),
         ("queue", lambda: backlog(operations)),
+        ("history", lambda: retention(connection)),
     ):
         found += await _answered(name, check)
     return found

@@ -1,0 +1,256 @@
+"""An erasure leaves no trace of what a person, a channel or a workspace wrote, and touches nothing else."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from surelane.jobs import Continuation, Job
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    complete,
+    continue_with,
+    enqueue,
+    envelope,
+    fail,
+    finish,
+    insert,
+    live,
+    pair,
+)
+from tests.sql.test_queue_foreign_locks import stays_open
+
+SECRET = "the-words-of-that-person"
+TEXTS = """
+select c.table_name::text, c.column_name::text from information_schema.columns as c
+join information_schema.tables as t using (table_schema, table_name)
+where c.table_schema = 'agent' and t.table_type = 'BASE TABLE'
+and (c.data_type in ('text', 'json', 'jsonb', 'character varying') or c.data_type = 'ARRAY')
+"""
+
+
+async def traces(queue: Connection, *words: str) -> list[str]:
+    """Return the columns of schema agent in which one of the words stands."""
+    found = []
+    for table, column in await queue.fetch(TEXTS):
+        for word in words:
+            count = await queue.fetchval(
+                f"select count(*) from agent.{table} where strpos({column}::text, $1) > 0",
+                word,
+            )
+            if count:
+                found.append(f"{table}.{column}")
+    return found
+
+
+async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
+    """Erase as the command does; return the counts."""
+    given = json.dumps(names)
+    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
+    assert begun is not None
+    while True:
+        step = await queue.fetchrow("select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit)
+        assert step is not None
+        if step["place"] == "done":
+            counts: dict[str, int] = json.loads(step["counts"])
+            return {name: count for name, count in counts.items() if count}
+
+
+async def preview(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
+    """Preview as the command does; return the counts."""
+    at, total = None, dict[str, int]()
+    while True:
+        step = json.loads(
+            await queue.fetchval(
+                "select agent.preview_erasure($1, $2, $3)", json.dumps(names), at and json.dumps(at), limit
+            )
+        )
+        for name, count in step["counts"].items():
+            total[name] = total.get(name, 0) + count
+        at = step.get("at")
+        if at is None:
+            return {name: count for name, count in total.items() if count}
+
+
+async def written(queue: Connection, number: int, **inner: Any) -> int:
+    return await insert(queue, envelope(f"Ev{number}", text=SECRET, user="U7", channel="C7", **inner))
+
+
+async def test_nothing_of_a_person_is_left_and_everything_of_others_is(queue: Connection) -> None:
+    pending = await written(queue, 1)
+    completed, failed, running = [await written(queue, n) for n in (2, 3, 4)]
+    job = await enqueue(
+        queue,
+        payload=json.dumps({"for": "U7", "text": SECRET}),
+        item_key="i",
+        dedupe_key="d:U7",
+        group_key="g:U7",
+    )
+    other = await insert(queue, envelope("Ev9", user="U77", text="others"))
+    rows = {row["id"]: row for row in await claim(queue, "slack.app_mention")}
+    await queue.execute(
+        "select agent.store_step($1, $2, 'a', 1, null, $3, '[]', '1 s', true)",
+        completed,
+        rows[completed]["claim"],
+        json.dumps({"said": SECRET}),
+    )
+    await queue.execute("select agent.send_signal($1, 'go', $2, false, 'U7')", completed, json.dumps(SECRET))
+    await complete(queue, pair(rows[completed]), results=[json.dumps({"said": SECRET})])
+    await fail(queue, pair(rows[failed]), errors=[json.dumps({"message": SECRET})], final=True)
+    await complete(queue, pair(rows[other]), results=['{"kept": true}'])
+    await queue.execute("select agent.requeue_events(array[$1::int8])", failed)
+    await queue.execute("select agent.replay_event($1, null, null)", completed)
+    await queue.execute(
+        "select agent.set_cron('remind U7', 'job', '* * * * *', now(), $1)", json.dumps({"text": SECRET})
+    )
+    await queue.execute(
+        "insert into agent.request values ($1, 'c', now() + interval '1 minute', $2)", completed, SECRET
+    )
+    # The worker's handlers run: they are stopped, and the database ends their claims.
+    assert {pending, running} <= set(rows)
+    assert (await preview(queue, user="U7"))["event"] >= 5
+    asked = asyncio.create_task(erase(queue, user="U7"))
+    done, _ = await asyncio.wait([asked], timeout=0.5)
+    assert not done, "running events are waited for"
+    asked.cancel()
+    await asyncio.wait([asked])
+    await advance(queue, timedelta(seconds=11))
+    counts = await erase(queue, user="U7")
+    assert counts["event_hist"] >= 6
+    assert await traces(queue, SECRET, '"U7"', "@U7", ":U7", " U7") == []
+    assert await live(queue, job) is None
+    assert await queue.fetchval("select array_agg(id) from agent.event_hist") == [other]
+
+
+async def test_an_id_is_a_word_of_its_own_wherever_it_stands(queue: Connection) -> None:
+    said = ["<@U7> hi", "line\nU7", '"U7"', "team:U7:x"]
+    gone = [await insert(queue, envelope(f"Ev{n}", text=text)) for n, text in enumerate(said)]
+    kept = [
+        await insert(queue, envelope(f"Ev1{n}", text=text)) for n, text in enumerate(["U77", "xU7", "u7"])
+    ]
+    assert await preview(queue, user="U7") == {"event": len(gone)}
+    await erase(queue, user="U7")
+    assert [await live(queue, identity) is not None for identity in gone + kept] == [False] * 4 + [True] * 3
+
+
+async def test_ids_combine(queue: Connection) -> None:
+    both = await insert(queue, envelope("Ev1", user="U7", channel="C7"))
+    one = await insert(queue, envelope("Ev2", user="U7", channel="C8"))
+    assert await preview(queue, user="U7", channel="C7") == {"event": 1}
+    assert await erase(queue, user="U7", channel="C7") == {"cancelled": 1, "event_hist": 1}
+    assert await live(queue, both) is None
+    assert await live(queue, one) is not None
+    assert await erase(queue, team="T1") == {"cancelled": 1, "event_hist": 1}
+
+
+async def test_it_goes_in_bounded_steps_through_all_of_history(queue: Connection) -> None:
+    for number in range(7):
+        await finish(queue, f"Ev{number}", 20 * number)
+    mine = await preview(queue, limit=2, user="U1")
+    assert mine == {"event_hist": 7}
+    assert await erase(queue, limit=2, user="U1") == {"event_hist": 7}
+    assert await queue.fetchval("select count(*) from agent.event_hist") == 0
+
+
+async def test_a_preview_changes_nothing(queue: Connection) -> None:
+    identity = await written(queue, 1)
+    await preview(queue, user="U7")
+    assert await live(queue, identity) is not None
+    assert await queue.fetchval("select count(*) from agent.erasure") == 0
+
+
+async def test_an_erasure_that_stopped_goes_on_and_ends_with_one_receipt(queue: Connection) -> None:
+    for number in range(6):
+        await finish(queue, f"Ev{number}", number)
+    given = '{"user": "U1"}'
+    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
+    assert begun is not None
+    while await queue.fetchval("select count(*) from agent.event_hist") == 6:
+        await queue.execute("select agent.erase_step($1, $2, 2)", begun["id"], given)
+    assert await queue.fetchval("select count(*) from agent.event_hist") > 0
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="no unfinished erasure"):
+        await queue.execute("""select agent.erase_step($1, '{"user": "U2"}')""", begun["id"])
+    again = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
+    assert again is not None
+    assert (again["id"], again["goes_on"], again["key"]) == (begun["id"], True, begun["key"])
+    assert await erase(queue, user="U1") == {"event_hist": 6}
+    (receipt,) = await queue.fetch("select * from agent.list_erasures()")
+    assert receipt["asked_by"] == "ann"
+    assert receipt["finished_at"] is not None
+    assert await queue.fetchval("select key is null from agent.erasure")
+    assert "U1" not in receipt["filter"]
+    hashed = await queue.fetchval("select agent.hashed($1, $2)", given, begun["key"])
+    assert receipt["filter"] == hashed, "the printed key proves whose erasure it was"
+
+
+async def test_children_go_with_what_they_were_for(queue: Connection) -> None:
+    await enqueue(queue, "plan", payload='{"user": "U7"}')
+    (row,) = await claim(queue, "plan")
+    await continue_with(queue, pair(row), [Job("sub", {"text": SECRET})], Continuation("end", {"user": "U7"}))
+    (child,) = await claim(queue, "sub")
+    await complete(queue, pair(child), results=[json.dumps(SECRET)])
+    await erase(queue, user="U7")
+    assert await traces(queue, SECRET, "U7") == []
+
+
+async def test_what_comes_later_is_not_covered(queue: Connection) -> None:
+    await written(queue, 1)
+    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", '{"user": "U7"}')
+    later = await written(queue, 2)
+    while (
+        await queue.fetchval("select place from agent.erase_step($1, $2)", begun, '{"user": "U7"}') != "done"
+    ):
+        pass
+    assert await live(queue, later) is not None
+
+
+async def test_what_is_requeued_meanwhile_is_found(queue: Connection) -> None:
+    first = await finish(queue, "Ev1", 1)
+    given = '{"user": "U1"}'
+    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
+    await queue.execute("select agent.erase_step($1, $2)", begun, given)  # the queue is looked through
+    await queue.execute("select agent.requeue_events(array[$1::int8])", first)
+    await erase(queue, user="U1")
+    assert await traces(queue, "U1") == []
+
+
+@pytest.mark.parametrize("place", ["event", "event_hist"])
+async def test_a_foreign_open_transaction_keeps_an_erasure_from_nothing_else(
+    queue: Connection, connect: Connect, place: str
+) -> None:
+    locked = await (written(queue, 1) if place == "event" else finish(queue, "Ev1", 1))
+    await written(queue, 2)
+    given = '{"team": "T1"}'
+    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
+    async with stays_open(await connect(), f"select from agent.{place} where id = $1 for update", locked):
+        waiting = 0
+        while not waiting:
+            try:
+                step = await queue.fetchrow("select * from agent.erase_step($1, $2)", begun, given)
+            except asyncpg.LockNotAvailableError:
+                waiting = 1
+            else:
+                assert step is not None
+                assert step["place"] != "done"
+                waiting = step["waiting"]
+    await erase(queue, team="T1")
+    assert await traces(queue, "T1") == []
+
+
+@pytest.mark.parametrize("names", [{}, {"user": ""}, {"user": "U%"}, {"user": "U'"}, {"user": "x" * 51}])
+async def test_other_than_ids_are_refused(queue: Connection, names: dict[str, str]) -> None:
+    for call in ("agent.preview_erasure($1)", "agent.begin_erasure($1, null)"):
+        with pytest.raises(asyncpg.InvalidParameterValueError):
+            await queue.execute(f"select {call}", json.dumps(names))
+
+
+async def test_only_operators_erase(connect: Connect) -> None:
+    for role in ("surelane_ingest", "surelane_producer"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await preview(await connect(role), user="U1")

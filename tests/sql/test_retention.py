@@ -1,0 +1,123 @@
+"""Old history is dropped in bounded steps, with everything that hangs on it, and never waits for anybody."""
+
+from contextlib import suppress
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import claim, drop_history, enqueue, envelope, finish, insert, live
+from tests.sql.test_queue_foreign_locks import stays_open
+
+HANGS_ON = """
+insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at)
+select $1, 'a', 1, 'step', event_ts, 1, event_ts from agent.job where id = $1
+"""
+LEFT = "select (select count(*) from agent.step) + (select count(*) from agent.signal)"
+
+
+async def remembered(queue: Connection, identity: int) -> None:
+    """Give an event a step and a signal."""
+    await queue.execute(HANGS_ON, identity)
+    await queue.execute(
+        "insert into agent.signal (event_id, name, sent_at) select $1, 'go', event_ts from agent.job where id = $1",
+        identity,
+    )
+
+
+async def ended(queue: Connection) -> list[int]:
+    return [row["id"] for row in await queue.fetch("select id from agent.event_hist order by id")]
+
+
+@pytest.mark.parametrize("age", [None, "-1 days", "1 day"])
+async def test_history_is_dropped_by_an_age_in_which_no_duplicate_comes(
+    queue: Connection, age: str | None
+) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="at least 3 days"):
+        await queue.execute("select agent.drop_history($1::text::interval)", age)
+
+
+async def test_old_history_goes_with_its_steps_and_signals_and_young_history_stays(queue: Connection) -> None:
+    old, young = await finish(queue, "Ev1", 200), await finish(queue, "Ev2", 1)
+    await remembered(queue, old)
+    await remembered(queue, young)
+    dropped, blocked = await drop_history(queue)
+    assert (dropped >= 1, blocked) == (True, False)
+    assert await ended(queue) == [young]
+    assert await queue.fetchval(LEFT) == 2
+    assert await drop_history(queue) == (0, False)
+
+
+async def test_it_goes_in_steps_of_a_bounded_size(queue: Connection) -> None:
+    for number in range(7):
+        await finish(queue, f"Ev{number}", 100 + 10 * number)
+    rows = await queue.fetchrow("select * from agent.drop_history('90 days', 0, 3)")
+    assert rows is not None
+    assert rows["dropped"] <= 3
+    assert rows["next"] is not None
+    assert await queue.fetchval("select not exists (select from agent.retention)")
+    await drop_history(queue, limit=3)
+    assert await ended(queue) == []
+    assert await queue.fetchval("select older_than = '90 days' and done_at is not null from agent.retention")
+
+
+async def test_what_is_live_is_not_dropped_however_long_ago_it_happened(queue: Connection) -> None:
+    event_ts = await queue.fetchval(
+        "select agent.from_timestamptz(agent.clock() - interval '300 days')::text"
+    )
+    identity = await insert(queue, envelope("Ev1", event_ts=event_ts))
+    await remembered(queue, identity)
+    await drop_history(queue)
+    assert await live(queue, identity) is not None
+    assert await queue.fetchval(LEFT) == 2
+
+
+async def test_signals_that_nothing_waited_for_go_in_their_time(queue: Connection) -> None:
+    identity = await enqueue(queue)
+    await queue.execute("select agent.send_signal($1, 'go', '1', false, null)", identity)
+    (row,) = await claim(queue)
+    await queue.execute("select agent.delete_event($1)", row["id"])
+    await drop_history(queue)
+    assert await queue.fetchval(LEFT) == 1
+    await queue.execute("update agent.test_clock set shift = '120 days'")
+    await drop_history(queue)
+    assert await queue.fetchval(LEFT) == 0
+
+
+async def test_one_worker_drops_at_a_time(queue: Connection, connect: Connect) -> None:
+    await finish(queue, "Ev1", 200)
+    other = await connect()
+    async with stays_open(other, "select * from agent.drop_history('90 days')"):
+        assert await drop_history(queue) == (0, False)
+    assert (await drop_history(queue))[0] >= 1
+
+
+@pytest.mark.parametrize(
+    "statement", ["lock table agent.event_hist in share mode", "select from agent.event_hist for update"]
+)
+async def test_a_foreign_open_transaction_does_not_keep_retention_or_others_waiting(
+    queue: Connection, connect: Connect, statement: str
+) -> None:
+    locked = await finish(queue, "Ev1", 200)
+    async with stays_open(await connect(), statement):
+        with suppress(asyncpg.LockNotAvailableError):  # the worker tries again
+            await drop_history(queue)
+        assert await ended(queue) == [locked]
+    await drop_history(queue)
+    assert await ended(queue) == []
+
+
+async def test_workers_with_different_ages_drop_by_the_shortest(queue: Connection) -> None:
+    await finish(queue, "Ev1", 60)
+    await drop_history(queue, "90 days")
+    assert len(await ended(queue)) == 1
+    await drop_history(queue, "30 days")
+    assert await ended(queue) == []
+
+
+async def test_only_workers_drop_history(connect: Connect) -> None:
+    await drop_history(await connect("surelane_worker"))
+    for role in ("surelane_ingest", "surelane_producer"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await drop_history(await connect(role))

@@ -1,0 +1,143 @@
+"""The worker's duty drops old history, and ``surelane doctor`` says so. ``surelane erase`` leaves a receipt."""
+
+import asyncio
+import json
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from surelane_operator.doctor import examine
+from surelane_service.engine import Engine
+from surelane_worker.retention import Retention
+from surelane_worker.settings import WorkerSettings
+from tests.databases import as_role
+from tests.system.test_cli import Command, connection, surelane
+
+__all__ = ["connection", "surelane"]
+
+OLD = """
+with stored as (
+    insert into agent.event (event_ts, kind, event)
+    select now() - interval '1 day' * days, 'job', '{"user": "U7"}' from unnest($1::int4[]) as days returning id
+)
+select id from stored
+"""
+UNDONE = "select not exists (select from agent.retention where done_at is not null)"
+DATABASE = "postgresql://x@localhost/x"
+
+
+async def old(connection: Connection, *days: int) -> None:
+    """Put events into history that happened so many days ago."""
+    for row in await connection.fetch(OLD, days):
+        await connection.execute("select agent.delete_event($1)", row["id"])
+
+
+async def kept(connection: Connection) -> list[int]:
+    """Return for how many days history has its events."""
+    ages = "select extract(day from now() - event_ts)::int as age from agent.event_hist order by age"
+    return [row["age"] for row in await connection.fetch(ages)]
+
+
+async def finding(database: str) -> str:
+    uri = as_role(database, "surelane_worker")
+    operator = await asyncpg.connect(uri)
+    try:
+        (found,) = [each for each in await examine(uri, operator) if each.check == "history"]
+    finally:
+        await operator.close()
+    return f"{found.level}: {found.found}"
+
+
+async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(database: str) -> None:
+    owner = await asyncpg.connect(database)
+    worker = await asyncpg.connect(as_role(database, "surelane_worker"))
+    await old(owner, 1, 20, 200)
+    assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
+    duties = [
+        Retention(Engine(worker), timedelta(days=90), leads, first=timedelta(0))
+        for leads in (lambda: False, lambda: True)
+    ]
+    runs = [asyncio.create_task(duty.run()) for duty in duties]
+    async with asyncio.timeout(60):
+        while await owner.fetchval(UNDONE):  # noqa: ASYNC110 - a table has no event
+            await asyncio.sleep(0.02)
+    for run in runs:
+        run.cancel()
+    await asyncio.wait(runs)
+    assert await kept(owner) == [1, 20]
+    assert (await finding(database)).startswith("ok: history is kept for 90 d; a worker dropped")
+    await owner.execute("update agent.retention set blocked_at = now() - interval '2 hours'")
+    assert (await finding(database)).startswith("warning: history is kept for 90 d, but another transaction")
+    await worker.close()
+    await owner.close()
+
+
+async def test_a_worker_that_keeps_all_ends_its_duty(database: str) -> None:
+    worker = await asyncpg.connect(as_role(database, "surelane_worker"))
+    await asyncio.wait_for(Retention(Engine(worker), None, lambda: True, first=timedelta(0)).run(), 60)
+    await worker.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "days"), [(None, 90), ("30d", 30), ("off", None), ("OFF", None), ("3d", 3)]
+)
+def test_history_is_kept_for_ninety_days_unless_told(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, days: int | None
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", DATABASE)
+    if given is not None:
+        monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    settings = WorkerSettings()  # type: ignore[call-arg]
+    assert settings.history_retention == (None if days is None else timedelta(days=days))
+
+
+@pytest.mark.parametrize("given", ["0", "1d", "for ever"])
+def test_an_age_in_which_duplicates_come_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("DATABASE_URL", DATABASE)
+    monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    with pytest.raises(ValueError, match=r"at least 3d|not a duration"):
+        WorkerSettings()  # type: ignore[call-arg]
+
+
+async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(
+    surelane: Command, connection: Connection
+) -> None:
+    await connection.execute("delete from agent.erasure")
+    await old(connection, 1, 2)
+    await connection.execute("select agent.enqueue('mail', '{\"user\": \"U7\"}')")
+
+    counted = await surelane("erase", "--user", "U7")
+    assert "would remove: 1 live events, 2 events in history" in counted.out
+    assert await kept(connection) == [1, 2]
+    assert (await surelane("erase", "--user", "U7", "--dry-run", "--json")).json["erased"] is False
+
+    erased = await surelane("erase", "--user", "U7", "--yes", "--by", "ann", "--json")
+    assert erased.json["counts"]["event_hist"] == 3
+    key = erased.json["key"]
+    assert await kept(connection) == []
+    listed = await surelane("erase", "--receipts", "--json")
+    (receipt,) = listed.json
+    assert (receipt["asked_by"], receipt["removed"]) == ("ann", "1 cancelled before, 3 events in history")
+    assert "U7" not in listed.out + erased.out
+    assert key not in listed.out
+    hashed = await connection.fetchval("select agent.hashed($1, $2)", '{"user": "U7"}', key)
+    assert json.loads(hashed) == receipt["filter"]
+    assert "ann" in (await surelane("erase", "--receipts")).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ((), 2, "give --user, --team or --channel"),
+        (("--user", "U7", "--yes", "--dry-run"), 2, "not both"),
+        (("--user", "U%"), 1, "letters and digits"),
+    ],
+)
+async def test_erasing_says_what_is_missing(
+    surelane: Command, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    done = await surelane("erase", *arguments)
+    assert done.code == code
+    assert says in done.err
