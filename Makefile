@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz check format bench packages images lock clean
+.PHONY: help up test fuzz check format bench packages images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,11 +42,15 @@ packages: .venv/build.stamp ## build the wheels of the five packages into dist/
 images: ## build the four container images, tagged with the version
 	@SURELANE_VERSION=$(VERSION) docker compose --env-file /dev/null -f compose.yaml -f compose.override.yaml build
 
+docs: .venv/docs.stamp ## build the documentation's site in build/site; a broken link fails it
+	@rm -rf build/site && $(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees -c docs/site docs build/site
+	@echo "build/site/index.html"
+
 lock: ## resolve the pinned, hashed requirements again (needs uv)
 	@sh requirements/lock
 
 clean: ## remove the environment and the development data
-	rm -rf .venv .surelane .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/graphile/node_modules
+	rm -rf .venv .surelane build .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/graphile/node_modules
 
 # Check one by one, so that each error says what to do.
 .venv/bin/python:
