@@ -9,7 +9,7 @@ from surelane import __version__
 
 project = "Surelane"
 version = release = __version__
-copyright = "the Surelane authors"
+copyright = "the Surelane authors"  # noqa: A001 - Sphinx calls it so
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "pages", "reference"]

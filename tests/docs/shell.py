@@ -145,7 +145,7 @@ def _curl(words: Sequence[str], _: Path) -> None:
 
 
 def _cd(words: Sequence[str], folder: Path) -> None:
-    assert words == ["mybot"] or (folder / words[0]).is_dir(), words
+    assert words[0] in {"mybot", "deploybot"} or (folder / words[0]).is_dir(), words
 
 
 def _cp(words: Sequence[str], folder: Path) -> None:

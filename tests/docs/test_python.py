@@ -48,13 +48,17 @@ BEGUN = ("docs/durable.md", "docs/jobs.md")
 """Pages whose blocks go on with the imports and the `handlers` of another page."""
 AGAINST_A_QUEUE = ("connection.transaction", "Session(")
 """Blocks with one of these run against a queue, in tests of their own."""
-WITH_PAGES = ("handlers", "test", "replacement")
-"""Roles of blocks that the tests of the pages with a bot run: tests/testing/test_page.py."""
+WITH_PAGES = ("handlers", "test")
+"""Roles of blocks that tests/testing/test_page.py runs. Those of the tutorial are files: test_tutorial.py."""
 
 
 def pages() -> Iterator[tuple[str, list[Block]]]:
     for page in dict.fromkeys(block.page for block in blocks("python")):
-        found = [block for block in blocks("python", page=page) if block.role not in WITH_PAGES]
+        found = [
+            block
+            for block in blocks("python", page=page)
+            if block.role not in WITH_PAGES and ".py" not in block.role
+        ]
         found = [block for block in found if not any(part in block.code for part in AGAINST_A_QUEUE)]
         if found:
             yield page, found
@@ -77,7 +81,9 @@ def missing(code: types.CodeType, names: dict[str, Any]) -> Iterator[str]:
 def test_page_runs_from_top_to_bottom(page: str, found: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples/bolt"))
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-test")
-    monkeypatch.setattr(slack_sdk.WebClient, "auth_test", lambda *_, **__: {"ok": True})  # a Bolt app asks Slack
+    monkeypatch.setattr(
+        slack_sdk.WebClient, "auth_test", lambda *_, **__: {"ok": True}
+    )  # a Bolt app asks Slack
     names: dict[str, Any] = {"__name__": "page", "__builtins__": builtins, **GIVEN.get(page, {})}
     try:
         if page in BEGUN:
