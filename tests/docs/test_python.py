@@ -48,17 +48,12 @@ BEGUN = ("docs/durable.md", "docs/jobs.md")
 """Pages whose blocks go on with the imports and the `handlers` of another page."""
 AGAINST_A_QUEUE = ("connection.transaction", "Session(")
 """Blocks with one of these run against a queue, in tests of their own."""
-WITH_PAGES = ("handlers", "test")
-"""Roles of blocks that tests/testing/test_page.py runs. Those of the tutorial are files: test_tutorial.py."""
 
 
 def pages() -> Iterator[tuple[str, list[Block]]]:
+    """Yield the pages with their blocks. Blocks with a role run with a bot: tests/testing/test_{page,tutorial}.py."""
     for page in dict.fromkeys(block.page for block in blocks("python")):
-        found = [
-            block
-            for block in blocks("python", page=page)
-            if block.role not in WITH_PAGES and ".py" not in block.role
-        ]
+        found = [block for block in blocks("python", page=page) if not block.role]
         found = [block for block in found if not any(part in block.code for part in AGAINST_A_QUEUE)]
         if found:
             yield page, found
