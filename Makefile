@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared services/ingest services/worker migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
-TESTS ?= tests/system tests/testing tests/sql tests/security tests/deploy tests/unit # the longest first
+TESTS ?= tests/system tests/testing tests/docs tests/sql tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests mostly wait, so run more of them at once than there are cores.
