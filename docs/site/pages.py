@@ -11,8 +11,10 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-LISTS = ("index", "adr/README", "performance/README")
+LISTS = ("index", "performance/README")
 """The pages that list others: their links are the menu, in that order, under their headings."""
+FOLDERS = {"adr/README": "0*"}
+"""Pages with all pages of their folder below them in the menu."""
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -28,6 +30,8 @@ def read(app: Sphinx, name: str, source: list[str]) -> None:
     text = _LINK.sub(lambda link: _within(link, folder, Path(app.srcdir)), source[0])
     if name in LISTS:
         text += _menu(name, text)
+    if name in FOLDERS:
+        text += f"\n\n```{{toctree}}\n:hidden:\n:glob:\n\n{FOLDERS[name]}\n```\n"
     source[0] = text
 
 
