@@ -63,7 +63,7 @@ def _name(module: str, name: str, value: object) -> Iterator[str]:
     kind = "class" if inspect.isclass(value) else "function" if inspect.isfunction(value) else "data"
     if inspect.isclass(value) and issubclass(value, BaseException):
         kind = "exception"
-    members = "   :members:\n   :undoc-members:\n" if kind == "class" else ""
+    members = "   :members:\n" if kind == "class" else ""
     yield f"```{{eval-rst}}\n.. auto{kind}:: {module}.{name}\n{members}```\n"
 
 
@@ -80,7 +80,7 @@ def http() -> Iterator[str]:
             for status, answer in operation["responses"].items():
                 schema = answer.get("content", {}).get("application/json", {}).get("schema")
                 shown = f", {_type(schema)}" if schema and not schema["$ref"].endswith("/Problem") else ""
-                yield f"| {status} | {_cell(answer['description'])}{shown} |"
+                yield f"| {status} | {_cell(answer['description'].rstrip('.'))}{shown} |"
             yield ""
     for name, schema in sorted(document["components"]["schemas"].items()):
         yield f"\n## {name}\n\n{inspect.cleandoc(schema.get('description', '')).splitlines()[0]}\n"

@@ -5,13 +5,13 @@ from functools import cache
 
 import yaml
 from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
 
 import surelane_dev.settings
 import surelane_dev.simulator.settings
 import surelane_ingest.settings
 import surelane_migrations.settings
 import surelane_worker.settings
-from surelane_service.settings import BaseSettings
 from tests.docs.blocks import ROOT
 
 MODULES = (

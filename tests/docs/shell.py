@@ -36,7 +36,8 @@ def commands(block: Block) -> Iterator[list[str]]:
         except ValueError:
             pending += "\n"
             continue
-        pending, command = "", []
+        pending = ""
+        command: list[str] = []
         for word in [*words, ";"]:
             if set(word) <= set("&|;"):
                 if command:
@@ -128,7 +129,7 @@ def _pip(words: Sequence[str], _: Path) -> None:
     assert words[0] == "install", words
     for word in words[1:]:
         if word.startswith("surelane"):
-            name, _, extras = word.rstrip("]").partition("[")
+            name, extras = word.rstrip("]").partition("[")[::2]
             files = [ROOT / path / "pyproject.toml" for path in ("shared", "dev", "migrations")]
             files += (ROOT / "services").glob("*/pyproject.toml")
             (text,) = [each for file in files if f'name = "{name}"' in (each := file.read_text())]

@@ -35,7 +35,7 @@ class Loader(yaml.SafeLoader):
     """Read Compose's own tags, too."""
 
 
-Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node))  # type: ignore[no-untyped-call, arg-type]
+Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node))
 
 
 def sh(block: Block) -> None:
