@@ -259,7 +259,7 @@ async def test_one_event_is_shown_on_80_columns_and_whole_in_a_file(
     assert re.search(r"… \d+ more lines: --json", "\n".join(shown.lines))
     assert shown.lines[-1].split()[1] == "failed"
     whole = (await surelane("jobs", "show", str(identity), COLUMNS="")).out
-    assert ("y" * 200 in whole, "\n    99\n" in whole, "more lines" in whole) == (True, True, False)
+    assert ("y" * 200 in whole, "\n      99\n" in whole, "more lines" in whole) == (True, True, False)
 
 
 def _commands(group: Any, name: str = "") -> dict[str, Any]:
