@@ -4,14 +4,14 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared services/ingest services/worker migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
-TESTS ?= tests/system tests/testing tests/sql tests/security tests/deploy tests/unit # the longest first
+TESTS ?= tests/system tests/testing tests/docs tests/sql tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests mostly wait, so run more of them at once than there are cores.
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz check format bench packages images lock clean
+.PHONY: help up test fuzz check format bench packages images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,11 +42,15 @@ packages: .venv/build.stamp ## build the wheels of the five packages into dist/
 images: ## build the four container images, tagged with the version
 	@SURELANE_VERSION=$(VERSION) docker compose --env-file /dev/null -f compose.yaml -f compose.override.yaml build
 
+docs: .venv/docs.stamp ## build the documentation's site in build/site; a broken link fails it
+	@rm -rf build/site && $(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees -c docs/site docs build/site
+	@echo "build/site/index.html"
+
 lock: ## resolve the pinned, hashed requirements again (needs uv)
 	@sh requirements/lock
 
 clean: ## remove the environment and the development data
-	rm -rf .venv .surelane .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/graphile/node_modules
+	rm -rf .venv .surelane build .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/graphile/node_modules
 
 # Check one by one, so that each error says what to do.
 .venv/bin/python:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import sys
 import tomllib
 import zipfile
@@ -66,6 +67,36 @@ def test_wheels_have_every_file_and_are_the_same_at_every_build(
 
 def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def interpreters() -> dict[str, str]:
+    """Return the other Pythons of this machine that the packages promise to run on, by version."""
+    found: dict[str, str] = {}
+    for minor in (12, 13):
+        own = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+        if path := next(map(str, own), None) or shutil.which(f"python3.{minor}"):
+            found[f"3.{minor}"] = path
+    return found
+
+
+@pytest.mark.packages
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("python", interpreters().values(), ids=interpreters())
+def test_wheels_install_on_other_pythons(python: str, wheels: dict[str, Path], tmp_path: Path) -> None:
+    """With the pip that the interpreter ships, and with uv. A new project's tests pass."""
+    own, fresh, links = tmp_path / "venv/bin", tmp_path / "fresh", ("--find-links", wheels["surelane"].parent)
+    run(python, "-m", "venv", tmp_path / "venv", within=120)
+    pip = (own / "python", "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", *links, "surelane-dev[testing]", "uv", within=800, env=INDEXES)
+    run(*pip, "check")
+    run(own / "surelane", "new", "mybot", where=tmp_path)
+    tests = (own / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert " passed" in run(*tests, where=tmp_path / "mybot", within=240).stdout
+
+    run(own / "uv", "venv", "--quiet", "--python", own / "python", fresh)
+    install = ("pip", "install", "--quiet", "--python", fresh / "bin/python")
+    run(own / "uv", *install, *links, "surelane-dev", within=240, env=INDEXES)
+    assert version() in run(fresh / "bin/surelane", "--version").stdout
 
 
 @pytest.mark.packages

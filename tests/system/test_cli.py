@@ -98,7 +98,7 @@ async def test_failed_events_are_found_explained_and_put_back(
     table, listed, shown, why, history, story = await surelane.each(
         "jobs list --status failed",
         "jobs list --status failed --json",
-        "jobs show welcome:ada",
+        "jobs show welcome:ada --json",
         f"jobs why {identity} --json",
         "events history welcome:ada",
         "events history welcome:ada --json",
@@ -156,7 +156,7 @@ async def test_ended_event_is_replayed_as_a_new_one(
     done = await surelane("events", "replay", "welcome:ada", "--payload", str(payload), "--json")
     new = done.json
     assert new == {"id": new["id"], "key": f"welcome:ada:replay:{new['id']}", "replay_of": first, "kept": []}
-    assert (await surelane("jobs", "show", new["key"])).json["payload"] == {"to": "bob"}
+    assert (await surelane("jobs", "show", new["key"], "--json")).json["payload"] == {"to": "bob"}
     for arguments, code, why in (
         (("--payload", str(broken)), 2, "is not JSON"),
         (("--payload", str(tmp_path / "none")), 2, "No such file"),
@@ -297,7 +297,7 @@ async def test_a_database_that_is_away_or_has_no_schema_is_reported(
 async def test_a_person_enqueues_once_and_finds_the_job_by_its_key(surelane: Command) -> None:
     first = await surelane("enqueue", "agent-turn", "--payload", '{"n": 1}', "--key", "greeting:ada")
     again = await surelane("enqueue", "agent-turn", "--key", "greeting:ada")
-    found = await surelane("jobs", "show", "greeting:ada")
+    found = await surelane("jobs", "show", "greeting:ada", "--json")
 
     assert first.code == again.code == 0
     assert first.out == again.out
@@ -307,7 +307,7 @@ async def test_a_person_enqueues_once_and_finds_the_job_by_its_key(surelane: Com
 
 async def test_a_person_starts_an_orchestration(surelane: Command) -> None:
     started = await surelane("orchestrate", "a report", "--subtask", "read", "--subtask", "write")
-    found = await surelane("jobs", "show", started.out.strip())
+    found = await surelane("jobs", "show", started.out.strip(), "--json")
 
     assert found.json["kind"] == "orchestrator-plan"
     assert found.json["payload"] == {"goal": "a report", "subtasks": ["read", "write"]}

@@ -237,10 +237,29 @@ async def test_commands_and_clicks_are_found_by_what_people_saw(
     ):
         listed = (await surelane("jobs", "search", *words, "--json")).json
         assert [job["id"] for job in listed] == [ids[name] for name in found], words
-    by_trigger = await surelane("jobs", "show", str(SEEN["click"]["trigger_id"]))
+    by_trigger = await surelane("jobs", "show", str(SEEN["click"]["trigger_id"]), "--json")
     assert by_trigger.json["id"] == ids["click"]
     trace = (await surelane("trace", str(SEEN["click"]["trigger_id"]))).out.strip()
     assert trace == (await surelane("events", "history", str(ids["click"]), "--json")).json["trace"]
+
+
+async def test_one_event_is_shown_on_80_columns_and_whole_in_a_file(
+    surelane: Command, connection: Connection
+) -> None:
+    payload = {"text": "y" * 200, "lines": list(range(100))}
+    identity = await Queue(connection).enqueue("mail", payload, item_key="welcome:" + "ada" * 40)
+    await fail(connection, identity, "x" * 300 + "\ncaused by: mailbox [full]")
+    async with terminal(surelane.database, "jobs", "show", str(identity)) as shown:
+        assert await shown.ended() == 0
+    assert all(cell_len(line) <= WIDTH for line in shown.lines), shown.lines
+    assert shown.lines[0] == f"event {identity}  mail  failed"
+    said = {line[:14].rstrip(): line[14:] for line in shown.lines if not line.startswith(" ")}
+    assert said["tries"] == "1"
+    assert said["error"].endswith("xxx caused by: mailbox [full]")
+    assert re.search(r"… \d+ more lines: --json", "\n".join(shown.lines))
+    assert shown.lines[-1].split()[1] == "failed"
+    whole = (await surelane("jobs", "show", str(identity), COLUMNS="")).out
+    assert ("y" * 200 in whole, "\n      99\n" in whole, "more lines" in whole) == (True, True, False)
 
 
 def _commands(group: Any, name: str = "") -> dict[str, Any]:

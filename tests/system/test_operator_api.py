@@ -132,6 +132,33 @@ async def test_pages_follow_each_other_from_the_live_ones_into_history(
     assert seen == [*reversed(live), *reversed(ended)]
 
 
+async def test_events_are_searched_by_what_people_saw(api: Api, connection: Connection) -> None:
+    click = {
+        "type": "block_actions",
+        "trigger_id": "1.2.3f",
+        "channel": {"id": "C0OPS", "name": "ops"},
+        "message": {"ts": "1700000000.000100", "text": "Deploy api?"},
+        "actions": [{"action_id": "go", "text": {"type": "plain_text", "text": "Approve"}}],
+    }
+    clicked = await Queue(connection).insert_event(json.dumps(click))
+    deploy = await Queue(connection).enqueue("agent-turn", {"text": "Deploy web"})
+    for query, found in (
+        ("text=DEPLOY", [deploy, clicked]),
+        ("text=deploy+approve", [clicked]),
+        ("text=deploy&kind=agent-turn", [deploy]),
+        ("text=deploy&limit=1", [deploy]),
+        ("text=deploy&since=2999-01-01T00:00:00Z", []),
+        ("text=https://team.slack.com/archives/C0OPS/p1700000000000100", [clicked]),
+    ):
+        status, answer = await api.call("GET", f"/v1/jobs/search?{query}")
+        assert (status, [job["id"] for job in answer["jobs"]]) == (200, found), query
+    for query in ("", "text=", "text=x&status=failed", "text=%00"):
+        assert (await api.call("GET", f"/v1/jobs/search?{query}"))[0] == 400, query
+    document = (await api.call("GET", "/v1/openapi.json"))[1]
+    parameters = document["paths"]["/v1/jobs/search"]["get"]["parameters"]
+    assert next((each["name"], each["required"]) for each in parameters) == ("text", True)
+
+
 async def test_an_event_has_its_timeline_its_reason_and_a_way_back(api: Api, connection: Connection) -> None:
     identity = await _fail(connection, "agent-turn", "no answer")
 

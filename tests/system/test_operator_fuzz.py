@@ -31,7 +31,7 @@ allow_header_conformance.enabled = false
 
 [[operations]]
 # In a query, every number is also a text.
-include-operation-id = "listJobs"
+include-operation-id = ["listJobs", "searchJobs"]
 checks.negative_data_rejection.enabled = false
 """
 

@@ -68,6 +68,15 @@ def test_lines_of_pages_and_sql_comments_have_at_most_100_columns() -> None:
     assert not long
 
 
+def test_documentation_lists_each_page() -> None:
+    """The site's menu is made from these lists."""
+    for page in ("index", "performance/README"):
+        file = ROOT / f"docs/{page}.md"
+        listed = {(file.parent / link.partition("#")[0]).resolve() for link in LINK.findall(file.read_text())}
+        pages = set(file.parent.glob("*.md")) | set(file.parent.glob("reference/*.md"))
+        assert pages - listed - {file} == set(), f"{file} does not list these pages"
+
+
 def test_prose_uses_none_of_the_retired_words() -> None:
     """Words in backticks are names."""
     found = [

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -261,12 +260,3 @@ async def test_event_without_a_route_is_completed_and_says_so() -> None:
         assert cast("Any", outcome).result == NO_ROUTE
     line = "no route takes this event; it is completed"
     assert context.lines == [(line, ["deny"]), (line, "debug")]
-
-
-def test_documented_examples_can_be_registered() -> None:
-    page = (Path(__file__).parents[2] / "docs/handlers.md").read_text()
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(block, names)
-    kinds = {kind for handler in names["handlers"].all() for kind in handler.kinds}
-    assert {"slack.view_closed", "slack.message.im", "slack.command.deploy"} <= kinds

@@ -1,6 +1,7 @@
 """The operator's client: find events, explain why one waits, requeue, cancel, pause, schedules, figures."""
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,16 @@ LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(er
 , item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
 , heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
 """The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
+_LINK = re.compile(r"https?://[^/]+/archives/([A-Z0-9]+)/p(\d+)(\d{6})")
+
+
+def words_of(text: str) -> list[str]:
+    """Return what to search for: the words; of a link to a message in Slack the channel and the message's time."""
+    words: list[str] = []
+    for word in text.split():
+        link = _LINK.match(word)
+        words += (link[1], f"{link[2]}.{link[3]}") if link else (word,)
+    return words
 
 
 def no_step(name: str | None, replay: Replay) -> str:
@@ -54,14 +65,15 @@ class Operations(Changes, Measured):
         )
         return [parsed(row) for row in rows]
 
-    async def search(self, words: Sequence[str], which: Filter, limit: int = 20) -> list[dict[str, Any]]:
-        """List events in which people saw all of these words, newest first. It looks at the newest 1,000 events.
+    async def search(self, text: str, which: Filter, limit: int = 20) -> list[dict[str, Any]]:
+        """List events in which people saw all words of a text, newest first. It looks at the newest 1,000 events.
 
-        Rows are those of :meth:`list_jobs`. Of the filter only the kinds and ``since`` count.
+        A link to a message in Slack stands for the message's channel and time. Rows are those of :meth:`list_jobs`. Of
+        the filter only the kinds and ``since`` count.
         """
         rows = await self._database.fetch(
             f"select {LISTED} from agent.search_jobs($1, $2, $3, $4)",  # noqa: S608 - a constant
-            words,
+            words_of(text),
             which.kinds,
             which.since,
             limit,

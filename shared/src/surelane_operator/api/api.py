@@ -56,16 +56,17 @@ class OperatorApi:
         """Stop what goes on beside requests."""
         await self._changes.close()
 
-    def routes(self) -> list[web.AbstractRouteDef]:
-        """Return the routes, including that of the OpenAPI document."""
+    def operations(self) -> list[Operation]:
+        """Return the operations in the order in which their paths are matched."""
         not_ended = {409: "it has not ended, or its key is live again"}
         still_live = {409: "it has not ended"}
         ended = {409: "it has ended"}
         not_set = {404: "no operator has changed this limit"}
         no_worker = {404: "there is no such worker"}
         no_schedule = {404: "there is no such schedule"}
-        operations = [
+        return [
             Operation("GET", "/v1/jobs", self.list_jobs),
+            Operation("GET", "/v1/jobs/search", self.search_jobs),
             Operation("POST", "/v1/jobs/requeue", self.requeue_jobs),
             Operation("GET", "/v1/jobs/{id}", self.get_job, refusals=_UNKNOWN),
             Operation("GET", "/v1/jobs/{id}/why", self.why_waiting, refusals=_UNKNOWN),
@@ -91,7 +92,14 @@ class OperatorApi:
             *self._panels.operations(),
             *self._changes.operations(),
         ]
-        described = document(operations, __version__)
+
+    def document(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        return document(self.operations(), __version__)
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """Return the routes, including that of the OpenAPI document."""
+        operations, described = self.operations(), self.document()
 
         async def openapi(_: web.Request) -> web.Response:
             return web.json_response(described)
@@ -106,6 +114,11 @@ class OperatorApi:
         jobs = await self._operations.list_jobs(query.filter(), query.limit, query.cursor)
         following = models.cursor_after(jobs[-1]) if len(jobs) == query.limit else None
         return models.JobPage.model_validate({"jobs": jobs, "next": following})
+
+    async def search_jobs(self, query: models.SearchQuery) -> models.JobsFound:
+        """Find events by what people saw, among the newest 1,000."""
+        jobs = await self._operations.search(query.text, query.filter(), query.limit)
+        return models.JobsFound.model_validate({"jobs": jobs})
 
     async def requeue_jobs(self, body: models.Requeue) -> models.Ids:
         """Requeue all ended events that match."""

@@ -159,6 +159,23 @@ class JobsQuery(Which):
     cursor: Place | None = Field(None, description="`next` of the page before")
 
 
+class SearchQuery(Strict):
+    """The query of ``GET /v1/jobs/search``."""
+
+    text: Annotated[Text, StringConstraints(min_length=1, max_length=1000)] = Field(
+        description="words that people saw, each of them in the event, in any case; or a link to a message in Slack"
+    )
+    kind: Annotated[list[Kind] | None, BeforeValidator(_parts)] = Field(
+        None, description="separated by commas"
+    )
+    since: Moment | None = Field(None, description="enqueued, or ended if it has, at or after")
+    limit: int = Field(20, ge=1, le=1000)
+
+    def filter(self) -> Filter:
+        """Return the filter for :class:`Operations`."""
+        return Filter(kinds=self.kind, since=self.since)
+
+
 class Requeue(Which):
     """The body of a bulk requeue: the newest ended events that match."""
 
@@ -282,6 +299,12 @@ class JobPage(BaseModel):
 
     jobs: list[ListedJob]
     next: str | None = Field(description="the cursor of the next page; null: this is the last page")
+
+
+class JobsFound(BaseModel):
+    """The events that a search found, newest first: live ones, then ended ones."""
+
+    jobs: list[ListedJob]
 
 
 class Why(BaseModel):

@@ -119,10 +119,11 @@ class Operation:
             "summary": (inspect.getdoc(self._call) or self.id).splitlines()[0].rstrip("."),
             "x-surelane-role": self.role,
             "parameters": [
-                _parameter(name, place, schema)
+                _parameter(name, place, schema, required=name in model.get("required", ()))
                 for place in ("path", "query")
                 if place in self._parts
-                for name, schema in self._parts[place].model_json_schema()["properties"].items()
+                for model in [self._parts[place].model_json_schema()]
+                for name, schema in model["properties"].items()
             ],
             "responses": {str(self._status): answer}
             | {
@@ -160,13 +161,13 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     }
 
 
-def _parameter(name: str, place: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _parameter(name: str, place: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
     # In a query, null is a parameter that is left out.
     for alternative in schema.pop("anyOf", []):
         if alternative != {"type": "null"}:
             schema |= alternative
     schema = {key: value for key, value in schema.items() if (key, value) != ("default", None)}
-    parameter = {"name": name, "in": place, "required": place == "path", "schema": schema}
+    parameter = {"name": name, "in": place, "required": required, "schema": schema}
     if schema.get("type") == "array":
         parameter |= {"style": "form", "explode": False}  # separated by commas
     return parameter

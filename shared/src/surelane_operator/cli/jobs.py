@@ -1,6 +1,5 @@
 """``surelane jobs``: find events, and see why one waits."""
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ import typer
 from surelane_operator.cli.find import Key, Kinds, Statuses, filtered, find
 from surelane_operator.cli.output import Column, middle, one_line, show_json, show_table, watched
 from surelane_operator.cli.session import EXIT_NOT_FOUND, Database, Json, failed, run
+from surelane_operator.cli.sheet import show_sheet
 
 app = typer.Typer(help="Find events, and see why one waits.", no_args_is_help=True)
 
@@ -22,7 +22,6 @@ _COLUMNS = (
     Column("took"),
     Column("key", cut=middle),
 )
-_LINK = re.compile(r"https?://[^/]+/archives/([A-Z0-9]+)/p(\d+)(\d{6})")
 
 
 @app.command("list")
@@ -71,27 +70,23 @@ def search(
 
     Each word must be in the event, in any case. It looks at the newest 1,000 events.
     """
-    parts = [part for word in words for part in _seen(word)]
     which = filtered(None, kind, None, since, None)
-    found = run(database, lambda operations, _: operations.search(parts, which, limit))
+    found = run(database, lambda operations, _: operations.search(" ".join(words), which, limit))
     if as_json:
         show_json(found)
     else:
         show_jobs(found)
 
 
-def _seen(word: str) -> Sequence[str]:
-    """Return what to look for: of a link to a message, the channel and the message's time."""
-    link = _LINK.match(word)
-    return (link[1], f"{link[2]}.{link[3]}") if link else word.split()
-
-
 @app.command("show")
-def show_job(key: Key, database: Database, as_json: Json = True) -> None:  # noqa: ARG001 - it is JSON in any case
-    """Show all fields of one event, always as JSON. That you looked at its payload is kept."""
+def show_job(key: Key, database: Database, as_json: Json = False) -> None:
+    """Show one event: its fields, payload, result and history. That you looked at its payload is kept."""
     job = find(database, key)
     run(database, lambda operations, _: operations.look(job["id"]))
-    show_json(job)
+    if as_json:
+        show_json(job)
+    else:
+        show_sheet(job)
 
 
 @app.command("why")

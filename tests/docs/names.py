@@ -1,0 +1,58 @@
+"""The names of settings, services and workloads that blocks may use."""
+
+import re
+from functools import cache
+
+import yaml
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
+
+import surelane_dev.settings
+import surelane_dev.simulator.settings
+import surelane_ingest.settings
+import surelane_migrations.settings
+import surelane_worker.settings
+from tests.docs.blocks import ROOT
+
+MODULES = (
+    surelane_ingest.settings,
+    surelane_worker.settings,
+    surelane_migrations.settings,
+    surelane_dev.settings,
+    surelane_dev.simulator.settings,
+)
+
+
+@cache
+def settings() -> dict[str, FieldInfo]:
+    """Return the settings of our programs by variable."""
+    return {
+        str(field.validation_alias): field
+        for module in MODULES
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, BaseSettings)
+        for field in kind.model_fields.values()
+    }
+
+
+@cache
+def variables() -> set[str]:
+    """Return the environment variables that our programs, Compose and the tests read."""
+    compose = (ROOT / ".env.example").read_text() + (ROOT / "compose.yaml").read_text()
+    more = {"SURELANE_RECORD", "SURELANE_TRACE_URL", "SURELANE_VERSION", "SURELANE_API_HOSTS", "COMPOSE_FILE"}
+    return {*settings(), *more, *re.findall(r"\b[A-Z][A-Z_]+[A-Z]\b", compose)}
+
+
+@cache
+def services() -> set[str]:
+    """Return the services of Compose."""
+    files = [*ROOT.glob("compose*.yaml"), *ROOT.glob("compose/*.yaml")]
+    found = [yaml.safe_load(re.sub(r"!\w+", "", file.read_text())) for file in files]
+    return {name for each in found if isinstance(each, dict) for name in each.get("services") or ()}
+
+
+@cache
+def workloads() -> set[str]:
+    """Return the names of what the manifests create."""
+    texts = [file.read_text() for file in (ROOT / "k8s").rglob("*.yaml")]
+    return {name for text in texts for name in re.findall(r"^  name: ([\w.-]+)$", text, re.MULTILINE)}

@@ -1,0 +1,154 @@
+"""Every fenced block has a language with a runner, and holds what its runner wants."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from surelane import __version__
+from surelane_dev.project import find_project
+from surelane_worker.model.servers import servers
+from tests.docs import shell
+from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.names import services, settings, variables
+
+ELSEWHERE = {
+    "python": "test_python.py runs it",
+    "sql": "test_sql.py runs it",
+}
+NOT_RUN = {
+    "docker": "options, files and services are checked here; the container tier runs Compose",
+    "kubectl": "files and workloads are checked here; the cluster tier applies the manifests",
+    "kind": "it loads images into a cluster of the reader's",
+    "git": "it pulls the reader's clone",
+    "pip": "names and extras are checked here; test_packages.py installs the wheels",
+    "curl": "paths and bodies are checked here; test_python.py sends those of the simulator",
+}
+"""What is checked and not run, and why."""
+
+
+class Loader(yaml.SafeLoader):
+    """Read Compose's own tags, too."""
+
+
+Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node))
+
+
+def sh(block: Block) -> None:
+    """Check each command; what it does is up to the tests that :data:`NOT_RUN` names."""
+    found = list(shell.commands(block))
+    assert found, "it has no command"
+    for command in found:
+        shell.check(command, ROOT)
+
+
+def ini(block: Block) -> None:
+    """Each line of an environment file sets a variable that is read."""
+    for line in block.code.splitlines():
+        assert line.partition("=")[0] in variables(), line
+
+
+def text(block: Block) -> None:
+    """A drawing or an output has no commands."""
+    assert not re.search(r"^(surelane|docker|kubectl|curl|pip|python) ", block.code, re.MULTILINE)
+
+
+def toml(block: Block, tmp: Any) -> None:
+    tables = tomllib.loads(block.code)["tool"]
+    assert tables
+    (tmp / "pyproject.toml").write_text(block.code)
+    assert find_project(tmp).handlers
+
+
+def json(block: Block, tmp: Any) -> None:
+    """The one JSON block names MCP servers."""
+    (tmp / "servers.json").write_text(block.code)
+    assert servers(tmp / "servers.json")
+
+
+def yaml_(block: Block) -> None:
+    found = yaml.load(block.code, Loader)
+    if block.role:  # a part of a project's file: tests/testing/test_tutorial.py writes it
+        return
+    assert isinstance(found, dict)
+    assert set(found.get("services", ())) <= services()
+    for generated in found.get("configMapGenerator", ()):
+        for literal in generated["literals"]:
+            name = literal.partition("=")[0]
+            assert name in variables() or name.startswith("OTEL_"), name
+    for path in [*found.get("resources", ()), *found.get("components", ())]:
+        assert (ROOT / path.removeprefix("surelane/") / "kustomization.yaml").is_file(), path
+
+
+def dockerfile(block: Block) -> None:
+    for line in block.code.splitlines():
+        word, _, rest = line.strip().partition(" ")
+        assert word in {"FROM", "USER", "RUN", "COPY", "ENV"}, line
+        if word == "FROM":
+            assert rest == f"surelane-worker:{__version__}"
+        if word == "ENV":
+            assert rest.partition("=")[0] in settings()
+
+
+RUNNERS: dict[str, Callable[..., None]] = {
+    "sh": sh, "ini": ini, "text": text, "toml": toml, "json": json, "yaml": yaml_, "dockerfile": dockerfile,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("block", blocks(), ids=str)
+def test_block_is_checked(block: Block, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert block.language, f"{block}: write a language behind the fence, or `text`"
+    assert block.language in RUNNERS or block.language in ELSEWHERE, (
+        f"{block}: {block.language} has no runner"
+    )
+    monkeypatch.setenv("SURELANE_OPERATOR_DATABASE_URL", "postgresql://")
+    monkeypatch.setenv("KEY", "any")
+    if runner := RUNNERS.get(block.language):
+        wants = runner.__code__.co_varnames[: runner.__code__.co_argcount]
+        runner(*(block, tmp_path)[: len(wants)])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_within_the_text_and_their_options_exist(page: Path) -> None:
+    """They may stand for several: `KEY` and `…` are the reader's."""
+    for code in re.findall(r"(?<!`)`(surelane(?: [^`]+)?)`(?!`)", page.read_text()):
+        command, (_, *words) = shell.COMMAND, code.replace("[", "").replace("]", "").split()
+        while words and re.fullmatch(r"[a-z]+", words[0]) and hasattr(command, "commands"):
+            assert words[0] in command.commands, code
+            command = command.commands[words.pop(0)]
+        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        options |= {"--install-completion"}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, code
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "surelane jobs lst",
+        "surelane jobs list --stauts failed",
+        "surelane events replay",
+        "docker compose logs wroker",
+        "kubectl -n surelane get deployment/wroker",
+        "kubectl apply -k k9s/",
+        "make upp",
+        "python -m surelane_wroker",
+        "pip install 'surelane-worker[modell]'",
+        "curl http://127.0.0.1:8081/v1/jbos",
+        "SURELANE_HANDLRES=a:b python -m surelane_worker",
+        "unknown --program",
+    ],
+)
+def test_wrong_command_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURELANE_OPERATOR_DATABASE_URL", "postgresql://")
+    (command,) = shell.commands(Block("page", 1, "sh", "", wrong))
+    with pytest.raises((AssertionError, ValueError)):
+        shell.check(command)
+
+
+def test_each_reason_is_about_a_program_that_blocks_use() -> None:
+    used = {word for block in blocks("sh") for command in shell.commands(block) for word in command[:1]}
+    assert set(NOT_RUN) <= used

@@ -1,0 +1,36 @@
+"""The SQL of the documentation runs on a database with our schema. Nothing of it is kept."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from tests.docs.blocks import Block, blocks
+
+NOT_RUN = {"timescaledb.compress": "it needs the extension timescaledb; the container tier has it"}
+
+
+@pytest.fixture
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+@pytest.mark.parametrize("block", blocks("sql"), ids=str)
+async def test_statements_run(block: Block, connection: Connection) -> None:
+    for part, reason in NOT_RUN.items():
+        if part in block.code:
+            pytest.skip(reason)
+    name = await connection.fetchval("select current_database()")
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(block.code.replace("database surelane ", f"database {name} "))
+    finally:
+        await transaction.rollback()
+
+
+def test_what_is_not_run_is_there() -> None:
+    assert all(any(part in block.code for block in blocks("sql")) for part in NOT_RUN)
