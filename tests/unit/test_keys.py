@@ -91,7 +91,11 @@ def test_a_key_of_openssl_is_taken() -> None:
     assert keyring("+/+/" * 10 + "+/8=").seal(b"text", "row")
 
 
-@pytest.mark.parametrize("wrong", ["short", "é" * 44, "A" * 43 + "!", "A" * 60, NEW + NEW])
+@pytest.mark.parametrize(
+    "wrong",
+    ["short", "é" * 44, "A" * 43 + "!", "A" * 60, NEW + NEW],
+    ids=["short", "not ASCII", "not base64", "too long", "two keys"],
+)
 def test_a_malformed_key_is_refused_by_the_settings_name(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f"{NEW},{wrong}")
     with pytest.raises(SettingsError, match=r"SURELANE_ENCRYPTION_KEYS: key 2 .*surelane keys new") as caught:
