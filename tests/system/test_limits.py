@@ -10,6 +10,7 @@ import pytest
 
 from surelane import Queue
 from surelane.calls import Connection
+from surelane_operator.acting import this_user
 from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.processes import service
@@ -86,7 +87,7 @@ async def test_an_operator_lists_changes_and_resets_limits(shared_database: str,
     assert (changed.code, changed.err) == (0, "")
     assert "60/1m" in table.out
     (limit,) = listed.json
-    assert limit["set_by"] == "surelane_worker"
+    assert limit["set_by"] == this_user()
     assert {name: limit[name] for name in ("kind", "per", "concurrency", "rate")} == {
         "kind": "mail",
         "per": "user",

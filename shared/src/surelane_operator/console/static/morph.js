@@ -9,7 +9,7 @@ export function morph(from, to) {
   let at = from.firstChild;
   for (const wanted of [...to.childNodes]) {
     const key = wanted.dataset?.key;
-    const known = key ? byKey.get(key) : at && alike(at, wanted) ? at : null;
+    const known = key ? byKey.get(key) : like(at, wanted);
     if (!known || !alike(known, wanted)) {
       from.insertBefore(document.importNode(wanted, true), at);
       continue;
@@ -25,13 +25,25 @@ export function morph(from, to) {
   }
 }
 
+// The next element that is like the wanted one: what stands before it may be new, or gone, and a form must survive that.
+function like(at, wanted) {
+  if (wanted.nodeType !== Node.ELEMENT_NODE) return at && alike(at, wanted) ? at : null;
+  while (at && !alike(at, wanted)) at = at.nextSibling;
+  return at;
+}
+
 function alike(one, other) {
   return (
     one.nodeType === other.nodeType &&
     one.nodeName === other.nodeName &&
     (one.dataset?.key ?? null) === (other.dataset?.key ?? null) &&
-    (one.id ?? "") === (other.id ?? "")
+    (one.id ?? "") === (other.id ?? "") &&
+    labelOf(one) === labelOf(other)
   );
+}
+
+function labelOf(node) {
+  return node.getAttribute?.("aria-labelledby") ?? null;
 }
 
 function update(known, wanted) {
