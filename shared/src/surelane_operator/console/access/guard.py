@@ -36,7 +36,7 @@ class Credentials(Protocol):
 
 
 class Guard:
-    """Puts ``request["viewer"]`` on each guarded request, or refuses it."""
+    """Puts the viewer on each guarded request, as ``request[VIEWER]``, or refuses it."""
 
     def __init__(self, bearer: Credentials | None = None, browser: Credentials | None = None) -> None:
         """Keep the arguments.
