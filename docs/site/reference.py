@@ -69,7 +69,8 @@ def _name(module: str, name: str, value: object) -> Iterator[str]:
 
 def http() -> Iterator[str]:
     """Yield the operations of the OpenAPI document, then the objects that they read and answer."""
-    document = OperatorApi(cast("Any", None), cast("Any", None)).document()  # its methods' signatures, without a database
+    # The signatures of its methods suffice: it needs no database.
+    document = OperatorApi(cast("Any", None), cast("Any", None)).document()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield f"\n## `{method.upper()} {path}`\n\n{operation['summary']}.\n"
