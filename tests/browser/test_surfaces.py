@@ -81,6 +81,9 @@ async def test_slackbot_says_that_a_command_failed(slack: "SlackPage", pair: Pai
 async def test_a_messages_shortcut_is_used_by_keyboard(slack: "SlackPage", pair: Pair) -> None:
     await slack.say("a long story")
     message = slack.message("a long story")
+    await slack.expect(
+        message.get_by_text("app_mention 200")
+    ).to_be_visible()  # the message is drawn again for it
     await message.get_by_role("button", name="Message shortcuts").press("Enter")
     await slack.expect(slack.page.get_by_role("menuitem", name="Summarise")).to_be_focused()
     await slack.page.keyboard.press("Enter")
