@@ -17,7 +17,7 @@ SOMEWHERE = {
     "SURELANE_WORKER_NAME",
     "SURELANE_HANDLERS",
     "SURELANE_CONSOLE_KEY",
-    "SURELANE_MESSAGE_LINK",
+    "SURELANE_MESSAGE_URL",
 }
 """Settings whose default the page describes in words."""
 NEEDED = {"DATABASE_URL": "postgresql://", "SLACK_SIGNING_SECRET": "secret"}
