@@ -19,6 +19,8 @@ SOMEWHERE = {
     "SURELANE_CONSOLE_KEY",
     "SURELANE_MESSAGE_URL",
     "SLACK_SCOPES",
+    "SLACK_AUTHORIZE_URL",
+    "SLACK_REDIRECT_URI",
 }
 """Settings whose default the page describes in words."""
 NEEDED = {"DATABASE_URL": "postgresql://", "SLACK_SIGNING_SECRET": "secret"}
