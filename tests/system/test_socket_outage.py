@@ -48,7 +48,9 @@ async def test_everything_sent_is_in_history_once(seconds: int) -> None:
         }
         assert value(shown, "surelane_ingest_socket_connections") == 2
         assert repeated, "nothing was disturbed"
-        assert await history(postgres) == Counter(sent)
+        stored = await history(postgres)
+        missing = [simulator.sender.deliveries[each] for each in Counter(sent) - stored]
+        assert stored == Counter(sent), missing
 
 
 def _settled(simulator: Simulator, sent: list[str]) -> bool:
