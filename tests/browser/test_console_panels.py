@@ -158,6 +158,21 @@ async def test_a_kind_is_paused_resumed_and_limited(page: "Page", stage: Stage) 
         await expect(page.get_by_role("cell", name=done, exact=True).first).to_be_visible()
 
 
+async def test_typing_goes_on_while_the_page_changes_above_the_field(page: "Page", stage: Stage) -> None:
+    operations = Operations(stage.pool)
+    await page.goto(f"{stage.url}/console/schedules/report")
+    await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    field, notice = page.get_by_label("Time zone"), page.get_by_text("This schedule is paused")
+    await field.fill("")
+    assert await operations.pause_cron("report")
+    await expect(notice).to_be_visible()
+    await page.keyboard.type("Asia/")
+    assert await operations.resume_cron("report")
+    await expect(notice).to_be_hidden()
+    await page.keyboard.type("Tokyo")
+    await expect(field).to_have_value("Asia/Tokyo")
+
+
 async def test_a_schedule_is_edited_and_run(page: "Page", stage: Stage) -> None:
     await page.goto(f"{stage.url}/console/schedules")
     await page.get_by_role("link", name="report").click()

@@ -96,6 +96,7 @@ export function combobox({ label, placeholder, multiple, most, chosen, load, cha
     latest += 1;
     clearTimeout(timer);
     shown = [];
+    list.hidden = true; // while it loads, an opened list shows no option of the query before
     popup.hidden = true;
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");

@@ -6,30 +6,48 @@ const KEPT = new Set(["open", "title", "hidden"]);
 export function morph(from, to) {
   const byKey = new Map();
   for (const child of from.children) if (child.dataset.key) byKey.set(child.dataset.key, child);
+  const wanted = [...to.childNodes];
+  const keys = new Set(wanted.map(keyOf));
+  // First remove what is gone: then what stays need not move. An element that moves loses the focus.
+  for (const [key, child] of byKey) if (!keys.has(key)) child.remove();
   let at = from.firstChild;
-  for (const wanted of [...to.childNodes]) {
-    const key = wanted.dataset?.key;
-    const known = key ? byKey.get(key) : like(at, wanted);
-    if (!known || !alike(known, wanted)) {
-      from.insertBefore(document.importNode(wanted, true), at);
-      continue;
+  wanted.forEach((each, index) => {
+    const key = keyOf(each);
+    const known = key ? byKey.get(key) : like(at, each, wanted.slice(index + 1));
+    if (!known || !alike(known, each)) {
+      from.insertBefore(document.importNode(each, true), at);
+      return;
     }
+    if (!key) at = removed(at, known);
     if (known === at) at = at.nextSibling;
     else from.insertBefore(known, at);
-    update(known, wanted);
+    update(known, each);
+  });
+  removed(at, null);
+}
+
+function keyOf(node) {
+  return node.dataset?.key;
+}
+
+// The next element that is like the wanted one. What stands before it must be gone: nothing that follows the wanted
+// one is like it.
+function like(at, wanted, following) {
+  if (wanted.nodeType !== Node.ELEMENT_NODE) return at && alike(at, wanted) ? at : null;
+  for (; at && !alike(at, wanted); at = at.nextSibling) {
+    if (at.nodeType === Node.ELEMENT_NODE && following.some((each) => alike(at, each))) return null;
   }
-  while (at) {
+  return at;
+}
+
+// Removes the nodes before `until`; returns it.
+function removed(at, until) {
+  while (at !== until) {
     const next = at.nextSibling;
     at.remove();
     at = next;
   }
-}
-
-// The next element that is like the wanted one: what stands before it may be new, or gone, and a form must survive that.
-function like(at, wanted) {
-  if (wanted.nodeType !== Node.ELEMENT_NODE) return at && alike(at, wanted) ? at : null;
-  while (at && !alike(at, wanted)) at = at.nextSibling;
-  return at;
+  return until;
 }
 
 function alike(one, other) {
