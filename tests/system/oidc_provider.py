@@ -1,5 +1,6 @@
 """A small OpenID Connect provider over HTTP: discovery, keys, sign-in with PKCE, and tokens that a test may spoil."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -65,10 +66,16 @@ class Answers:
             }
         )
 
-    async def keys(self, _: web.Request) -> web.Response:
+    async def keys(self, request: web.Request) -> web.StreamResponse:
         self.keys_read += 1
         public = jwt.algorithms.ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
-        return web.json_response({"keys": [{**public, "kid": self._kid, "use": "sig", "alg": "ES256"}]})
+        body = json.dumps({"keys": [{**public, "kid": self._kid, "use": "sig", "alg": "ES256"}]}).encode()
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(body[:20])
+        await asyncio.sleep(0.02)  # the rest is a packet of its own
+        await response.write(body[20:])
+        return response
 
     async def authorize(self, request: web.Request) -> web.Response:
         query = dict(request.query)

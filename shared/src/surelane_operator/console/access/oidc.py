@@ -203,9 +203,12 @@ async def _request(method: str, address: str, **options: Any) -> tuple[int, dict
             aiohttp.ClientSession(timeout=TIMEOUT, cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.request(method, address, allow_redirects=False, **options) as response,
         ):
-            body = await response.content.read(LARGEST)
-            answer = _object(body)
-            return response.status, answer
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > LARGEST:
+                    raise ProviderUnavailable("the provider's answer is too large")
+            return response.status, _object(bytes(body))
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ProviderUnavailable(f"the provider does not answer: {type(error).__name__}") from None
 
