@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -73,16 +74,16 @@ async def ingest_killed(project: Project) -> float:
 async def database_crashed(project: Project) -> float:
     """Send SIGKILL to PostgreSQL's first process. Docker starts it again, and it recovers from its log."""
     (container,) = await _containers(project, "db")
-    return await _kill(container)
+    await _kill(container)
+    return await _answering(project)
 
 
 async def database_stopped(project: Project) -> float:
     """Stop the database in an orderly way, and start it after a while."""
     await _compose(project, "stop", "db")
     await asyncio.sleep(DOWN)
-    began = time.time()
     await _compose(project, "start", "db")
-    return began
+    return await _answering(project)
 
 
 async def database_frozen(project: Project) -> float:
@@ -168,6 +169,16 @@ async def kind_paused(project: Project) -> float:
     await asyncio.sleep(PAUSED)
     await asyncio.to_thread(project.query, "select agent.resume_kind('slack.app_mention')")
     return time.time()
+
+
+async def _answering(project: Project) -> float:
+    """Wait until the database answers. How long that takes is a matter of the machine."""
+    async with asyncio.timeout(120):
+        while True:
+            with suppress(AssertionError):  # it still starts
+                await asyncio.to_thread(project.query, "select 1")
+                return time.time()
+            await asyncio.sleep(0.1)
 
 
 async def _kill(container: str) -> float:

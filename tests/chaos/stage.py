@@ -14,9 +14,9 @@ from tests.chaos.traffic import Story, Traffic
 from tests.chaos.witness import double_handled, logged, over_limit, rescued_within, stale_settles
 from tests.deploy.compose import Project
 
-WELL_WITHIN = 30.0
-"""Seconds within which the system recovers from every fault by itself."""
-PATIENCE = 90.0
+WELL_WITHIN = 60.0
+"""Seconds within which the system recovers from every fault by itself, on a machine with much else to do."""
+PATIENCE = 120.0
 """Seconds to wait before the assertions. Longer than the bound, so that a failure shows the real time."""
 
 

@@ -46,7 +46,7 @@ class Stand:
 @asynccontextmanager
 async def slack_stand(connection: Connection) -> AsyncIterator[Stand]:
     """Serve a simulated Slack for the length of the block."""
-    settings = load_settings(SimulatorSettings, subscriptions=frozenset(), retry_delays=())
+    settings = load_settings(SimulatorSettings, posting=False, subscriptions=frozenset(), retry_delays=())
     simulator = Simulator(settings, "")
     async with serving(simulator_app(simulator), 0, setting="none", host="127.0.0.1") as port:
         simulator.interactions.public_url = f"http://127.0.0.1:{port}"

@@ -86,7 +86,9 @@ class Stand:
 
 @asynccontextmanager
 async def stand(connection: Connection, **settings: Any) -> AsyncIterator[Stand]:
-    chosen = load_settings(SimulatorSettings, port=0, subscriptions=frozenset(), retry_delays=(), **settings)
+    chosen = load_settings(
+        SimulatorSettings, port=0, posting=False, subscriptions=frozenset(), retry_delays=(), **settings
+    )
     async with serving_simulator(chosen) as (url, simulator):
         yield Stand(simulator, url, connection, Installations(connection, Keyring([KEY])))
 

@@ -20,7 +20,7 @@ from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
 from surelane_service.settings import load_settings
-from tests.processes import until
+from tests.processes import free_port, until
 
 TOKEN = "xapp-1-A1-2-0a1b2c"
 
@@ -60,7 +60,13 @@ class Slack:
 
 @pytest.fixture
 async def slack() -> AsyncIterator[Slack]:
-    settings = load_settings(SimulatorSettings, port=0, timeout="500ms", retry_delays=("0s", "0s"))
+    settings = load_settings(
+        SimulatorSettings,
+        port=0,
+        ingest_url=f"http://127.0.0.1:{free_port()}",
+        timeout="500ms",
+        retry_delays=("0s", "0s"),
+    )
     async with (
         serving_simulator(settings) as (url, simulator),
         SimulatorClient(url) as control,

@@ -1,5 +1,6 @@
 """`surelane.testing`: a team's test talks to its bot, lets time pass, and kills its worker."""
 
+import asyncio
 import re
 
 import pytest
@@ -79,3 +80,9 @@ async def test_point_that_is_not_reached_fails_the_test(bot: Bot, slack: Slack) 
         await slack.mention("deploy api")
     with pytest.raises(ValueError, match="is no point"), bot.killed_at("deploy"):
         pass
+
+
+async def test_people_write_at_the_same_time(slack: Slack) -> None:
+    one, other = await asyncio.gather(slack.mention("one"), slack.mention("other", user="grace"))
+    assert_replied(one, "You said: one")
+    assert_replied(other, "You said: other")

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -130,8 +130,8 @@ class Bot:
             by: a timedelta, seconds, or text such as ``"10m"``.
         """
         await self.idle()
-        end = await self._database.admin.fetchval("select agent.clock() + $1::interval", duration(by))
-        while (due := await self._database.admin.fetchval(_NEXT, end)) is not None:
+        end = await self._database.ask("select agent.clock() + $1::interval", duration(by))
+        while (due := await self._database.ask(_NEXT, end)) is not None:
             await self._skip_to(due)
         await self._skip_to(end)
 
@@ -196,14 +196,15 @@ class Bot:
 
     async def _busy(self) -> str | None:
         """Return what the bot has to do now; ``None`` if it has nothing to do."""
-        if self._restart is not None:
-            await self._restart
-            self._restart = None
+        if (restart := self._restart) is not None:
+            await restart
+            if self._restart is restart:
+                self._restart = None
         if self._worker is not None and self._worker.is_busy:
             return "the worker holds claims"  # without a look into the database
         if any(not delivery.answered.is_set() for delivery in self._simulator.sender.deliveries.values()):
             return "ingest has not answered Slack"
-        if await self._database.admin.fetchval(_BUSY) or self._restart is not None:
+        if await self._database.ask(_BUSY) or self._restart is not None:
             return "an event or a schedule is due, or a worker starts again"
         return None
 
@@ -223,6 +224,12 @@ class Database:
     name: str
     admin: Connection
     pool: Pool
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
+        """Return a query's first value. Calls take turns: a worker may start again while a test waits."""
+        async with self._turn:
+            return await self.admin.fetchval(query, *arguments)
 
     def stories(self, tracebacks: dict[int, str]) -> list[Story]:
         """Return all events. The server's thread asks, because a failed check cannot await."""
@@ -235,11 +242,9 @@ class Database:
 
     async def skip_to(self, moment: datetime) -> timedelta:
         """Set the queue's clock, wake the worker, and return how much time was skipped."""
-        skipped: timedelta = await self.admin.fetchval(
-            "select greatest($1 - agent.clock(), interval '0')", moment
-        )
-        await self.admin.execute(_SKIP, skipped)
-        await self.admin.execute(_WAKE)
+        skipped: timedelta = await self.ask("select greatest($1 - agent.clock(), interval '0')", moment)
+        await self.ask(_SKIP, skipped)
+        await self.ask(_WAKE)
         return skipped
 
     async def rescue(self, worker: str) -> None:
@@ -292,7 +297,8 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
             serving_simulator(_simulator_settings(webhooks.url, subscriptions, manifest))
         )
         client = await stack.enter_async_context(SimulatorClient(slack_url))
-        bot = Bot(Database(server, name, admin, pool), webhooks, simulator, client)
+        database = Database(server, name, admin, pool)
+        bot = Bot(database, webhooks, simulator, client)
         observed = Handlers()
         observed.middleware(bot.observe)
         observed.include(with_questions(handlers))
@@ -301,7 +307,7 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
             worker = LocalWorker(_worker_settings(url, slack_url), observed, bot.engine)
             await worker.start()
             ready = (_READY, worker.settings.name, len(observed.schedules()))
-            while not await admin.fetchval(*ready):  # noqa: ASYNC110 - the queue gives no signal of it
+            while not await database.ask(*ready):  # noqa: ASYNC110 - the queue gives no signal of it
                 await asyncio.sleep(LONGEST_PAUSE / 2)
             return worker
 
