@@ -104,9 +104,10 @@ begin
                     from unnest(_nths) with ordinality as walk (nth, place)
                 ) as walk
                 cross join lateral (select _cursors[walk.lane * cardinality(_kinds) + walk.nth]) as given (cursor)
+                offset 0
             ) as probe
             cross join lateral (
-                select ctid, * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
+                select ctid, vt, group_key, claimed_by, cancelled_by, attempts, max_attempts, event from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
                 and (not _past or cancelled_by is null and attempts < coalesce(max_attempts, probe.most))
                 order by vt limit _limit for update skip locked
             ) as e
