@@ -511,13 +511,21 @@ $$;
 create or replace function agent.delete_event(_id int8) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
+declare
+    _group_key text;
 begin
-    perform agent.hold_group((select group_key from agent.event where id = _id));
+    select group_key into _group_key from agent.event where id = _id;
+    if _group_key is not null then
+        perform agent.hold_group(_group_key);
+    end if;
     perform from agent.event where id = _id for update;
-    perform agent.fence_behind(_id);
+    if _group_key is not null then
+        perform agent.fence_behind(_id);
+    end if;
     perform agent.archive_events(array[_id], 'completed');
 end
 $$;
