@@ -57,8 +57,38 @@ set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
+    _id int8;
+    _continuation int8;
     _freed text[];
 begin
+    if cardinality(_ids) = 1 then
+        insert into agent.event_hist
+        ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
+        , enqueued_by, claimed_by, heartbeat_at, retrying, cancelled_by, errors, notes, traceparent, continuation_id, waits_for
+        , fails_with_children, changes, outcome, reason, result, finished_at, finished_by)
+        select e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.kind, e.item_key, e.dedupe_key, e.group_key, e.head, e.lane
+        , e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by, e.heartbeat_at, e.retrying, e.cancelled_by, e.errors, e.notes
+        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome, _reasons[1], _results[1], _now
+        , coalesce(e.claimed_by, session_user)
+        from agent.event as e
+        where id = _ids[1] and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = _claims[1]
+            and (cancelled_by is null or vt > _now)
+            and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
+        for update skip locked
+        returning id, continuation_id, case when lane < 0 and claimed_by is not null then array[kind, changes #>> '{0,limit_key}'] end
+        into _id, _continuation, _freed;
+        if _id is not null then
+            ended := array[_id];
+            delete from agent.event where id = _id;
+            if _continuation is not null then
+                continuations := array[_continuation];
+            end if;
+            if _freed is not null then
+                perform agent.note_freed(_freed[1:1], _freed[2:2]);
+            end if;
+        end if;
+        return;
+    end if;
     with moved as (
         insert into agent.event_hist
         ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
@@ -103,18 +133,24 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _continuations int8[];
+    _of_each text[];
+    _result_of_each jsonb[];
+    _ended record;
 begin
     if cardinality(_ids) = 0 then
         return;
     end if;
-    select ended.continuations into _continuations
-    from agent.end_events(_ids, null, null, _outcome
-    , array(select coalesce(_reasons[array_position(_of, id)], case when _outcome = 'cancelled' then agent.why_cancelled(id) end, _reason)
-        from unnest(_ids) as id)
-    , array(select _results[array_position(_of, id)] from unnest(_ids) as id), null) as ended;
-    if _continuations is not null then
-        perform agent.children_ended(_continuations, _outcome);
+    if _reason is not null or _reasons is not null or _outcome = 'cancelled' then
+        _of_each := array(
+            select coalesce(_reasons[array_position(_of, id)], case when _outcome = 'cancelled' then agent.why_cancelled(id) end, _reason)
+            from unnest(_ids) as id);
+    end if;
+    if _results is not null then
+        _result_of_each := array(select _results[array_position(_of, id)] from unnest(_ids) as id);
+    end if;
+    _ended := agent.end_events(_ids, null, null, _outcome, _of_each, _result_of_each, null);
+    if _ended.continuations is not null then
+        perform agent.children_ended(_ended.continuations, _outcome);
     end if;
 end
 $$;

@@ -56,9 +56,7 @@ create or replace function agent.take_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out most int4[]
 )
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
+language plpgsql volatile
 as $$
 declare
     _first int4 := floor(random() * 16);
@@ -104,9 +102,10 @@ begin
                     from unnest(_nths) with ordinality as walk (nth, place)
                 ) as walk
                 cross join lateral (select _cursors[walk.lane * cardinality(_kinds) + walk.nth]) as given (cursor)
+                offset 0
             ) as probe
             cross join lateral (
-                select ctid, * from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
+                select ctid, vt, group_key, claimed_by, cancelled_by, attempts, max_attempts, event from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now and vt >= probe.start
                 and (not _past or cancelled_by is null and attempts < coalesce(max_attempts, probe.most))
                 order by vt limit _limit for update skip locked
             ) as e
@@ -260,20 +259,21 @@ declare
     _now timestamptz := agent.clock();
     _held record;
     _kinds text[] := array(select kind from agent.kind where not paused);
-    _limited text[] := (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
+    _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
+    _parked boolean := _limited <> '{}' and random() < 0.5;
+    _last boolean := _limited = '{}';
 begin
-    select null::tid[] as places, null::text[] as group_keys, null::boolean[] as lapsed into _held;
     -- Those of limited kinds come first in half of the claims.
-    if _limited is not null and random() < 0.5 then
-        select * into _held from agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
-    end if;
-    if _held.places is null then
-        select * into _held
-        from agent.take_heads(case when _limited is null then _kinds else agent.without_parked(_kinds) end, 1, coalesce(_max_attempts, 0), _now, null);
-    end if;
-    if _limited is not null and _held.places is null then
-        select * into _held from agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
-    end if;
+    loop
+        if _parked then
+            _held := agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
+        else
+            _held := agent.take_heads(case when _limited = '{}' then _kinds else agent.without_parked(_kinds) end, 1, coalesce(_max_attempts, 0), _now, null);
+        end if;
+        exit when _held.places is not null or _last;
+        _parked := not _parked;
+        _last := true;
+    end loop;
     if _held.lapsed[1] and _held.group_keys[1] is not null and agent.fence_groups(_held.group_keys[1:1], _now) <> '{}' then
         return; -- another transaction has a member locked
     end if;
@@ -316,11 +316,14 @@ declare
     _held record;
     _most int4[];
     _same int4;
-    _limited text[] := (select array_agg(l.kind) from agent.kind_limit as l where l.kind = any(_kinds));
+    _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
 begin
-    if _limited is null then
-        select places[1:_limit] as places, vts, group_keys, lapsed, bytes, most into _held
-        from agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+    if _limited = '{}' then
+        _held := agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+        -- Behind exhausted ones it looks for more.
+        if cardinality(_held.places) > _limit then
+            _held.places := _held.places[:_limit];
+        end if;
     else
         -- It brings the members, too.
         select mixed.places, mixed.vts, null::text[] as group_keys, null::boolean[] as lapsed, mixed.bytes

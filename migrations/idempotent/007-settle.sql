@@ -313,21 +313,27 @@ end
 $$;
 
 -- Completes claims: plain events in one pass, then members of groups and children of continuations.
--- Returns the ids that ended.
+-- Returns the ids that ended. A single event needs no subtransaction: its error is the caller's.
 create or replace function agent.settle_plain(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
 declare
+    _plain record;
     _ended int8[];
 begin
-    begin
-        _ended := (select ended from agent.end_events(_ids, _claims, null, 'completed', null, _results, null));
-    exception when others then
-        if cardinality(_ids) = 1 and sqlstate <> '55P03' or left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
-            raise;
-        end if;
-    end;
+    if cardinality(_ids) = 1 then
+        _plain := agent.end_events(_ids, _claims, null, 'completed', null, _results, null);
+        _ended := _plain.ended;
+    else
+        begin
+            _plain := agent.end_events(_ids, _claims, null, 'completed', null, _results, null);
+            _ended := _plain.ended;
+        exception when others then
+            if left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
+                raise;
+            end if;
+        end;
+    end if;
     if coalesce(cardinality(_ended), 0) < cardinality(_ids) then
         _ended := coalesce(_ended, '{}') || agent.settle_alike('complete', _ids, _claims, _results, cardinality(_ids) = 1);
     end if;
@@ -352,6 +358,7 @@ create or replace function agent.settle(_ids int8[], _claims int4[], _outcomes t
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     _order text[] := array['complete', 'fail', 'release', 'snooze', 'await', 'suspend', 'fan_out', 'coalesce'];
@@ -360,9 +367,13 @@ declare
 begin
     if _outcomes is null then
         _settled := agent.settle_plain(_ids, _claims, _arguments);
-        -- The usual answers, without a call.
+        -- The usual answers, without a statement.
         if cardinality(_settled) = cardinality(_ids) then
-            return query select nth, 'done' from generate_series(1, cardinality(_ids)) as nth;
+            answer := 'done';
+            for _nth in 1..cardinality(_ids) loop
+                ordinal := _nth;
+                return next;
+            end loop;
             return;
         end if;
         return query select a.ordinal, a.answer from agent.settle_answers(_ids, _claims, _settled) as a;
@@ -394,6 +405,7 @@ create or replace function agent.complete_events(_ids int8[], _claims int4[], _r
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;
@@ -499,13 +511,21 @@ $$;
 create or replace function agent.delete_event(_id int8) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
+declare
+    _group_key text;
 begin
-    perform agent.hold_group((select group_key from agent.event where id = _id));
+    select group_key into _group_key from agent.event where id = _id;
+    if _group_key is not null then
+        perform agent.hold_group(_group_key);
+    end if;
     perform from agent.event where id = _id for update;
-    perform agent.fence_behind(_id);
+    if _group_key is not null then
+        perform agent.fence_behind(_id);
+    end if;
     perform agent.archive_events(array[_id], 'completed');
 end
 $$;
