@@ -51,7 +51,9 @@ $$;
 -- The group key of a Slack event: team, channel and thread. A message that starts no thread yet has
 -- the key of the thread that its replies will be in. Of a top-level direct message the key is team
 -- and channel; clicks and reactions on it share that key. The id of a direct message's channel
--- begins with D. An event without a channel has no group.
+-- begins with D. An event without a channel has no group. Organizations that share a channel (Slack
+-- Connect) name it by one id, and the author's or the installation's team beside it: the key of such
+-- an event has no team.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -75,7 +77,8 @@ begin
     else
         _thread := coalesce(_thread, _message);
     end if;
-    return agent.bounded_key(concat_ws(':', coalesce(_event ->> 'team_id', _team), _channel, _thread));
+    return agent.bounded_key(concat_ws(':', case when _event @> '{"is_ext_shared_channel": true}' then null
+        else coalesce(_event ->> 'team_id', _team) end, _channel, _thread));
 end
 $$;
 

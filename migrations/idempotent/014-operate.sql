@@ -786,12 +786,13 @@ begin
 end
 $$;
 
--- Whether a worker noted that an event's workspace has not installed the app, and that is still so.
+-- Whether an event waits for its workspace to install the app, and that is still so.
 create or replace function agent.lacks_installation(_e agent.event) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
-return _e.notes #>> '{calls,not_installed}' is not null
-    and not exists (select from agent.installation where owner_id = split_part(_e.notes #>> '{calls,not_installed}', ' ', 1));
+return exists (
+    select from agent.install_wait as w where w.event_id = _e.id and not exists (
+        select from agent.installation as i where i.owner_id = w.owner_id and i.enterprise_wide = w.enterprise_wide and i.user_id = ''));
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- not_installed, waits_for_children, awaits_answer, suspended, debounced, future, retrying,
@@ -833,7 +834,7 @@ begin
             || coalesce(_lost, '; retried because ' || case when (_change ->> 'claim')::int4 < array_upper(_e.claimed, 1) then _rescued end, '')),
         (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
         (_e.claimed_by is null and _e.vt > _now and agent.lacks_installation(_e), 'not_installed'
-            , format('%s; tried again at %s', _e.notes #>> '{calls,not_installed}', _e.vt)),
+            , (select format('%s until %s; tried again at %s', w.owner_id, w.until, _e.vt) from agent.install_wait as w where w.event_id = _id)),
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
         (_e.claimed_by is null and _e.vt > _now and agent.suspended_for(_id) is not null, 'suspended', agent.suspended_for(_id)),

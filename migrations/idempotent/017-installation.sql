@@ -1,13 +1,14 @@
 -- Installations of the Slack app by OAuth. Tokens are sealed by the services before they come here.
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
--- later installation replaces an earlier one.
+-- later installation replaces an earlier one. The bot's wakes the events that wait for it.
 create or replace function agent.save_installation
 ( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[], _expire timestamptz[]
 ) returns void
-language sql volatile security definer
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-begin atomic
+as $$
+begin
     insert into agent.installation as i (enterprise_wide, owner_id, user_id, app_id, details, sealed, expires_at, installed_at)
     select _enterprise_wide, _owner_id, given.user_id, coalesce(_app_id, ''), given.details, given.sealed, given.expires_at
     , (select agent.clock())  -- once: all rows have the same time
@@ -16,7 +17,61 @@ begin atomic
     on conflict (owner_id, enterprise_wide, user_id) do update
     set app_id = excluded.app_id, details = excluded.details, sealed = excluded.sealed, expires_at = excluded.expires_at
     , version = i.version + 1, refreshing_until = null, installed_at = excluded.installed_at;
-end;
+    if '' = any(_user_ids) then
+        perform agent.wake_installed(_enterprise_wide, _owner_id);
+    end if;
+end
+$$;
+
+-- Record that an event waits for an installation, until a deadline. True: it is there by now.
+-- Forgets some waits that are long over.
+create or replace function agent.await_installation(_id int8, _enterprise_wide boolean, _owner_id text, _until timestamptz) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    delete from agent.install_wait where event_id in (
+        select event_id from agent.install_wait where until < agent.clock() - interval '1 hour' limit 20 for update skip locked);
+    if not exists (select from agent.install_wait where event_id = _id and until = _until) then
+        insert into agent.install_wait (event_id, owner_id, enterprise_wide, until) values (_id, _owner_id, _enterprise_wide, _until)
+        on conflict (event_id) do update
+        set owner_id = excluded.owner_id, enterprise_wide = excluded.enterprise_wide, until = excluded.until;
+    end if;
+    -- In a new statement: it sees an installation that was stored meanwhile.
+    return exists (
+        select from agent.installation as i where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = '');
+end
+$$;
+
+-- Make events visible that wait for an installation, and wake the workers. It leaves out those that
+-- are claimed or locked, and all beyond a thousand: they are tried again by themselves.
+create or replace function agent.wake_installed(_enterprise_wide boolean, _owner_id text) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    _ids int8[];
+begin
+    -- Heads alone: such an event holds back its group.
+    _ids := array(
+        select e.id from agent.install_wait as w join agent.event as e on e.id = w.event_id
+        where w.owner_id = _owner_id and w.enterprise_wide = _enterprise_wide and e.head and e.claimed_by is null and e.vt > agent.clock()
+        order by e.id limit 1000 for update of e skip locked);
+    if _ids <> '{}' then
+        update agent.event set vt = agent.clock() where id = any(_ids);
+        delete from agent.install_wait where event_id = any(_ids);
+        perform pg_notify('agent_event', '');
+    end if;
+    return cardinality(_ids);
+end
+$$;
 
 -- The rows of an installation: the bot's, and that person's. Null: the person who installed last.
 create or replace function agent.find_installation(_enterprise_wide boolean, _owner_id text, _user_id text default null)

@@ -46,7 +46,7 @@ declare
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
         ', agent.take_signal(int8, int4, text, int4, interval), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
         ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)'
-        ', agent.drop_history(interval, int8, int4)';
+        ', agent.drop_history(interval, int8, int4), agent.await_installation(int8, boolean, text, timestamptz)';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
         ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'

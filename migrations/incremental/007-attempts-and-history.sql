@@ -244,3 +244,14 @@ create table agent.erasure
 , waiting int4 not null default 0         -- events of this pass that are not cancelled yet
 , checking boolean not null default false -- history is done; a last pass over the queue follows
 );
+
+-- Events that wait until their workspace or organization installs the app. A row may stay after its
+-- event has ended, until an hour after the deadline.
+create table agent.install_wait
+( event_id int8 not null primary key
+, owner_id text not null
+, enterprise_wide boolean not null
+, until timestamptz not null
+);
+create index install_wait_owner on agent.install_wait (owner_id, enterprise_wide);
+create index install_wait_until on agent.install_wait (until);

@@ -27,6 +27,7 @@ TABLES = (
     "signal",
     "installation",
     "used_oauth_state",
+    "install_wait",
     "operator_action",
     "erasure",
     "retention",

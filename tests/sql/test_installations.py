@@ -1,7 +1,7 @@
 """Installations keep their tokens sealed, and slack-sdk's stores find the right ones."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -282,3 +282,48 @@ async def test_keys_are_rotated_while_the_old_one_still_opens(
 
 def test_an_expiring_row_tells_no_token() -> None:
     assert not any("token" in name for name in Expiring.__slots__)
+
+
+async def waiting_event(queue: Connection, service: Connection, team: str, nth: int) -> int:
+    """Store an event that waits for its workspace to install the app, as a worker puts it off."""
+    event: int = await queue.fetchval(
+        "select agent.enqueue('turn', '{}', _run_at => agent.clock() + interval '30 s', _group_key => $1)",
+        f"{team}:{nth}",
+    )
+    until = datetime(2100, 1, 1, tzinfo=UTC)
+    assert not await kept(service).await_one(event, Owner(team), until)
+    assert not await kept(service).await_one(event, Owner(team), until)  # put off again
+    return event
+
+
+async def test_an_install_makes_the_events_visible_that_wait_for_it_and_wakes_workers(
+    queue: Connection, connect: Connect
+) -> None:
+    worker = await connect("surelane_worker")
+    mine, others = [await waiting_event(queue, worker, team, 1) for team in ("T1", "T2")]
+    locked = await waiting_event(queue, worker, "T1", 2)
+    why = "select (agent.why_waiting($1)).*"
+    assert (await queue.fetchrow(why, mine))["reason"] == "not_installed"
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    await worker.add_listener("agent_event", lambda *message: heard.put_nowait(message[-1]))
+    foreign, ingest = await connect(), kept(await connect("surelane_ingest"))
+    async with foreign.transaction():
+        await foreign.execute("select from agent.event where id = $1 for update", locked)
+        await ingest.save(installation("T1"))  # waits for no event
+    async with asyncio.timeout(30):
+        assert await heard.get() == ""
+    visible = await queue.fetch("select id from agent.event where vt <= agent.clock()")
+    assert [row["id"] for row in visible] == [mine]
+    assert (await queue.fetchrow(why, mine))["reason"] == "no_worker"
+    assert (await queue.fetchrow(why, others))["reason"] == "not_installed"
+    assert (await queue.fetchrow(why, locked))["reason"] != "not_installed"
+    assert await kept(worker).await_one(locked, Owner("T1"), datetime(2100, 1, 1, tzinfo=UTC))
+
+
+async def test_waits_for_installs_are_forgotten_after_their_deadline(
+    queue: Connection, connect: Connect
+) -> None:
+    worker = await connect("surelane_worker")
+    await kept(worker).await_one(7, Owner("T1"), datetime(2020, 1, 1, tzinfo=UTC))
+    await waiting_event(queue, worker, "T2", 1)
+    assert await queue.fetchval("select array_agg(owner_id) from agent.install_wait") == ["T2"]

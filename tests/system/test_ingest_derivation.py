@@ -47,6 +47,10 @@ def around(**event: Any) -> dict[str, Any]:
     return {"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event": event}
 
 
+SHARED = {
+    **around(type="reaction_added", item={"channel": "C1", "ts": "1.1"}),
+    "is_ext_shared_channel": True,
+}
 EVENTS: list[tuple[Payload, str, str | None, str | None]] = [
     (around(type="app_mention", channel="C1", ts="1.1"), "slack.app_mention", "Ev1", "T1:C1:1.1"),
     (around(type="app_mention", channel="C1", **REPLY), "slack.app_mention", "Ev1", "T1:C1:1.1"),
@@ -74,6 +78,9 @@ EVENTS: list[tuple[Payload, str, str | None, str | None]] = [
         "Ev1",
         "T1:D1",
     ),
+    (SHARED, "slack.reaction_added", "Ev1", "C1:1.1"),
+    ({**SHARED, "team_id": "T2"}, "slack.reaction_added", "Ev1", "C1:1.1"),
+    ({**SHARED, "is_ext_shared_channel": "true"}, "slack.reaction_added", "Ev1", "T1:C1:1.1"),
     (around(type="team_join"), "slack.team_join", "Ev1", None),
     (around(type="t" * 300), "slack." + "t" * 194, "Ev1", None),
     ({**around(type="team_join"), "event_id": "é" * MAX_KEY}, "slack.team_join", "é" * MAX_KEY, None),

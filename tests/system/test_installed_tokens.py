@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -155,6 +155,31 @@ async def test_a_bolt_app_uses_the_same_installations(
         async with worker(database, slack, SURELANE_HANDLERS=app, SLACK_SIGNING_SECRET="unused"):
             row = await ended(connection, stored)
         assert row["outcome"] == "completed", row["errors"]
+        assert slack.said(BAKERY) == ["bread"]
+
+
+async def put_off(connection: Connection, event: int) -> datetime:
+    """Wait until an event waits for an install; return when it is tried again by itself."""
+    look = (
+        "select vt from agent.event where id = $1 and claimed_by is null and vt > agent.clock()"
+        " and exists (select from agent.install_wait where event_id = id)"
+    )
+    async with asyncio.timeout(60):
+        while (vt := await connection.fetchval(look, event)) is None:  # noqa: ASYNC110 - a snooze tells nothing
+            await asyncio.sleep(0.02)
+    found: datetime = vt
+    return found
+
+
+async def test_an_install_wakes_the_event_that_waits_for_it(database: str, connection: Connection) -> None:
+    async with stand(connection) as slack:
+        stored, _ = await slack.mention(BAKERY, "bread")
+        async with worker(database, slack, SURELANE_BACKOFF_BASE="1h"):  # it tries again after 30 seconds
+            waits = await put_off(connection, stored)
+            await slack.install(BAKERY)
+            row = await ended(connection, stored)
+        assert row["outcome"] == "completed", row["errors"]
+        assert row["finished_at"] < waits
         assert slack.said(BAKERY) == ["bread"]
 
 

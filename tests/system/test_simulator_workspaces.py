@@ -1,5 +1,6 @@
 """The simulator's other workspaces: each token reaches its own one, and removed or used tokens are refused."""
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.workspace.demo import SHARED
 from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 
 EAST, WEST, BAKERY = "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
@@ -113,3 +115,22 @@ async def test_people_write_in_a_workspace_and_remove_the_app(slack: Slack) -> N
     assert {each["id"] for each in found if each["installed"]} == {"T0SURELANE", BAKERY}
     assert (await control("DELETE", f"/{BAKERY}"))["tokens"] == 1
     assert "error" in await control("GET", "/T0NOTHERE1/messages")
+
+
+async def test_a_message_of_a_shared_channel_is_sent_for_each_workspace_with_the_app(slack: Slack) -> None:
+    east, bakery = (slack.simulator.installs.workspaces[team] for team in (EAST, BAKERY))
+    channel, edith = east.channels[SHARED], next(iter(east.users))
+    text = f"<@{east.bot.id}> <@{bakery.bot.id}> bread"
+    east.post(channel, edith, text)
+    assert not slack.simulator.sender.deliveries  # neither has the app
+    tokens = [(await slack.install(team))["access_token"] for team in (EAST, BAKERY)]
+    message = east.post(channel, edith, text)
+    sent = [json.loads(each.body) for each in slack.simulator.sender.deliveries.values()]
+    assert [each["team_id"] for each in sent] == [EAST, EAST]  # the author's
+    assert [each["context_team_id"] for each in sent] == [EAST, BAKERY]
+    assert [each["authorizations"][0]["team_id"] for each in sent] == [EAST, BAKERY]
+    assert all(each["is_ext_shared_channel"] for each in sent)
+    reply = {"channel": SHARED, "thread_ts": message.ts, "text": "hello"}
+    said = [(await slack.call("chat.postMessage", token, **reply))["message"] for token in tokens]
+    assert [(each["team"], each["bot_id"]) for each in said] == [(EAST, "B0ACMEEAST"), (BAKERY, "B0BAKERY01")]
+    assert len(channel.replies(message.ts)) == 2

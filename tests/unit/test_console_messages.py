@@ -4,6 +4,7 @@ import pytest
 
 from surelane_operator.console.links import Links
 from surelane_operator.console.looks import Message, read_message
+from surelane_operator.console.screens.thread import parts_of
 
 READ = {
     "https://acme.slack.com/archives/C024BE91L/p1767225600000100": Message("C024BE91L", "1767225600.000100"),
@@ -36,3 +37,16 @@ def test_links_quote_what_they_are_filled_with() -> None:
     assert links.to_trace("ab") == "https://y/ab"
     assert links.to_message("T1", None, "1.2") is None
     assert Links().to_trace("ab") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "parts"),
+    [
+        ("T1:C1:1.1", ("T1", "C1", "1.1")),
+        ("T1:D1", ("T1", "D1", None)),
+        ("C1:1.1", (None, "C1", "1.1")),  # of a channel that organizations share
+        ("mine", (None, None, None)),
+    ],
+)
+def test_a_group_key_of_slack_has_parts(key: str, parts: tuple[str | None, ...]) -> None:
+    assert parts_of(key) == parts

@@ -129,6 +129,25 @@ def test_a_mention_and_its_channel_message_are_one_event_where_both_are_taken() 
     assert direct.key == "Ev1"
 
 
+@pytest.mark.parametrize(
+    ("event", "shared", "key"),
+    [
+        (MENTION, True, "mention:C1:1.2"),
+        ({**MENTION, "type": "message", "channel_type": "im"}, True, "message:C1:1.2"),
+        ({**MENTION, "ts": None}, True, "Ev1"),
+        ({**MENTION, "channel": {"id": "C1"}}, True, "Ev1"),
+        (MENTION, False, "Ev1"),
+        (MENTION, "true", "Ev1"),
+    ],
+)
+def test_a_message_of_a_shared_channel_has_its_address_as_key(
+    event: dict[str, Any], shared: object, key: str
+) -> None:
+    taken = read(around(event, event_id="Ev1", is_ext_shared_channel=shared))
+    assert isinstance(taken, Take)
+    assert taken.key == key
+
+
 @pytest.mark.parametrize("identity", [None, "", 7, ["Ev1"], "E" * 10_000])
 def test_without_a_sound_event_id_the_database_derives_the_key(identity: object) -> None:
     taken = read(around(MENTION, event_id=identity))

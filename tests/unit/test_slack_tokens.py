@@ -42,7 +42,13 @@ class Store:
         return {BOT: Stored(owner, BOT, "A1", values, None, 1, NOW)}
 
     def tokens(self) -> Tokens:
-        return Tokens(self.find, lambda token: cast("SlackClients", token))
+        return Tokens(self.find, lambda token: cast("SlackClients", token), self.await_one)
+
+    async def await_one(self, event_id: int, owner: Owner, until: datetime) -> bool:
+        assert (event_id, until) == (1, NOW)
+        if self.away:
+            raise DatabaseUnavailable("away")
+        return owner in self.installed
 
 
 @pytest.mark.parametrize(
@@ -117,3 +123,13 @@ async def test_a_bounded_number_of_tokens_is_kept(monkeypatch: pytest.MonkeyPatc
     for team in ("T1", "T1", "T2", "T2", "T1"):
         await tokens.clients_of(Owner(team))
     assert [each.identity for each in store.lookups] == ["T1", "T2", "T1"]
+
+
+async def test_an_event_is_tried_again_soon_where_its_install_has_just_come() -> None:
+    store = Store()
+    tokens, waiting = store.tokens(), event({"team_id": "T3"})
+    assert await tokens.wait(waiting, Owner("T3"), NOW) is None  # the install wakes it
+    store.installed.add(Owner("T3"))
+    assert await tokens.wait(waiting, Owner("T3"), NOW) == module.MISSING_FOR
+    store.away = True
+    assert await tokens.wait(waiting, Owner("T3"), NOW) is None

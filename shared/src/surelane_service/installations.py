@@ -162,6 +162,17 @@ class Installations:
         )
         return {row["user_id"]: self._stored(owner, row) for row in rows}
 
+    async def await_one(self, event_id: int, owner: Owner, until: datetime) -> bool:
+        """Record that an event waits for an installation until then. Return whether it is there by now."""
+        there: bool = await self._database.fetchval(
+            "select agent.await_installation($1, $2, $3, $4)",
+            event_id,
+            owner.enterprise_wide,
+            owner.identity,
+            until,
+        )
+        return there
+
     async def delete(
         self, owner: Owner, user_ids: Sequence[str] | None = None, until: datetime | None = None
     ) -> int:

@@ -96,12 +96,15 @@ class Simulator:
             self.sender.send(event_delivery(envelope(self.workspace, inner)))
 
     def _send_events_of(self, workspace: Workspace, change: Change) -> None:
-        """Send another workspace's events. It has the app once it, or its organization, has installed it."""
-        grant = self.installs.installed(workspace)
-        if grant is None:
-            return
-        for inner in events_of(workspace, change, self.subscriptions):
-            self.sender.send(event_delivery(envelope(workspace, inner, wide=grant.wide)))
+        """Send another workspace's events. It has the app once it, or its organization, has installed it.
+
+        Of a shared channel, each of its workspaces that has the app sends them.
+        """
+        for each in workspace.audience(change):
+            grant = self.installs.installed(each)
+            if grant is not None:
+                for inner in events_of(each, change, self.subscriptions):
+                    self.sender.send(event_delivery(envelope(each, inner, wide=grant.wide)))
 
     def _removed(self, workspace: Workspace, inner: JSON, wide: bool) -> None:
         removal = inner | {"event_ts": workspace.next_ts()}

@@ -124,18 +124,23 @@ class Subscriptions:
         return None
 
     def message_key(self, envelope: Payload, event: Payload) -> str | None:
-        """Return the key that a mention shares with its channel message; ``None`` where they are not merged.
+        """Return the key of a message by its address; ``None`` where only its event id counts.
 
         Slack delivers a message that mentions the app twice: as ``app_mention`` and, for example, as
-        ``message.channels``. The event ids differ and the order varies. With one key, the second is a duplicate.
+        ``message.channels``. A message of a channel that organizations share may come once per workspace that has the
+        app. The event ids differ and the order varies. With one key, the second is a duplicate.
         The database cannot derive this key: it depends on the event types that this service takes.
         """
-        if subscription(event) not in self._delivered_twice:
+        name = subscription(event)
+        merged, shared = name in self._delivered_twice, is_shared(envelope)
+        if not merged and not (shared and (name == "app_mention" or event.get("type") == "message")):
             return None
-        parts = [part for part in (envelope.get("team_id"), event.get("channel"), event.get("ts")) if part]
-        if len(parts) < 3 or not all(isinstance(part, str) for part in parts):
+        # Workspaces name a shared channel by the same id, and each other's messages by different team ids.
+        team = () if shared else (envelope.get("team_id"),)
+        parts = [*team, event.get("channel"), event.get("ts")]
+        if not all(isinstance(part, str) and part for part in parts):
             return None
-        key = f"message:{':'.join(parts)}"
+        key = ":".join(("message" if merged or name != "app_mention" else "mention", *parts))
         return key if len(key) <= MAX_KEY else None
 
 
@@ -208,6 +213,11 @@ def subscription(event: Payload) -> str | None:
             f"message.{_CHANNEL_TYPES[where]}" if isinstance(where, str) and where in _CHANNEL_TYPES else name
         )
     return name
+
+
+def is_shared(envelope: Payload) -> bool:
+    """Return whether an event is of a channel that several organizations share (Slack Connect)."""
+    return envelope.get("is_ext_shared_channel") is True
 
 
 def kind_of(payload: Payload) -> str:

@@ -274,9 +274,15 @@ class _Assembly:
             get_logger("surelane_worker.handling.handler"),
             asyncio.get_running_loop(),
             self._step_retries,
-            None if self._refresher is None else Tokens(self._refresher.find, self._slack.with_token),
+            self._tokens(),
             self._refresher,
         )
+
+    def _tokens(self) -> Tokens | None:
+        if self._refresher is None:
+            return None
+        waits = self._refresher.installations.await_one
+        return Tokens(self._refresher.find, self._slack.with_token, waits)
 
     def _listening(self) -> Listener:
         return Listener(

@@ -118,7 +118,7 @@ async def message_jobs(calls: Calls, message: Message, teams: Sequence[str]) -> 
     """Return the ids of a message's events, from the first of the workspaces that has one."""
     rows = await calls.fetch(
         "select agent.message_jobs($1, $2, $3, $4)",
-        [message.team] if message.team else list(teams),
+        [*([message.team] if message.team else teams), None],  # last as in a channel that organizations share
         message.channel,
         Decimal(message.ts),
         message.thread,

@@ -49,7 +49,11 @@ def events_of(workspace: Workspace, change: Change, subscriptions: Collection[st
 
 
 def envelope(workspace: Workspace, inner: JSON, *, wide: bool = False) -> JSON:
-    """Return the outer event that Slack wraps around an inner one. ``wide``: the organization has installed the app."""
+    """Return the outer event that Slack wraps around an inner one, for the installation of a workspace.
+
+    Of a shared channel it names the author's workspace, too. ``wide``: the organization has installed the app.
+    """
+    channel = workspace.channels.get(inner.get("channel") or inner.get("item", {}).get("channel"))
     authorization = {
         "enterprise_id": workspace.enterprise_id,
         "team_id": workspace.team_id,
@@ -59,7 +63,7 @@ def envelope(workspace: Workspace, inner: JSON, *, wide: bool = False) -> JSON:
     }
     return {
         "token": "simulated-verification-token",
-        "team_id": workspace.team_id,
+        "team_id": inner.get("user_team") or workspace.team_id,
         "context_team_id": workspace.team_id,
         "context_enterprise_id": workspace.enterprise_id,
         "api_app_id": workspace.app_id,
@@ -68,7 +72,7 @@ def envelope(workspace: Workspace, inner: JSON, *, wide: bool = False) -> JSON:
         "event_id": new_id("Ev"),
         "event_time": int(float(inner["event_ts"])),
         "authorizations": [authorization],
-        "is_ext_shared_channel": False,
+        "is_ext_shared_channel": channel is not None and channel.shared,
         "event_context": _event_context(workspace, inner),
     }
 

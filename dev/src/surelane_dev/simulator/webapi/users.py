@@ -33,10 +33,10 @@ def api_test(call: Call, _: Slack) -> JSON:
 
 def info(call: Call, slack: Slack) -> JSON:
     """Return a user."""
-    user = slack.workspace.users.get(call.text("user"))
-    if user is None:
+    found = slack.workspace.member(call.text("user"))
+    if found is None:
         raise ApiError("user_not_found")
-    return {"user": user_json(slack.workspace, user)}
+    return {"user": user_json(*found)}
 
 
 def list_users(call: Call, slack: Slack) -> JSON:

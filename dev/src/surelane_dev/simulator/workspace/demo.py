@@ -24,9 +24,23 @@ OTHERS = {
 """The workspaces that can install the app by OAuth: their names, and their organization."""
 
 
+SHARED = "C0SHARED01"
+"""The channel *orders*, which Acme East and Bakery share."""
+
+
 def other_workspaces(app_id: str, now: Callable[[], float] = time.time) -> list[Workspace]:
-    """Return the workspaces beside the demo workspace, each with one person, the bot, and a channel."""
-    return [_other(team_id, name, enterprise, app_id, now) for team_id, (name, enterprise) in OTHERS.items()]
+    """Return the workspaces beside the demo workspace, each with one person, the bot, and a channel.
+
+    Two of them share another channel, as organizations do with Slack Connect.
+    """
+    others = {
+        team_id: _other(team_id, name, enterprise, app_id, now)
+        for team_id, (name, enterprise) in OTHERS.items()
+    }
+    east, bakery = others["T0ACMEEAST"], others["T0BAKERY01"]
+    everybody = {user for workspace in (east, bakery) for user in workspace.users}
+    east.share(Channel(SHARED, "orders", everybody, "Acme East and Bakery share this channel"), bakery)
+    return [*others.values()]
 
 
 def _other(

@@ -27,6 +27,8 @@ class Message:
     text: str
     thread_ts: str | None = None
     by_app: bool = False
+    team: str | None = None
+    """The author's workspace, in a channel that workspaces share."""
     blocks: list[JSON] = field(default_factory=list)
     attachments: list[JSON] = field(default_factory=list)
     files: list[JSON] = field(default_factory=list)
@@ -67,6 +69,8 @@ class Channel:
     peer: str | None = None
     """The user of direct messages with the bot; ``None`` for a channel."""
     messages: dict[str, Message] = field(default_factory=dict)
+    shared: bool = False
+    """Whether workspaces of different organizations share it (Slack Connect). Each of them has this object."""
 
     @property
     def is_im(self) -> bool:

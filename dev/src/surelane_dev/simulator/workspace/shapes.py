@@ -9,13 +9,16 @@ from surelane_dev.simulator.workspace.workspace import Workspace
 def message_json(workspace: Workspace, message: Message, *, metadata: bool = False) -> JSON:
     """Return a message as JSON, with its metadata only if asked for."""
     parent = workspace.message(message.channel, message.thread_ts or "")
+    author = workspace.author_of(message)
     fields: JSON = {
         "type": "message",
         "subtype": message.subtype,
         "user": message.user,
         "text": message.text,
         "ts": message.ts,
-        "team": workspace.team_id,
+        "team": author.team_id,
+        "user_team": message.team,
+        "source_team": message.team,
         "client_msg_id": message.client_msg_id,
         "blocks": message.blocks,
         "attachments": message.attachments,
@@ -26,7 +29,7 @@ def message_json(workspace: Workspace, message: Message, *, metadata: bool = Fal
         "metadata": message.metadata if metadata else None,
         "edited": {"user": message.user, "ts": message.edited_ts} if message.edited_ts else None,
         "reactions": reactions_json(message),
-        **_app_fields(workspace, message),
+        **_app_fields(author, message),
         **_thread_fields(workspace, message),
     }
     return present(fields)
@@ -86,8 +89,8 @@ def channel_json(workspace: Workspace, channel: Channel) -> JSON:
         "is_mpim": False,
         "is_private": False,
         "is_general": channel.name == "general",
-        "is_shared": False,
-        "is_ext_shared": False,
+        "is_shared": channel.shared,
+        "is_ext_shared": channel.shared,
         "is_member": workspace.bot.id in channel.members,
         "unlinked": 0,
         "creator": next(iter(workspace.users)),

@@ -59,6 +59,8 @@ class Workspace:
         self.channels = channels
         self.enterprise_id = enterprise_id
         """The Enterprise Grid organization that it belongs to."""
+        self.partners: dict[str, Workspace] = {}
+        """The workspaces with which it shares channels, by their ids."""
         self.now = now
         self.listeners: list[Callable[[Change], None]] = []
         self._statuses: dict[tuple[str, str], Status] = {}
@@ -68,6 +70,27 @@ class Workspace:
         """Return the time as Slack writes it. It increases with each call."""
         self._last_ts = max(int(self.now() * 1_000_000), self._last_ts + 1)
         return f"{self._last_ts // 1_000_000}.{self._last_ts % 1_000_000:06d}"
+
+    def share(self, channel: Channel, *partners: "Workspace") -> None:
+        """Share a channel with other workspaces. All who are its members can be of any of them."""
+        channel.shared = True
+        for workspace in (self, *partners):
+            workspace.channels[channel.id] = channel
+            workspace.partners |= {each.team_id: each for each in (self, *partners) if each is not workspace}
+
+    def author_of(self, message: Message) -> "Workspace":
+        """Return the workspace of a message's author: this one, or a partner."""
+        return self.partners.get(message.team or "", self)
+
+    def member(self, user: str) -> "tuple[Workspace, User] | None":
+        """Return a user by id, and the user's workspace: this one, or a partner in a shared channel."""
+        everywhere = (self, *self.partners.values())
+        return next(((each, each.users[user]) for each in everywhere if user in each.users), None)
+
+    def audience(self, change: Change) -> "list[Workspace]":
+        """Return the workspaces that see a change here: this one, and the partners in a shared channel."""
+        channel = change.message.channel if isinstance(change, Posted | Edited | Deleted | Reacted) else ""
+        return [self, *(each for each in self.partners.values() if channel in each.channels)]
 
     def channel(self, name_or_id: str) -> Channel | None:
         """Return a channel by its id, or by its name with or without the ``#``."""
@@ -92,7 +115,10 @@ class Workspace:
 
     def post(self, channel: Channel, user: str, text: str, **fields: Any) -> Message:  # noqa: ANN401 - Message's own
         """Post a message. A reply ends the assistant's status in its thread."""
-        message = Message(channel.id, self.next_ts(), user, text, **fields)
+        while (ts := self.next_ts()) in channel.messages:
+            pass  # of a partner
+        message = Message(channel.id, ts, user, text, **fields)
+        message.team = self.team_id if channel.shared else None
         if not message.by_app:
             message.client_msg_id = str(uuid4())
         self._join_thread(channel, message)

@@ -51,12 +51,14 @@ from surelane_worker.running.coalescing import Coalescer
 from surelane_worker.running.work import Work
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
-from surelane_worker.slack.notes import Notebook
 from surelane_worker.slack.tokens import NotInstalledError
 from surelane_worker.slack.turns import SlackBusyError
 
 INSTALL_PAUSE = 30.0
-"""Longest pause, in seconds, until a worker looks again whether an event's workspace has installed the app."""
+"""Longest pause, in seconds, until a worker looks again whether an event's workspace has installed the app.
+
+An install wakes its events. This finds one that was just being put off, or beyond a thousand.
+"""
 log = get_logger("surelane_worker.running.runner")
 
 
@@ -218,12 +220,13 @@ class Runner:
         left = (deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
             return Discard("not_installed")
-        owner, until = error.owner.identity, deadline.isoformat(timespec="seconds")
-        notebook = Notebook(self._services.engine, event, context.log)
-        await notebook.note_call("not_installed", f"{owner} until {until}")
-        context.log.info("its workspace has not installed the app; the event waits", owner=owner)
+        tokens = self._services.tokens
+        soon = None if tokens is None else await tokens.wait(event, error.owner, deadline)
+        context.log.info(
+            "its workspace has not installed the app; the event waits", owner=error.owner.identity
+        )
         context.held = True
-        return Snooze(min(self._backoff.pause(1), INSTALL_PAUSE, left))
+        return Snooze(min(self._backoff.pause(1) if soon is None else soon, INSTALL_PAUSE, left))
 
     async def _run_traced(
         self, span: Span, handler: Handler, work: Work, context: Context, events: list[Event]

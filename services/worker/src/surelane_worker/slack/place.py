@@ -19,7 +19,7 @@ class Place:
         message_ts: the timestamp of the message that the event is about.
         since: a lookup of earlier answers starts at this timestamp.
         user: the person who caused the event.
-        team: the workspace.
+        team: the person's workspace.
         response_url: the URL for answers to commands and interactions; a secret. Only Slack's own events have one:
             a job's payload comes from its producer, who may not choose where the worker posts.
     """
@@ -48,7 +48,10 @@ def place_of(event: Event) -> Place:
         message_ts=message_ts,
         since=message_ts or text_in(inner.get("event_ts")),
         user=_identity(inner.get("user")) or text_in(inner.get("user_id")),
-        team=text_in(payload.get("team_id")) or _identity(payload.get("team")),
+        # In a channel that organizations share, a message names its author's workspace.
+        team=text_in(inner.get("user_team"))
+        or text_in(payload.get("team_id"))
+        or _identity(payload.get("team")),
         response_url=_response_url(payload) if event.kind.startswith(SLACK_KINDS) else None,
     )
 

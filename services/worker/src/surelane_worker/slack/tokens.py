@@ -7,7 +7,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ OWN = "surelane."
 """The kinds of the clicks on our own buttons begin so."""
 
 Find = Callable[[Owner, str | None], Awaitable[Mapping[str, Stored]]]
+Await = Callable[[int, Owner, datetime], Awaitable[bool]]
 Make = Callable[[str], SlackClients]
 _log = get_logger(__name__)
 
@@ -54,15 +55,17 @@ class _Known:
 class Tokens:
     """The clients with the bot's token of each installation."""
 
-    def __init__(self, find: Find, make: Make) -> None:
+    def __init__(self, find: Find, make: Make, await_one: Await) -> None:
         """Keep the arguments.
 
         Args:
             find: returns an installation's rows, with fresh tokens.
             make: makes clients for a token.
+            await_one: records that an event waits for an installation; returns whether it is there by now.
         """
         self._find = find
         self._make = make
+        self._await_one = await_one
         self._known: OrderedDict[Owner, _Known] = OrderedDict()
         self._lookups: dict[Owner, asyncio.Task[SlackClients | None]] = {}
 
@@ -77,6 +80,18 @@ class Tokens:
         if clients is None and owner is not None and event.kind.startswith((SLACK_KINDS, OWN)):
             raise NotInstalledError(owner)
         return clients
+
+    async def wait(self, event: Event, owner: Owner, until: datetime) -> float | None:
+        """Let an event wait for an installation. An install then wakes it.
+
+        Return the seconds after which to try again all the same, where that is soon; ``None``: the install wakes it.
+        """
+        try:
+            there = await self._await_one(event.id, owner, until)
+        except SurelaneError as error:
+            _log.warning("a wait for an install cannot be stored", error=type(error).__name__)
+            return None
+        return MISSING_FOR if there else None
 
     async def clients_of(self, owner: Owner) -> SlackClients | None:
         """Return the clients of an installation; ``None`` if there is none, or none with a bot."""

@@ -27,8 +27,8 @@ def find(sources: Sources) -> Screen:
             if not found and thread is not None:
                 raise Moved(f"/console/thread?key={quote(text, safe='')}")
         else:
-            teams = [job["group_key"].split(":")[0] for job in newest if job["group_key"]]
-            found = await message_jobs(sources.calls, message, list(dict.fromkeys(teams)))
+            teams = dict.fromkeys(parts_of(job["group_key"])[0] for job in newest if job["group_key"])
+            found = await message_jobs(sources.calls, message, list(filter(None, teams)))
         distinct = list(dict.fromkeys(found))
         if len(distinct) == 1:
             raise Moved(f"/console/events/{distinct[0]}")

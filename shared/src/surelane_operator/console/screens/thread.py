@@ -32,6 +32,8 @@ def parts_of(key: str) -> tuple[str | None, str | None, str | None]:
     match key.split(":"):
         case [workspace, channel, ts]:
             return workspace, channel, ts
+        case [channel, ts] if "." in ts:  # of a channel that organizations share
+            return None, channel, ts
         case [workspace, channel]:
             return workspace, channel, None
         case _:
