@@ -244,3 +244,8 @@ create table agent.erasure
 , waiting int4 not null default 0         -- events of this pass that are not cancelled yet
 , checking boolean not null default false -- history is done; a last pass over the queue follows
 );
+
+-- Assistants act by the Model Context Protocol.
+alter table agent.operator_action
+  drop constraint via_known
+, add constraint via_known check (via in ('page', 'api', 'command', 'mcp', 'program'));
