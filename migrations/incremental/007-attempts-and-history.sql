@@ -255,3 +255,7 @@ create table agent.install_wait
 );
 create index install_wait_owner on agent.install_wait (owner_id, enterprise_wide);
 create index install_wait_until on agent.install_wait (until);
+-- Assistants act by the Model Context Protocol.
+alter table agent.operator_action
+  drop constraint via_known
+, add constraint via_known check (via in ('page', 'api', 'command', 'mcp', 'program'));

@@ -1,7 +1,7 @@
 """Serve the operator's API and page in this process, and use them as a browser does."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,14 +55,16 @@ async def person(url: str) -> AsyncIterator[Person]:
 
 
 @asynccontextmanager
-async def page(database: str, **settings: Any) -> AsyncIterator[str]:
+async def page(
+    database: str, received: Callable[[], Mapping[str, int]] = dict, **settings: Any
+) -> AsyncIterator[str]:
     """Serve the private port with these settings; yield its address."""
 
     async def unready() -> str | None:
         return None
 
     found = AccessSettings.model_validate({"DATABASE_URL": database, **settings})
-    async with serving_operators(found, "test") as operators:
+    async with serving_operators(found, "test", received) as operators:
         app = private_app(unready, operators.routes, found.known_hosts, operators.middlewares)
         app.on_shutdown.append(operators.shut_down)
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:

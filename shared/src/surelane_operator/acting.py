@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
-Via = Literal["page", "api", "command", "program"]
-"""How an action came: by the operator's page, ``/v1``, the command, or another program."""
+Via = Literal["page", "api", "command", "mcp", "program"]
+"""How an action came: by the operator's page, ``/v1``, the command, an assistant, or another program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,23 @@
-"""What operators reach on the private port: the API and the page, behind one guard, or how to switch them on."""
+"""What operators reach on the private port: the API, the page and assistants' tools, behind one guard."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from surelane.calls import Calls, Pool
-from surelane_operator.api.api import OperatorApi, page_switched_off, routes_switched_off
+from surelane.errors import SettingsError
+from surelane_operator.api.api import (
+    OperatorApi,
+    assistants_switched_off,
+    page_switched_off,
+    routes_switched_off,
+)
 from surelane_operator.console.access.access import access_of
 from surelane_operator.console.access.settings import AccessSettings
 from surelane_operator.console.console import HEADERS, Console
@@ -31,7 +38,7 @@ class Operators:
     """What the private port serves for operators.
 
     Attributes:
-        routes: of the API and of the page.
+        routes: of the API, of the page and of the assistants' tools.
         middlewares: the guard.
         closing: called as the service stops, before it waits for requests.
     """
@@ -58,7 +65,7 @@ async def serving_operators(
         received: what the process has received since it started: label and count.
     """
     if not (settings.api_token or settings.api_viewer_token or settings.sign_in):
-        yield Operators([*routes_switched_off(), *page_switched_off()])
+        yield Operators([*routes_switched_off(), *page_switched_off(), *assistants_switched_off()])
         return
     url = settings.operator_database_url or settings.database_url
     pool = await create_pool(
@@ -68,19 +75,59 @@ async def serving_operators(
         statement_timeout=STATEMENT_TIMEOUT,
         connect_timeout=timedelta(seconds=5),
     )
+    examinations = Examinations(url.get_secret_value())
+    api = OperatorApi(pool, examinations, received)
     try:
-        yield _operators(settings, pool, Examinations(url.get_secret_value()), received)
+        async with _assistants(settings, api) as tools:
+            yield _operators(settings, pool, api, examinations, received, tools)
     finally:
         await close_pool(pool)
+
+
+def load_protocol(settings: AccessSettings) -> ModuleType | None:
+    """Import the server of the Model Context Protocol, where the settings switch it on.
+
+    The SDK takes half a second and 22 MB, so nothing else imports it. A service calls this before it freezes what it
+    has imported.
+
+    Raises:
+        SettingsError: the SDK is not installed.
+    """
+    if settings.mcp is None:
+        return None
+    try:
+        from surelane_operator.mcp import server  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"SURELANE_MCP needs the package {error.name}: pip install 'surelane[mcp]'"
+        ) from None
+    return server
+
+
+@asynccontextmanager
+async def _assistants(
+    settings: AccessSettings, api: OperatorApi
+) -> AsyncIterator[list[web.AbstractRouteDef]]:
+    """Yield the route of the assistants' tools."""
+    protocol = load_protocol(settings)
+    if protocol is None:
+        yield assistants_switched_off()
+        return
+    page = settings.console_url if settings.sign_in else None
+    async with protocol.serving_assistants(
+        api.operations(), changes=settings.mcp == "change", page=page
+    ) as routes:
+        yield routes
 
 
 def _operators(
     settings: AccessSettings,
     pool: Pool,
+    api: OperatorApi,
     examinations: Examinations,
     received: Callable[[], Mapping[str, int]],
+    tools: list[web.AbstractRouteDef],
 ) -> Operators:
-    api = OperatorApi(pool, examinations)
     pages = Pages([])
 
     def sign_in_page(values: dict[str, Any]) -> str:
@@ -89,9 +136,9 @@ def _operators(
     access = access_of(settings, sign_in_page, HEADERS)
     middlewares = [access.guard.middleware]
     if settings.sign_in is None:
-        return Operators([*api.routes(), *page_switched_off()], middlewares, [api.close])
+        return Operators([*api.routes(), *tools, *page_switched_off()], middlewares, [api.close])
     links = Links(settings.message_url, settings.trace_url)
     sources = Sources(Operations(pool), Calls(pool), links, examinations.latest, received)
     console = Console(sources)
-    routes = [*access.routes, *api.routes(), *console.routes()]
+    routes = [*access.routes, *api.routes(), *tools, *console.routes()]
     return Operators(routes, middlewares, [console.close, api.close])

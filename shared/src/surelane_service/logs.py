@@ -62,7 +62,7 @@ def configure_logs(service: str, level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("asyncio", "slack_sdk", "aiohttp.access", "httpx2"):
+    for noisy in ("asyncio", "slack_sdk", "aiohttp.access", "httpx2", "mcp"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 
 

@@ -29,7 +29,7 @@ from surelane_ingest.tracing import traced
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
-from surelane_operator.serving import Operators, serving_operators
+from surelane_operator.serving import Operators, load_protocol, serving_operators
 from surelane_service.intake import Intake
 from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
@@ -62,6 +62,7 @@ async def main(stop: asyncio.Event) -> None:
     settings = load_settings(IngestSettings)
     configure_logs(SERVICE, settings.log_level)
     telemetry = configure_telemetry(SERVICE, __version__)
+    load_protocol(settings)
     # Freeze imported objects: a full collection would stall every request for about 30 ms, about once per second.
     gc.collect()
     gc.freeze()

@@ -1,25 +1,23 @@
 """The operator's API: find events, see why one waits, requeue, cancel, pause, schedules, orchestrations."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from surelane import Queue, __version__
 from surelane.calls import Pool
-from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
 from surelane_operator.api import models
 from surelane_operator.api.changes import ChangesApi
 from surelane_operator.api.operation import Operation, Refused, document
 from surelane_operator.api.panels import PanelsApi
 from surelane_operator.operations import Operations, no_step
 from surelane_operator.panels.examinations import Examinations
+from surelane_operator.panels.messages import why
 from surelane_operator.timeline import story_of
 from surelane_service.cron import Cron
-from surelane_service.logs import get_logger
 
 _UNKNOWN = {404: "there is no such event"}
-_logger = get_logger(__name__)
 
 
 def routes_switched_off() -> list[web.AbstractRouteDef]:
@@ -34,6 +32,11 @@ def page_switched_off() -> list[web.AbstractRouteDef]:
     )
 
 
+def assistants_switched_off() -> list[web.AbstractRouteDef]:
+    """Return the routes of the assistants' tools while they are off. Each answer says how to switch them on."""
+    return switched_off("/mcp", "the tools for assistants are off; set SURELANE_MCP to switch them on")
+
+
 def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
     """Return routes that answer 404 and say why."""
 
@@ -46,9 +49,20 @@ def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
 class OperatorApi:
     """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
-    def __init__(self, pool: Pool, examinations: Examinations) -> None:
-        """Serve the queue behind ``pool``, which connects as a member of ``agent_operator``."""
-        self._panels = PanelsApi(pool, examinations)
+    def __init__(
+        self,
+        pool: Pool,
+        examinations: Examinations,
+        received: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            pool: connects to the queue as a member of ``agent_operator``.
+            examinations: the doctor's.
+            received: what the process has received since it started: label and count.
+        """
+        self._panels = PanelsApi(pool, examinations, received)
         self._operations = Operations(pool)
         self._changes = ChangesApi(self._operations)
 
@@ -105,8 +119,8 @@ class OperatorApi:
             return web.json_response(described)
 
         return [
-            *(web.route(each.method, each.path, self._answered(each.id, each.answer)) for each in operations),
-            web.get("/v1/openapi.json", self._answered("openapi", openapi)),
+            *(web.route(each.method, each.path, _answered(each.answer)) for each in operations),
+            web.get("/v1/openapi.json", openapi),
         ]
 
     async def list_jobs(self, query: models.JobsQuery) -> models.JobPage:
@@ -125,13 +139,14 @@ class OperatorApi:
         return models.Ids(requeued=await self._operations.requeue_all(body.filter(), body.limit))
 
     async def get_job(self, path: models.EventPath, query: models.JobQuery) -> models.JobStory:
-        """Show one event and its timeline."""
+        """Show one event, its timeline, and in a sentence why it waits or how it ended."""
         job = await self._job(path.id)
         if query.payload:
             await self._operations.look(path.id)
         else:
             job["payload"] = None
-        return models.JobStory.model_validate({**job, "timeline": story_of(job)})
+        told = {"timeline": story_of(job), "why": await why(self._operations, job)}
+        return models.JobStory.model_validate(job | told)
 
     async def why_waiting(self, path: models.EventPath) -> models.Why:
         """Say why an event is not running."""
@@ -259,33 +274,20 @@ class OperatorApi:
             raise Refused(404, _UNKNOWN[404])
         return job
 
-    def _answered(
-        self, operation: str, handler: Callable[[web.Request], Awaitable[web.Response]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Answer the errors of ``handler``."""
 
-        async def answer(request: web.Request) -> web.Response:
-            try:
-                return await handler(request)
-            except Refused as refused:
-                return _problem(refused.status, refused.error)
-            except InvalidInput as error:
-                return _problem(400, f"a value cannot be stored: {error}")
-            except Conflict:
-                return _problem(
-                    409, "another transaction, or another event under the same key, is in the way"
-                )
-            except DatabaseUnavailable as error:
-                _logger.warning("database away", error=type(error).__name__, operation=operation)
-                return _problem(503, "the database is away", {"Retry-After": "2"})
-            except Forbidden:
-                _logger.warning("the API's role is no member of agent_operator", operation=operation)
-                return _problem(
-                    503, "set SURELANE_OPERATOR_DATABASE_URL to a role that is a member of agent_operator"
-                )
+def _answered(
+    handler: Callable[[web.Request], Awaitable[web.Response]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Answer the refusals of ``handler``."""
 
-        return answer
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except Refused as refused:
+            return _problem(refused.status, refused.error, refused.headers)
+
+    return answer
 
 
-def _problem(status: int, error: str, headers: dict[str, str] | None = None) -> web.Response:
+def _problem(status: int, error: str, headers: Mapping[str, str] | None = None) -> web.Response:
     return web.json_response({"error": error}, status=status, headers=headers)

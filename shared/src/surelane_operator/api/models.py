@@ -65,7 +65,6 @@ def read_cursor(text: str) -> Cursor:
     Raises:
         ValueError: :func:`cursor_after` has not written it.
     """
-    """Read the cursor of a page; raise ``ValueError`` where it is none."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
@@ -150,10 +149,10 @@ class JobsQuery(Which):
     """The query of ``GET /v1/jobs``."""
 
     status: Annotated[list[Status] | None, BeforeValidator(_parts)] = Field(
-        None, description="separated by commas"
+        None, description="in an address separated by commas"
     )
     kind: Annotated[list[Kind] | None, BeforeValidator(_parts)] = Field(
-        None, description="separated by commas"
+        None, description="exact kinds, in an address separated by commas"
     )
     limit: int = Field(20, ge=1, le=1000)
     cursor: Place | None = Field(None, description="`next` of the page before")
@@ -166,7 +165,7 @@ class SearchQuery(Strict):
         description="words that people saw, each of them in the event, in any case; or a link to a message in Slack"
     )
     kind: Annotated[list[Kind] | None, BeforeValidator(_parts)] = Field(
-        None, description="separated by commas"
+        None, description="exact kinds, in an address separated by commas"
     )
     since: Moment | None = Field(None, description="enqueued, or ended if it has, at or after")
     limit: int = Field(20, ge=1, le=1000)
@@ -174,6 +173,14 @@ class SearchQuery(Strict):
     def filter(self) -> Filter:
         """Return the filter for :class:`Operations`."""
         return Filter(kinds=self.kind, since=self.since)
+
+
+class FindQuery(Strict):
+    """The query of ``GET /v1/find``."""
+
+    text: Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] = Field(
+        description="a link to a message in Slack, a channel and a ts, an event's id, Slack's event_id, or a whole key"
+    )
 
 
 class Requeue(Which):
@@ -286,6 +293,7 @@ class ListedJob(BaseModel):
 class JobStory(ListedJob):
     """An event with all its fields and its timeline."""
 
+    why: str = Field(description="a sentence: why it waits, or how it ended")
     payload: Any = Field(description="null where the query leaves it out")
     errors: list[Any]
     result: Any

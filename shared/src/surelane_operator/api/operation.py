@@ -8,8 +8,10 @@ from aiohttp import web
 from pydantic import BaseModel, Json, ValidationError, create_model
 from pydantic.json_schema import models_json_schema
 
+from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
 from surelane_operator.api.models import Problem
-from surelane_operator.console.access.viewer import Role, viewer_of
+from surelane_operator.console.access.viewer import Role, Viewer, viewer_of
+from surelane_service.logs import get_logger
 
 ALWAYS = {
     400: "the request cannot be read",
@@ -20,15 +22,17 @@ ALWAYS = {
 """The refusals of every operation."""
 TOO_LARGE = "the body is too large"
 FORBIDDEN = "this needs the role operator, and the page's own CSRF token"
+_logger = get_logger(__name__)
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
     """Answer a request with an error."""
 
-    def __init__(self, status: int, error: str) -> None:
+    def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
         self.status = status
         self.error = error
+        self.headers = headers
 
 
 class Operation:
@@ -55,13 +59,14 @@ class Operation:
         signature = inspect.signature(call)
         first, *others = call.__name__.split("_")
         self.id = first + "".join(word.capitalize() for word in others)
+        self.name = call.__name__
         self.method, self.path, self._call = method, path, call
         self._answer: type[BaseModel] | None = signature.return_annotation
         self._status = status or (200 if self._answer else 204)
-        self._parts: dict[str, type[BaseModel]] = {
+        self.parts: Mapping[str, type[BaseModel]] = {
             name: parameter.annotation for name, parameter in signature.parameters.items()
         }
-        body = self._parts.get("body")
+        body = self.parts.get("body")
         self.role: Role = role or ("viewer" if method == "GET" else "operator")
         forbidden = {403: FORBIDDEN} if self.role == "operator" else {}
         self._refusals = ALWAYS | forbidden | ({413: TOO_LARGE} if body else {}) | dict(refusals or {})
@@ -71,7 +76,7 @@ class Operation:
             self._no_body = b"{}"
         fields: dict[str, Any] = {
             name: (Json[model] if name == "body" else model, ...)  # type: ignore[misc, valid-type]
-            for name, model in self._parts.items()
+            for name, model in self.parts.items()
         }
         self._input = create_model(self.id, **fields)
 
@@ -81,14 +86,32 @@ class Operation:
         Raises:
             Refused: the request cannot be read, or the function refuses it.
         """
-        if not viewer_of(request).may(self.role):
-            raise Refused(403, FORBIDDEN)
         given: dict[str, object] = {"path": dict(request.match_info), "query": dict(request.query)}
-        if "body" in self._parts:
+        viewer = viewer_of(request)
+        if "body" in self.parts and viewer.may(self.role):
             try:
                 given["body"] = await request.read() or self._no_body
             except web.HTTPRequestEntityTooLarge:
                 raise Refused(413, TOO_LARGE) from None
+        found = await self.call(viewer, given)
+        if found is None:
+            return web.Response(status=self._status)
+        return web.Response(
+            text=found.model_dump_json(), status=self._status, content_type="application/json"
+        )
+
+    async def call(self, viewer: Viewer, given: Mapping[str, object]) -> BaseModel | None:
+        """Call the function for a viewer.
+
+        Args:
+            viewer: who asks.
+            given: the fields of ``path`` and ``query`` as text, and the ``body`` as JSON.
+
+        Raises:
+            Refused: it cannot be read, the viewer may not do it, or the function or the database refuses it.
+        """
+        if not viewer.may(self.role):
+            raise Refused(403, FORBIDDEN)
         try:
             values = dict(self._input.model_validate(given))
         except ValidationError as error:
@@ -97,16 +120,30 @@ class Operation:
                 for each in error.errors(include_url=False)
             ]
             raise Refused(400, "; ".join(complaints)) from None
-        found = await self._call(**values)
-        if found is None:
-            return web.Response(status=self._status)
-        return web.Response(
-            text=found.model_dump_json(), status=self._status, content_type="application/json"
-        )
+        try:
+            return await self._call(**values)
+        except InvalidInput as error:
+            raise Refused(400, f"a value cannot be stored: {error}") from error
+        except Conflict as error:
+            raise Refused(
+                409, "another transaction, or another event under the same key, is in the way"
+            ) from error
+        except DatabaseUnavailable as error:
+            _logger.warning("database away", error=type(error).__name__, operation=self.id)
+            raise Refused(503, "the database is away", {"Retry-After": "2"}) from error
+        except Forbidden as error:
+            _logger.warning("the API's role is no member of agent_operator", operation=self.id)
+            raise Refused(
+                503, "set SURELANE_OPERATOR_DATABASE_URL to a role that is a member of agent_operator"
+            ) from error
+
+    def description(self) -> str:
+        """Return the function's docstring."""
+        return inspect.getdoc(self._call) or self.id
 
     def models(self) -> list[type[BaseModel]]:
         """Return the models that the document names: those of the body and of the answer."""
-        return [model for model in (self._parts.get("body"), self._answer) if model]
+        return [model for model in (self.parts.get("body"), self._answer) if model]
 
     def described(self) -> dict[str, Any]:
         """Return the OpenAPI description."""
@@ -116,13 +153,13 @@ class Operation:
             answer = {"description": description.splitlines()[0], "content": _json(self._answer)}
         described: dict[str, Any] = {
             "operationId": self.id,
-            "summary": (inspect.getdoc(self._call) or self.id).splitlines()[0].rstrip("."),
+            "summary": self.description().splitlines()[0].rstrip("."),
             "x-surelane-role": self.role,
             "parameters": [
                 _parameter(name, place, schema, required=name in model.get("required", ()))
                 for place in ("path", "query")
-                if place in self._parts
-                for model in [self._parts[place].model_json_schema()]
+                if place in self.parts
+                for model in [self.parts[place].model_json_schema()]
                 for name, schema in model["properties"].items()
             ],
             "responses": {str(self._status): answer}
@@ -131,8 +168,8 @@ class Operation:
                 for status, meaning in self._refusals.items()
             },
         }
-        if "body" in self._parts:
-            described["requestBody"] = {"required": not self._no_body, "content": _json(self._parts["body"])}
+        if "body" in self.parts:
+            described["requestBody"] = {"required": not self._no_body, "content": _json(self.parts["body"])}
         return described
 
 
@@ -161,14 +198,19 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     }
 
 
-def _parameter(name: str, place: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    # In a query, null is a parameter that is left out.
-    for alternative in schema.pop("anyOf", []):
+def plain(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a field of a query, where null is a field that is left out."""
+    found = {key: value for key, value in schema.items() if key not in ("anyOf", "title")}
+    for alternative in schema.get("anyOf", ()):
         if alternative != {"type": "null"}:
-            schema |= alternative
-    schema = {key: value for key, value in schema.items() if (key, value) != ("default", None)}
-    parameter = {"name": name, "in": place, "required": required, "schema": schema}
-    if schema.get("type") == "array":
+            found |= alternative
+    return {key: value for key, value in found.items() if (key, value) != ("default", None)}
+
+
+def _parameter(name: str, place: str, schema: Mapping[str, Any], *, required: bool) -> dict[str, Any]:
+    found = plain(schema)
+    parameter = {"name": name, "in": place, "required": required, "schema": found}
+    if found.get("type") == "array":
         parameter |= {"style": "form", "explode": False}  # separated by commas
     return parameter
 

@@ -1,15 +1,17 @@
-"""The reads of ``/v1`` beside events: kinds, workers, workflows, questions, the doctor's findings."""
+"""The reads of ``/v1`` beside events: messages, kinds, workers, workflows, questions, the doctor's findings."""
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from pydantic import Field
 
 from surelane.calls import Calls, Pool
-from surelane_operator.api.models import EventPath, Kind, Place, Strict, cursor_after
+from surelane_operator.api.models import EventPath, FindQuery, Kind, Place, Strict, cursor_after
 from surelane_operator.api.operation import Operation, Refused
 from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examination, Examinations
 from surelane_operator.panels.kinds import KindPage, read_kinds
+from surelane_operator.panels.messages import Lookup, look_up
 from surelane_operator.panels.questions import QuestionPage, list_questions
 from surelane_operator.panels.schedules import ScheduleList, read_schedules
 from surelane_operator.panels.workers import WorkerList, read_workers
@@ -41,15 +43,19 @@ class WorkflowQuery(Strict):
 class PanelsApi:
     """The operations."""
 
-    def __init__(self, pool: Pool, examinations: Examinations) -> None:
-        """Read the database behind ``pool``."""
+    def __init__(
+        self, pool: Pool, examinations: Examinations, received: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
+        """Read the database behind ``pool``. ``received`` says what this process has received."""
         self._calls = Calls(pool)
         self._operations = Operations(pool)
         self._examinations = examinations
+        self._received = received
 
     def operations(self) -> list[Operation]:
         """Return the operations, for the API's list."""
         return [
+            Operation("GET", "/v1/find", self.find_message),
             Operation("GET", "/v1/kinds", self.list_kinds),
             Operation("GET", "/v1/cron", self.list_cron),
             Operation("GET", "/v1/workers", self.list_workers),
@@ -59,6 +65,10 @@ class PanelsApi:
             Operation("GET", "/v1/doctor", self.get_findings),
             Operation("POST", "/v1/doctor", self.examine),
         ]
+
+    async def find_message(self, query: FindQuery) -> Lookup:
+        """Find a message's events, and why each waits or how it ended; without one, what may have happened."""
+        return await look_up(self._operations, self._calls, query.text, self._received)
 
     async def list_kinds(self, query: KindsQuery) -> KindPage:
         """List kinds, with their counts, limits and workers."""

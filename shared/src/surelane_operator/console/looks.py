@@ -135,3 +135,15 @@ async def recent_figures(calls: Calls, minutes: int, sample: int = 300) -> list[
     """Return what ended in the last minutes, by kind and outcome: its rate, and its latencies in seconds."""
     rows = await calls.fetch("select * from agent.recent_figures($1, $2)", minutes, sample)
     return [dict(row) for row in rows]
+
+def parts_of(key: str) -> tuple[str | None, str | None, str | None]:
+    """Split the group key of a Slack event into workspace, channel and the ts of the thread."""
+    match key.split(":"):
+        case [workspace, channel, ts]:
+            return workspace, channel, ts
+        case [channel, ts] if "." in ts:  # of a channel that organizations share
+            return None, channel, ts
+        case [workspace, channel]:
+            return workspace, channel, None
+        case _:
+            return None, None, None

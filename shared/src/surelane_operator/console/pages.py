@@ -13,16 +13,10 @@ from surelane import __version__
 from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.screen import Screen, Values
 from surelane_operator.doctor.finding import span
+from surelane_operator.reasons import in_words
 
 TEMPLATES = Path(__file__).parent / "templates"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?")
-
-
-REASONS = {
-    "attempts_exhausted": "all its attempts were used",
-    "too_old": "it waited for a worker for so long that an answer would have come too late",
-    "deadline_passed": "its deadline passed",
-}
 
 
 class Pages:
@@ -78,11 +72,6 @@ def moment(at: datetime) -> str:
 def clock(at: datetime) -> str:
     """Format a time for people to the millisecond, in UTC."""
     return f"{moment(at)}.{at.microsecond // 1000:03}"
-
-
-def in_words(reason: str | None) -> str:
-    """Say why an event ended; some reasons are names that sweeps write."""
-    return REASONS.get(reason or "", reason or "")
 
 
 def readable(text: str) -> str:

@@ -1,7 +1,7 @@
-"""The guard in front of the operator's page and ``/v1``: it knows who asks, or refuses.
+"""The guard in front of the operator's page, ``/v1`` and ``/mcp``: it knows who asks, or refuses.
 
-It is a middleware, so a new address below a guarded path is guarded too. A further path, such as ``/mcp``, needs one
-more line in :data:`GUARDED`.
+It is a middleware, so a new address below a guarded path is guarded too. A further path needs one more word in
+:data:`GUARDED`.
 """
 
 import hmac
@@ -14,8 +14,10 @@ from aiohttp.typedefs import Handler
 from surelane_operator.acting import acting_as
 from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER, Viewer
 
-GUARDED = ("/console", "/v1")
+GUARDED = ("/console", "/v1", "/mcp")
 """The paths that are guarded, with all below them."""
+PROGRAMS = ("/mcp",)
+"""Those that take a bearer token only: no page of ours asks for them, so a browser's session never counts."""
 OPEN = ("/console/sign-in", "/console/static")
 """Those that are not: the way in, and files that hold no secret."""
 SIGN_IN = "/console/sign-in"
@@ -56,7 +58,7 @@ class Guard:
         if self._browser is None and below(request.path, ("/console",)):
             return await handler(request)  # the page is off, and says so
         viewer = self._bearer.viewer(request) if self._bearer else None
-        if viewer is None and self._browser is not None:
+        if viewer is None and self._browser is not None and not below(request.path, PROGRAMS):
             viewer = self._browser.viewer(request)
             if viewer is not None and request.method not in SAFE and not _is_own(request, viewer):
                 return refusal(403, "the request is not one of the signed-in page: reload the page")

@@ -97,6 +97,9 @@ class AccessSettings(ServiceSettings):
     )
     """The proxy's addresses or networks. The headers are refused from all others."""
 
+    mcp: Literal["read", "change"] | None = Field(None, validation_alias="SURELANE_MCP")
+    """What assistants may do at ``/mcp``. ``change``: also retry and cancel, with an operator's token. Unset: off."""
+
     trace_url: str = Field("", validation_alias="SURELANE_TRACE_URL")
     """The address of a trace, with ``{trace_id}`` in it."""
 
@@ -134,6 +137,12 @@ class AccessSettings(ServiceSettings):
                 raise ValueError(
                     f"{name} is shorter than {SHORTEST} characters: make one with openssl rand -hex 32"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _assistants_have_a_token(self) -> Self:
+        if self.mcp and not (self.api_token or self.api_viewer_token):
+            raise ValueError("SURELANE_MCP needs SURELANE_API_TOKEN or SURELANE_API_VIEWER_TOKEN")
         return self
 
     @model_validator(mode="after")

@@ -6,30 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from surelane_operator.console.pages import in_words
 from surelane_operator.console.place import Place, place_of
 from surelane_operator.console.screen import Asked, Missing, Screen, Sources, Values
+from surelane_operator.reasons import outcome, sentence
 from surelane_operator.timeline import Step, story_of, trace_of
 
 MAX_ID = 2**63 - 1
 LIVE = ("pending", "scheduled", "running")
-SENTENCES = {
-    "running": "A worker handles it now: {detail}.",
-    "paused": "It waits because its kind is paused: {detail}. Resume the kind, and a worker claims it.",
-    "waits_for_children": "It is a continuation, and waits for its children: {detail}.",
-    "awaits_answer": "It waits for an answer from outside, {detail}.",
-    "suspended": "Its handler is suspended: it {detail}.",
-    "debounced": "It {detail}, so that quick messages are handled together.",
-    "retrying": "An attempt failed: {detail}.",
-    "future": "Its time has not come: it is {detail}.",
-    "exhausted": "Its attempts are used up: {detail}.",
-    "group_busy": "It waits behind another event of its thread: {detail}. One worker at a time handles a thread.",
-    "group_waits": "It waits behind another event of its thread: {detail}.",
-    "no_worker": "No worker takes it: {detail}. Start a worker that handles the kind.",
-    "limited": "It waits for its kind's limit: {detail}.",
-    "due": "Nothing holds it back: it is {detail}.",
-}
-"""What :meth:`Operations.why` answers, as a sentence for the person on call."""
 MARKS = {
     "enqueued": "+",
     "claimed": "▸",
@@ -110,33 +93,6 @@ def event(sources: Sources) -> Screen:
         }
 
     return Screen("event", "/events/{id}", "Event", read, listed=False, within="events", every=2.0)
-
-
-def sentence(reason: str, detail: str) -> str:
-    """Say why a live event is not done."""
-    return SENTENCES.get(reason, "{detail}.").format(detail=detail.rstrip("."))
-
-
-def outcome(job: Mapping[str, Any]) -> str:
-    """Say how an event ended, and why."""
-    said = f": {in_words(job['reason'])}" if job["reason"] else ""
-    match job["status"]:
-        case "completed":
-            return f"It completed on attempt {job['attempts']}." if job["attempts"] else "It completed."
-        case "failed":
-            last = job["errors"][-1] if job["errors"] else {}
-            error = (
-                f" {last.get('type')}: {last.get('message')}" if last.get("message", "") not in said else ""
-            )
-            return f"It failed after {_times(job['attempts'])}{said}.{error}"
-        case "expired":
-            return f"It expired after {_times(job['attempts'])}{said}."
-        case _:
-            return f"It was cancelled{said}."
-
-
-def _times(attempts: int) -> str:
-    return "no attempt" if not attempts else f"{attempts} attempt{'s' if attempts > 1 else ''}"
 
 
 def _head(detail: str) -> int | None:

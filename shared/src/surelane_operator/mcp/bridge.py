@@ -1,0 +1,71 @@
+"""Answer a request of aiohttp's by an ASGI application: the protocol's SDK is one.
+
+Only what the SDK needs is here: one request, one answer that is not streamed, no WebSocket and no lifespan.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from aiohttp import hdrs, web
+
+Message = MutableMapping[str, Any]
+Application = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+async def answered(
+    application: Application, request: web.Request, state: Mapping[str, Any]
+) -> web.StreamResponse:
+    """Return the application's answer.
+
+    Args:
+        application: answers it, with one response.
+        request: its body is read as the application asks for it, so that a large one is refused before it is read.
+        state: what the application finds in the request's ``state``.
+    """
+    response = web.Response(status=500)
+    body = bytearray()
+
+    async def receive() -> Message:
+        if request.content.at_eof() and received:
+            await (
+                asyncio.get_running_loop().create_future()
+            )  # the next message would say that the client went away
+        received.append(True)
+        chunk = await request.content.readany()
+        return {"type": "http.request", "body": chunk, "more_body": bool(chunk)}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            response.set_status(message["status"])
+            for name, value in message.get("headers", ()):
+                response.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        else:
+            body.extend(message.get("body", b""))
+
+    received: list[bool] = []
+    await application(_scope(request, state), receive, send)
+    # aiohttp writes the length itself.
+    response.headers.popall(hdrs.CONTENT_LENGTH, None)
+    response.body = bytes(body)
+    return response
+
+
+def _scope(request: web.Request, state: Mapping[str, Any]) -> Message:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": f"{request.version.major}.{request.version.minor}",
+        "method": request.method,
+        "scheme": request.scheme,
+        "path": request.path,
+        "raw_path": request.rel_url.raw_path.encode(),
+        "query_string": request.rel_url.raw_query_string.encode(),
+        "root_path": "",
+        "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        "client": None,
+        "server": None,
+        "state": dict(state),
+    }

@@ -1,0 +1,369 @@
+"""An assistant says why a message was not answered, by the SDK's own client over HTTP and a real database."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import asyncpg
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import TextContent
+
+from surelane.calls import Connection, Pool
+from surelane_service.pool import close_pool, create_pool
+from tests.browser.console_scenes import CHANNEL, Scenes, Stage, mention, seed, ts_of
+from tests.databases import as_role
+from tests.system.operators import page
+
+OPERATOR, VIEWER = "an-operators-token-0123456789", "a-viewers-token-0123456789"
+TOKENS = {"SURELANE_API_TOKEN": OPERATOR, "SURELANE_API_VIEWER_TOKEN": VIEWER}
+LINK = "https://team.slack.com/archives/{channel}/p{ts}"
+CHANGES = {"requeue_job", "cancel_job"}
+
+
+@dataclass
+class Desk:
+    """A served queue in which every reason has its event."""
+
+    url: str
+    stage: Stage
+    scenes: Scenes
+    database: str
+
+
+@pytest.fixture(scope="module")
+async def desk(shared_database: str) -> AsyncIterator[Desk]:
+    pool = await create_pool(
+        shared_database, service="test", max_size=2, statement_timeout=timedelta(seconds=30)
+    )
+    stage = Stage(pool)
+    scenes = await seed(stage)
+    database = as_role(shared_database, "surelane_worker")
+    async with page(
+        database, lambda: {"refused with 401: wrong signature": 3}, **TOKENS, SURELANE_MCP="change"
+    ) as url:
+        yield Desk(url, stage, scenes, database)
+    await close_pool(pool)
+
+
+@pytest.fixture
+async def connection(shared_database: str) -> AsyncIterator[Connection]:
+    connected = await asyncpg.connect(shared_database)
+    yield connected
+    await connected.close()
+
+
+@asynccontextmanager
+async def assistant(url: str, token: str = OPERATOR, mode: str = "auto") -> AsyncIterator[Client]:
+    """Connect the SDK's client."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(f"{url}/mcp", http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """Call a tool; return its answer."""
+    return json.loads(await said(client, tool, error=False, **arguments))
+
+
+async def said(client: Client, tool: str, *, error: bool = True, **arguments: Any) -> str:
+    """Call a tool; return the text of its answer, which is an error or not."""
+    result = await client.call_tool(tool, arguments)
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    assert result.is_error == error, content.text
+    return content.text
+
+
+def post(url: str, token: str | None, body: bytes = b"{}", **headers: str) -> Any:
+    """Send a request without the SDK."""
+    sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+    if token is not None:
+        sent["Authorization"] = f"Bearer {token}"
+    return aiohttp.request("POST", f"{url}/mcp", data=body, headers=sent)
+
+
+CAUSES = {
+    "failed": "It failed after 3 attempts: all its attempts were used. LookupError: no model is called 'gpt'",
+    "paused": "It waits because its kind is paused",
+    "unhandled": "no running worker handles kind slack.reaction_added",
+    "behind": "It waits behind another event of its thread",
+    "asks": "waits for approve deploy:1",
+    "died": "worker worker-b died at",
+    "expired": "It expired after no attempt: it waited for a worker for so long",
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_an_assistant_says_why_each_message_was_not_answered(desk: Desk, mode: str) -> None:
+    async with assistant(desk.url, VIEWER, mode) as client:
+        for cause, expected in CAUSES.items():
+            identity = getattr(desk.scenes, cause)
+            ts = (await call(client, "get_payload", id=identity))["payload"]["event"]["ts"]
+            link = LINK.format(channel=CHANNEL, ts=ts.replace(".", ""))
+            found = await call(client, "find_message", text=link)
+            assert [job["id"] for job in found["jobs"]] == [identity], cause
+            assert expected in found["jobs"][0]["why"], cause
+            assert "lost" not in found
+            story = await call(client, "get_job", id=identity)
+            assert expected in story["why"]
+            assert "payload" not in story, "only get_payload shows it"
+            assert story["timeline"][0]["what"] == "enqueued"
+
+
+async def test_a_duplicate_leads_to_the_one_event_by_link_event_id_and_key(desk: Desk) -> None:
+    ts = ts_of(desk.stage.now - timedelta(minutes=40))
+    payload = json.dumps(mention(900, ts))
+    one = await desk.stage.calls.fetchval("select agent.insert_event($1)", payload)
+    await desk.stage.calls.fetchval("select agent.insert_event($1)", payload)
+    async with assistant(desk.url, VIEWER) as client:
+        for text in (
+            LINK.format(channel=CHANNEL, ts=ts.replace(".", "")),
+            "Ev0CONSOLE900",
+            str(one),
+            f"{CHANNEL} {ts}",
+        ):
+            found = await call(client, "find_message", text=text)
+            assert [job["id"] for job in found["jobs"]] == [one], text
+        thread = await call(client, "find_message", text=desk.scenes.thread)
+        assert {job["id"] for job in thread["jobs"]} == {desk.scenes.first, desk.scenes.behind}
+
+
+async def test_a_message_that_never_arrived_is_told_with_what_may_have_happened(desk: Desk) -> None:
+    async with assistant(desk.url, VIEWER) as client:
+        link = LINK.format(channel=CHANNEL, ts="1700000000000100")
+        found = await call(client, "find_message", text=link)
+        assert found["jobs"] == []
+        lost = found["lost"]
+        assert (lost["channel"], lost["ts"], lost["repeated"]) == (CHANNEL, "1700000000.000100", False)
+        causes = {cause["what"]: cause["detail"] for cause in lost["causes"]}
+        assert "Events of this channel have come lately" in causes["Slack did not send it."]
+        assert lost["received"] == {"refused with 401: wrong signature": 3}
+        assert await call(client, "find_message", text="nothing-like-this") == {"jobs": [], "more": 0}
+
+
+async def test_every_read_of_the_api_is_a_tool_that_answers(desk: Desk) -> None:
+    given: dict[str, dict[str, Any]] = {
+        "find_message": {"text": str(desk.scenes.failed)},
+        "search_jobs": {"text": "hello"},
+        "list_jobs": {"status": ["failed"]},
+        "get_action": {"id": 1},
+        **{
+            name: {"id": desk.scenes.failed}
+            for name in ("get_job", "get_payload", "why_waiting", "get_workflow")
+        },
+    }
+    async with aiohttp.request(
+        "GET", f"{desk.url}/v1/openapi.json", headers={"Authorization": f"Bearer {VIEWER}"}
+    ) as response:
+        document = await response.json()
+    operations = {each["get"]["operationId"] for each in document["paths"].values() if "get" in each}
+    async with assistant(desk.url, VIEWER) as client:
+        tools = (await client.list_tools()).tools
+        assert {_operation(tool.name) for tool in tools} == operations
+        await call(client, "get_payload", id=desk.scenes.failed)  # get_action shows it
+        for tool in tools:
+            assert tool.annotations is not None
+            assert tool.annotations.read_only_hint
+            assert tool.description
+            assert await call(client, tool.name, **given.get(tool.name, {})) is not None, tool.name
+
+
+def _operation(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+async def test_pages_are_bounded_and_go_on_at_their_cursor(desk: Desk) -> None:
+    async with assistant(desk.url, VIEWER) as client:
+        first = await call(client, "list_jobs", limit=4)
+        second = await call(client, "list_jobs", limit=4, cursor=first["next"])
+        ids = [job["id"] for job in first["jobs"] + second["jobs"]]
+        assert len(ids) == len(set(ids)) == 8
+        for tool in ("list_jobs", "list_kinds", "list_actions"):
+            assert "limit: ask for 50 at most" in await said(client, tool, limit=51)
+        for tool in (await client.list_tools()).tools:
+            if "limit" in tool.input_schema["properties"]:
+                assert tool.input_schema["properties"]["limit"]["maximum"] == 50
+
+
+async def test_a_large_answer_is_cut_and_says_so(desk: Desk) -> None:
+    payload = {"text": "x" * 300_000, "many": list(range(3000)), "short": "whole"}
+    identity = await desk.stage.queue.enqueue("report", payload)
+    async with assistant(desk.url) as client:
+        text = await said(client, "get_payload", error=False, id=identity)
+        assert len(text) < 40_000
+        shown = json.loads(text)["payload"]
+        assert shown["text"].endswith("296,000 more characters")
+        assert (shown["many"][0], shown["many"][100], shown["many"][-1]) == (0, "… 2,800 more here", 2999)
+        assert shown["short"] == "whole"
+
+
+async def test_bad_input_gets_an_error_that_says_what_to_do(desk: Desk) -> None:
+    async with assistant(desk.url) as client:
+        assert "id: write an event's id as a whole number" in await said(client, "get_job", id="seven")
+        assert "id: Field required" in await said(client, "get_job")
+        assert await said(client, "get_job", id=999_999_999) == "there is no such event"
+        assert "unknown arguments: payload; it takes: id" in await said(client, "get_job", id=1, payload=True)
+        assert "status" in await said(client, "list_jobs", status=["lost"])
+        assert "cursor: Value error, pass `next`" in await said(client, "list_jobs", cursor="%%%")
+        assert "text" in await said(client, "find_message", text="a\x00b")
+        with pytest.raises(MCPError, match="there is no tool drop_tables"):
+            await client.call_tool("drop_tables", {})
+
+
+async def test_each_look_at_a_payload_is_kept(desk: Desk, connection: Connection) -> None:
+    async with assistant(desk.url, VIEWER) as client:
+        await call(client, "get_job", id=desk.scenes.expired)
+        assert await _kept(connection, desk.scenes.expired) == []
+        await call(client, "get_payload", id=desk.scenes.expired)
+        assert await _kept(connection, desk.scenes.expired) == [("viewer token", "mcp", "look")]
+
+
+async def _kept(connection: Connection, identity: int) -> list[tuple[str, str, str]]:
+    rows = await connection.fetch(
+        "select who, via, action from agent.operator_action where target = $1 and via = 'mcp' order by id",
+        f"event {identity}",
+    )
+    return [(row["who"], row["via"], row["action"]) for row in rows]
+
+
+async def test_an_operators_assistant_retries_and_cancels_and_both_are_kept(
+    desk: Desk, connection: Connection
+) -> None:
+    identity = await desk.stage.queue.enqueue("report", {})
+    async with assistant(desk.url) as client:
+        hints = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+        assert hints["cancel_job"]
+        assert hints["cancel_job"].destructive_hint
+        assert hints["cancel_job"].read_only_hint is False
+        answer = await call(client, "cancel_job", id=identity, reason="not needed")
+        assert answer == {"status": "cancelled"}
+        assert "the event has ended as cancelled" in await said(client, "cancel_job", id=identity)
+        assert await call(client, "requeue_job", id=identity) == {"requeued": [identity]}
+    done = [("operator token", "mcp", "cancel"), ("operator token", "mcp", "retry")]
+    assert await _kept(connection, identity) == done
+    by = await connection.fetchval("select changes::text from agent.job where id = $1", identity)
+    assert "operator token" in by, "the event's own story names who acted"
+
+
+async def test_a_viewers_assistant_changes_nothing(desk: Desk, connection: Connection) -> None:
+    async with assistant(desk.url, VIEWER) as client:
+        assert not CHANGES & {tool.name for tool in (await client.list_tools()).tools}
+        for tool in CHANGES:
+            assert "this needs the role operator" in await said(client, tool, id=desk.scenes.failed)
+    state = await connection.fetchval("select status from agent.job where id = $1", desk.scenes.failed)
+    assert state == "failed"
+
+
+async def test_without_the_setting_for_changes_there_are_none(desk: Desk) -> None:
+    async with (
+        page(desk.database, **TOKENS, SURELANE_MCP="read") as url,
+        assistant(url, OPERATOR) as client,
+    ):
+        assert not CHANGES & {tool.name for tool in (await client.list_tools()).tools}
+        for tool in CHANGES:
+            with pytest.raises(MCPError, match=f"{tool} is off: set SURELANE_MCP=change"):
+                await client.call_tool(tool, {"id": desk.scenes.failed})
+
+
+async def test_it_is_off_unless_it_is_set(desk: Desk) -> None:
+    async with page(desk.database, **TOKENS) as url:
+        async with post(url, OPERATOR) as response:
+            assert response.status == 404
+            assert "SURELANE_MCP" in await response.text()
+        async with post(url, None) as response:
+            assert response.status == 401
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "ein-schlüssel"])
+async def test_nothing_is_answered_without_the_token(desk: Desk, token: str | None) -> None:
+    async with post(desk.url, token) as response:
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {"Host": "rebound.example:8081"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+async def test_a_request_of_another_site_is_refused(desk: Desk, headers: dict[str, str]) -> None:
+    async with post(desk.url, OPERATOR, **headers) as response:
+        assert response.status == 403
+
+
+HOSTILE: dict[str, tuple[bytes, int]] = {
+    "large": (b'{"text": "' + b"x" * 70_000 + b'"}', 413),
+    "deep": (b"[" * 60_000, 400),
+    "no JSON": (b"\xff\xfe", 400),
+    "a batch": (b"[" + b",".join([b'{"jsonrpc":"2.0","id":1,"method":"ping"}'] * 100) + b"]", 400),
+    "a large number": (b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"ping"}', 400),
+}
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+@pytest.mark.parametrize("case", HOSTILE)
+async def test_hostile_requests_are_refused(desk: Desk, case: str, version: str) -> None:
+    body, status = HOSTILE[case]
+    async with post(desk.url, OPERATOR, body, **{"MCP-Protocol-Version": version}) as response:
+        assert response.status == status, await response.text()
+
+
+async def test_a_large_request_is_refused_however_it_comes(desk: Desk) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(80):
+            yield b" " * 1024
+
+    async with post(desk.url, OPERATOR, chunks()) as response:  # type: ignore[arg-type]  # aiohttp takes both
+        assert response.status == 413
+
+
+async def test_no_stream_is_opened(desk: Desk) -> None:
+    headers = {"Authorization": f"Bearer {VIEWER}", "Accept": "text/event-stream"}
+    for method in ("GET", "DELETE"):
+        async with aiohttp.request(method, f"{desk.url}/mcp", headers=headers) as response:
+            assert (response.status, response.headers["Allow"]) == (405, "POST")
+
+
+async def test_two_assistants_are_answered_at_once_each_as_itself(desk: Desk, connection: Connection) -> None:
+    one, other = [await desk.stage.queue.enqueue("report", {"n": n}) for n in range(2)]
+    async with assistant(desk.url, VIEWER) as viewer, assistant(desk.url, OPERATOR) as operator:
+        looks = [(viewer, one), (operator, other)] * 5
+        shown = await asyncio.gather(*(call(client, "get_payload", id=each) for client, each in looks))
+    assert shown == [{"payload": {"n": 0}}, {"payload": {"n": 1}}] * 5
+    assert await _kept(connection, one) == [("viewer token", "mcp", "look")] * 5
+    assert await _kept(connection, other) == [("operator token", "mcp", "look")] * 5
+
+
+async def test_the_service_stops_while_an_assistant_is_connected(desk: Desk) -> None:
+    async with asyncio.timeout(20):  # requests may take 30 s to finish as the service stops
+        served = page(desk.database, **TOKENS, SURELANE_MCP="read")
+        url = await served.__aenter__()
+        async with assistant(url, mode="legacy") as client:
+            assert (await client.list_tools()).tools
+            await served.__aexit__(None, None, None)
+
+
+async def test_a_database_that_is_away_is_said(desk: Desk) -> None:
+    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
+    pool: Pool | None = None
+    assert pool is None
+    async with page(
+        desk.database, SURELANE_OPERATOR_DATABASE_URL=nowhere, **TOKENS, SURELANE_MCP="read"
+    ) as url, assistant(url) as client:
+        assert await said(client, "list_jobs") == "the database is away"
