@@ -363,7 +363,8 @@ async def test_a_database_that_is_away_is_said(desk: Desk) -> None:
     nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
     pool: Pool | None = None
     assert pool is None
-    async with page(
-        desk.database, SURELANE_OPERATOR_DATABASE_URL=nowhere, **TOKENS, SURELANE_MCP="read"
-    ) as url, assistant(url) as client:
+    async with (
+        page(desk.database, SURELANE_OPERATOR_DATABASE_URL=nowhere, **TOKENS, SURELANE_MCP="read") as url,
+        assistant(url) as client,
+    ):
         assert await said(client, "list_jobs") == "the database is away"

@@ -136,6 +136,7 @@ async def recent_figures(calls: Calls, minutes: int, sample: int = 300) -> list[
     rows = await calls.fetch("select * from agent.recent_figures($1, $2)", minutes, sample)
     return [dict(row) for row in rows]
 
+
 def parts_of(key: str) -> tuple[str | None, str | None, str | None]:
     """Split the group key of a Slack event into workspace, channel and the ts of the thread."""
     match key.split(":"):
