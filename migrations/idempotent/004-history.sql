@@ -98,11 +98,7 @@ begin
         , e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by, e.heartbeat_at, e.retrying, e.cancelled_by, e.errors, e.notes
         , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome, item.reason, item.result, _now
         , coalesce(e.claimed_by, session_user)
-        -- Where an id is given with several claims, only the latest can stand.
-        from (
-            select distinct on (id) id, claim, reason, result
-            from unnest(_ids, _claims, _reasons, _results) with ordinality as given (id, claim, reason, result, nth) order by id, claim desc, nth
-        ) as item
+        from unnest(_ids, _claims, _reasons, _results) as item (id, claim, reason, result)
         -- One probe an item: a join would walk the whole index, dead rows and all, whenever the
         -- table was last seen empty.
         cross join lateral (
