@@ -1,7 +1,6 @@
 """The whole system in containers answers a mention that comes in over HTTP."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,13 +91,12 @@ async def test_the_data_outlives_the_containers(system: Project) -> None:
 
 
 def test_services_end_by_themselves_when_told_to_stop(system: Project) -> None:
-    started = time.monotonic()
-    system.compose("stop", "ingest", "worker", "simulator")
-    assert time.monotonic() - started < 30, "somebody had to be killed"
-    codes = system.compose("ps", "--all", "--format={{.Service}} {{.ExitCode}}", "ingest", "worker").split(
-        "\n"
-    )
-    assert {line for line in codes if line} == {"ingest 0", "worker 0"}
+    services = ("ingest", "worker", "simulator")
+    system.compose("stop", *services)
+    listed = system.compose("ps", "--all", "--format={{.Service}} {{.ExitCode}}", *services)
+    codes = dict(line.split() for line in listed.splitlines())
+    assert (codes["ingest"], codes["worker"]) == ("0", "0")
+    assert codes["simulator"] != "137", "it had to be killed"
     system.compose("up", "--detach", "--wait", "--wait-timeout=180")
 
 
