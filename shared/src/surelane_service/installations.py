@@ -192,6 +192,23 @@ class Installations:
         )
         return deleted
 
+    async def uninstall(self, owner: Owner, enterprise_id: str | None, until: datetime | None = None) -> int:
+        """Delete an installation that was removed from Slack, and record that. Return how many rows there were.
+
+        Args:
+            owner: whose installation.
+            enterprise_id: a workspace's organization.
+            until: rows that were installed later stay, and nothing is recorded then.
+        """
+        deleted: int = await self._database.fetchval(
+            "select agent.uninstall($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
+            owner.enterprise_wide,
+            owner.identity,
+            enterprise_id,
+            until,
+        )
+        return deleted
+
     async def expiring(self, within: timedelta, limit: int = 100) -> list[Expiring]:
         """Return rows whose tokens expire within a time, the first ones first, and that no process refreshes."""
         rows = await self._database.fetch("select * from agent.expiring_installations($1, $2)", within, limit)
