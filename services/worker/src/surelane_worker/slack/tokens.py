@@ -149,8 +149,12 @@ def owner_of(event: Event) -> Owner | None:
     """
     payload = event.payload
     authorizations = payload.get("authorizations")
-    if isinstance(authorizations, list) and authorizations:
-        named = object_in(authorizations[0])
+    listed = isinstance(authorizations, list) and authorizations
+    named = object_in(authorizations[0]) if listed else payload
+    team = named.get("team_id")
+    if team and isinstance(team, str) and not named.get("is_enterprise_install"):
+        return Owner(team)  # of nearly all events
+    if named is not payload:
         return _owner(named.get("enterprise_id"), named.get("team_id"), named.get("is_enterprise_install"))
     return _owner(
         payload.get("enterprise_id") or object_in(payload.get("enterprise")).get("id"),
