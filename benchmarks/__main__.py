@@ -34,6 +34,7 @@ NAMES = (
     "memory",
     "statements",
     "tracing",
+    "workspaces",
 )
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance"
 ROUNDS = 3

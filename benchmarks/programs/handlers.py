@@ -22,6 +22,7 @@ RATED, PERIOD = 300, 10
 
 counting = Handlers()
 far = Handlers()
+reading = Handlers()
 limited = Handlers()
 waiting = Handlers()
 napping = Handlers()
@@ -38,6 +39,13 @@ async def count(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler
         tally.started(int(event.item_key.removeprefix(TIMED)))
     else:
         _tally.add()
+
+
+@reading.on("bench")
+async def read(event: Event, ctx: Context) -> None:  # noqa: ARG001
+    """Read the payload, as every handler of Slack's events does."""
+    assert "number" in event.payload
+    _tally.add()
 
 
 @far.on("bench", limit=Limit(concurrency=10_000, rate="1000000/1m"))

@@ -417,6 +417,7 @@ begin
         get diagnostics _rows = row_count;
         _limits := _limits + _rows;
     end loop;
+    delete from agent.install_wait where event_id in (select event_id from agent.install_wait where owner_id = any(_names) for update skip locked);
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
     return jsonb_build_object('cron', _cron, 'limit_state', _limits);

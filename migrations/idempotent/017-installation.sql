@@ -1,7 +1,8 @@
 -- Installations of the Slack app by OAuth. Tokens are sealed by the services before they come here.
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
--- later installation replaces an earlier one. The bot's wakes the events that wait for it.
+-- later installation replaces an earlier one, and keeps what was to be erased after an uninstall. The
+-- bot's wakes the events that wait for it.
 create or replace function agent.save_installation
 ( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[], _expire timestamptz[]
 ) returns void
@@ -17,6 +18,7 @@ begin
     on conflict (owner_id, enterprise_wide, user_id) do update
     set app_id = excluded.app_id, details = excluded.details, sealed = excluded.sealed, expires_at = excluded.expires_at
     , version = i.version + 1, refreshing_until = null, installed_at = excluded.installed_at;
+    delete from agent.uninstall where owner_id = _owner_id and enterprise_wide = _enterprise_wide and erasure_id is null;
     if '' = any(_user_ids) then
         perform agent.wake_installed(_enterprise_wide, _owner_id);
     end if;
@@ -102,6 +104,65 @@ begin atomic
         returning 1)
     select count(*)::int4 from deleted;
 end;
+
+-- Delete an installation that was removed from Slack, with all its rows, and record that. One that
+-- was installed after _until stays: the report is late. Returns how many rows there were.
+create or replace function agent.uninstall(_enterprise_wide boolean, _owner_id text, _enterprise_id text, _until timestamptz) returns int4
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _deleted int4 := agent.delete_installation(_enterprise_wide, _owner_id, null, _until);
+begin
+    insert into agent.uninstall (owner_id, enterprise_wide, enterprise_id, at)
+    select _owner_id, _enterprise_wide, nullif(_enterprise_id, _owner_id), least(_until, agent.clock())
+    where _owner_id ~ '^[A-Za-z0-9]{2,50}$'
+    and not exists (select from agent.installation where owner_id = _owner_id and enterprise_wide = _enterprise_wide)
+    on conflict do nothing;
+    return _deleted;
+end
+$$;
+
+-- Does one bounded step of the erasures after uninstalls: of an owner that removed the app for
+-- _grace, one owner and one worker at a time. It erases what agent.erase_step erases for the
+-- owner's id. Keeps a workspace while its organization has the app, and an organization while one
+-- of its workspaces has. Returns whose data it erases, the receipt's number and key, the place
+-- ("done" at the end), and how many events have not ended; nulls: there is nothing to do.
+create or replace function agent.erase_uninstalled
+( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text, out place text, out waiting int4
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _u agent.uninstall;
+    _filter jsonb;
+begin
+    if not pg_try_advisory_xact_lock(hashtextextended('agent.erase_uninstalled', 0)) then
+        return;
+    end if;
+    select u.* into _u from agent.uninstall as u
+    where u.erasure_id is not null or u.at <= agent.clock() - _grace and not exists (
+        select from agent.installation as i where i.owner_id = u.owner_id and i.enterprise_wide = u.enterprise_wide
+        or i.enterprise_wide and i.owner_id = u.enterprise_id or u.enterprise_wide and i.details ->> 'enterprise_id' = u.owner_id)
+    order by u.erasure_id, u.at limit 1 for update skip locked;
+    if not found then
+        return;
+    end if;
+    owner := _u.owner_id;
+    _filter := jsonb_build_object('team', owner);
+    select e.id, e.key into receipt, key from agent.erasure as e where e.id = _u.erasure_id and e.finished_at is null;
+    if not found then
+        select begun.id, begun.key into receipt, key
+        from agent.begin_erasure(_filter, format('%s, after an uninstall at %s', _by, _u.at)) as begun;
+        update agent.uninstall as u set erasure_id = receipt where u.owner_id = _u.owner_id and u.enterprise_wide = _u.enterprise_wide;
+    end if;
+    select step.place, step.waiting into place, waiting from agent.erase_step(receipt, _filter, _limit) as step;
+    if place = 'done' then
+        delete from agent.uninstall as u where u.owner_id = _u.owner_id and u.enterprise_wide = _u.enterprise_wide;
+    end if;
+end
+$$;
 
 -- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile.
 -- No row: another process refreshes them, or they have changed since that version.

@@ -46,7 +46,8 @@ declare
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
         ', agent.take_signal(int8, int4, text, int4, interval), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
         ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)'
-        ', agent.drop_history(interval, int8, int4), agent.await_installation(int8, boolean, text, timestamptz)';
+        ', agent.drop_history(interval, int8, int4), agent.await_installation(int8, boolean, text, timestamptz)'
+        ', agent.erase_uninstalled(interval, text, int4)';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
         ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
@@ -75,7 +76,7 @@ declare
         ', agent.delete_installation(boolean, text, text[], timestamptz), agent.begin_refresh(boolean, text, text, int8, interval)'
         ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)'
         ', agent.installations_to_seal(bytea, int4, text, boolean, text), agent.seal_installation(boolean, text, text, bytea, bytea)'
-        ', agent.use_oauth_state(bytea, timestamptz)';
+        ', agent.use_oauth_state(bytea, timestamptz), agent.uninstall(boolean, text, text, timestamptz)';
     _grant record;
 begin
     for _grant in

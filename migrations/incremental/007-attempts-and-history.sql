@@ -259,3 +259,14 @@ create index install_wait_until on agent.install_wait (until);
 alter table agent.operator_action
   drop constraint via_known
 , add constraint via_known check (via in ('page', 'api', 'command', 'mcp', 'program'));
+
+-- Workspaces and organizations that have removed the app, until they install it again or their data
+-- is erased.
+create table agent.uninstall
+( owner_id text not null
+, enterprise_wide boolean not null       -- the owner is an organization
+, enterprise_id text                     -- a workspace's organization
+, at timestamptz not null
+, erasure_id int8                        -- begun by a worker
+, primary key (owner_id, enterprise_wide)
+);

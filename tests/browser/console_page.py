@@ -94,11 +94,11 @@ def expect(locator: "Locator") -> Any:
     return async_api.expect(locator)
 
 
-async def accessible(page: "Page") -> list[str]:
-    """Return what axe finds wrong with a page."""
+async def accessible(page: "Page", within: str | None = None) -> list[str]:
+    """Return what axe finds wrong with a page, or within what a CSS selector names."""
     from axe_playwright_python.async_playwright import Axe  # noqa: PLC0415
 
-    found = await Axe().run(page)
+    found = await Axe().run(page, within)
     return [
         f"{each['id']}: {node['html'][:160]}"
         for each in found.response["violations"]

@@ -28,6 +28,7 @@ TABLES = (
     "installation",
     "used_oauth_state",
     "install_wait",
+    "uninstall",
     "operator_action",
     "erasure",
     "retention",

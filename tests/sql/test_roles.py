@@ -18,6 +18,7 @@ INSTALLING = {
     "installations_to_seal",
     "seal_installation",
     "use_oauth_state",
+    "uninstall",
 }
 """What reads and writes the tokens of installations: for ingest and workers."""
 INGEST_MAY = INSTALLING | {

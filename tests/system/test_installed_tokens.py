@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import asyncpg
 import pytest
+from benchmarks.measures.workspaces import rotated
+from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Connection, Pool
@@ -26,7 +28,9 @@ from surelane_operator.operations import Operations
 from surelane_service.installations import BOT, Installations, Owner
 from surelane_service.keys import Keyring, new_key
 from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.refresh import Refresher
+from surelane_worker.slack.tokens import Tokens
 from tests.processes import service
 from tests.system.worker import ended, environment
 
@@ -241,3 +245,26 @@ async def test_tokens_stay_when_slack_does_not_refresh_them(
         assert await refresher.refresh_expiring() == 0
         rows = await refresher.find(owner, BOT)
         assert rows[BOT].token == before.token
+
+
+async def test_all_tokens_are_refreshed_once_under_traffic_and_no_call_fails(pool: Pool) -> None:
+    done = await rotated(pool, 60)
+    assert (done.asked, done.granted, done.failed) == (60, 60, 0)
+    assert done.calls > 0
+
+
+async def test_the_tokens_of_many_workspaces_are_looked_up_once_each(pool: Pool) -> None:
+    installations = Installations(pool, Keyring([KEY]))
+    for nth in range(100):
+        await installations.save(Installation(team_id=f"T{nth}", user_id="U1", bot_token=f"xoxb-{nth}"))
+    looked: list[Owner] = []
+
+    async def find(owner: Owner, user: str | None) -> Any:
+        looked.append(owner)
+        return await installations.find(owner, user)
+
+    tokens = Tokens(find, lambda token: cast("SlackClients", token), installations.await_one)
+    owners = [Owner(f"T{nth}") for nth in range(100)] * 5
+    found = await asyncio.gather(*(tokens.clients_of(owner) for owner in owners))
+    assert found == [f"xoxb-{nth}" for nth in range(100)] * 5
+    assert sorted(owner.identity for owner in looked) == sorted(f"T{nth}" for nth in range(100))

@@ -73,6 +73,13 @@ class Stand:
     def store(self) -> AsyncInstallations:
         return AsyncInstallations(Installations(self.database, Keyring([KEY])))
 
+    async def removed(self) -> list[tuple[str, bool, str | None]]:
+        """Return the owners that removed the app, whether each is an organization, and a workspace's organization."""
+        rows = await self.database.fetch(
+            "select owner_id, enterprise_wide, enterprise_id from agent.uninstall order by 1"
+        )
+        return [tuple(row) for row in rows]
+
     async def owners(self) -> list[tuple[str, str]]:
         """Return the owner and the person of each stored row."""
         rows = await self.database.fetch("select owner_id, user_id from agent.installation order by 1, 2")
@@ -273,9 +280,11 @@ async def test_tokens_go_when_slack_reports_a_removal_in_either_order(
         for order in ([uninstalled, revoked], [revoked, uninstalled]):
             assert (await browser.install(BAKERY))[0] == 200
             assert await slack.owners() == [(BAKERY, ""), (BAKERY, "U0BAKERY01")]
+            assert await slack.removed() == []  # an install forgets the removal before
             for event in order:
                 assert await removal(slack, event, BAKERY) == 200
                 assert await slack.owners() == []
+            assert await slack.removed() == [(BAKERY, False, None)]
 
 
 async def test_one_persons_token_is_revoked(database: str, connection: Connection) -> None:
@@ -293,6 +302,7 @@ async def test_a_late_report_keeps_a_newer_install_and_others(slack: Stand) -> N
     assert await removal(slack, {"type": "app_uninstalled"}, BAKERY, event_time=1_700_000_000) == 200
     assert await removal(slack, {"type": "app_uninstalled"}, EAST) == 200
     assert sorted(await slack.owners()) == sorted(kept)
+    assert await slack.removed() == [(EAST, False, None)]
     assert await removal(slack, {"type": "app_uninstalled"}, GRID) == 200
     assert await slack.owners() == kept[2:]
 
@@ -316,6 +326,7 @@ async def test_the_simulator_reports_what_a_person_removes(slack: Stand) -> None
     for delivery in list(simulator.sender.deliveries.values()):
         await delivery.answered.wait()
     assert await slack.owners() == []
+    assert await slack.removed() == [(GRID, True, None)]
 
 
 async def test_without_a_client_id_there_is_no_install(database: str) -> None:

@@ -34,6 +34,13 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.slack_limits == "on"
 
 
+def test_data_is_kept_after_an_uninstall_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(WorkerSettings).erase_uninstalled_after is None
+    for given, kept in (("off", None), ("30d", timedelta(days=30))):
+        monkeypatch.setenv("SURELANE_ERASE_UNINSTALLED_AFTER", given)
+        assert load_settings(WorkerSettings).erase_uninstalled_after == kept
+
+
 def test_each_process_has_its_own_name() -> None:
     assert load_settings(WorkerSettings).name != load_settings(WorkerSettings).name
 

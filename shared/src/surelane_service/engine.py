@@ -117,6 +117,25 @@ class StoredStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Erased:
+    """One step of an erasure after an uninstall.
+
+    Attributes:
+        owner: the workspace or organization.
+        receipt: the number of the erasure's receipt.
+        key: the key of its hashes.
+        done: this was the last step.
+        waiting: events that have not ended yet, or that another transaction has locked.
+    """
+
+    owner: str
+    receipt: int
+    key: str
+    done: bool
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """What a step of retention did.
 
@@ -448,6 +467,16 @@ class Engine(Schedules, Measured, SlackLimits, Fleet):
         """Drop history by its age, in one bounded step that begins after event ``after``."""
         (row,) = await self._database.fetch("select * from agent.drop_history($1, $2)", older_than, after)
         return Dropped(row["next"], row["dropped"], row["blocked"])
+
+    async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
+        """Do one bounded step of erasing what belongs to owners that removed the app for so long. ``None``: nothing.
+
+        ``by`` is for the receipt.
+        """
+        (row,) = await self._database.fetch("select * from agent.erase_uninstalled($1, $2)", grace, by)
+        if row["receipt"] is None:
+            return None
+        return Erased(row["owner"], row["receipt"], row["key"], row["place"] == "done", row["waiting"])
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""

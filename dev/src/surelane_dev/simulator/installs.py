@@ -79,6 +79,8 @@ class Installs:
         """All tokens ever given, by token."""
         self.removed: Callable[[Workspace, JSON, bool], None] = lambda *_: None
         """Gets the workspace, the event and whether the installation was organization-wide."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when an installation comes or goes."""
         self._codes: dict[str, Code] = {}
         self._refreshes: dict[str, Grant] = {}
 
@@ -126,6 +128,7 @@ class Installs:
         if found.asked.user_scopes:
             user = Grant("user", workspace, found.user_id, found.wide, found.asked.user_scopes)
             person |= self._given(user)
+        self.changed()
         return answer
 
     def refresh(self, refresh_token: str) -> JSON:
@@ -171,6 +174,7 @@ class Installs:
     def revoke(self, grant: Grant) -> None:
         """Revoke one token, and tell the app."""
         grant.refused = "token_revoked"
+        self.changed()
         users = {"oauth": [], "bot": [], ("bot" if grant.sort == "bot" else "oauth"): [grant.user_id]}
         self.removed(grant.workspace, {"type": "tokens_revoked", "tokens": users}, grant.wide)
 
@@ -183,6 +187,7 @@ class Installs:
             grant.refused = "account_inactive"
             users["bot" if grant.sort == "bot" else "oauth"].add(grant.user_id)
         if found:
+            self.changed()
             tokens = {sort: sorted(ids) for sort, ids in users.items()}
             self.removed(workspace, {"type": "app_uninstalled"}, wide)
             self.removed(workspace, {"type": "tokens_revoked", "tokens": tokens}, wide)

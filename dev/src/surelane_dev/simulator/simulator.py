@@ -22,7 +22,7 @@ from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
 from surelane_dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
-from surelane_dev.simulator.workspace.shapes import message_json
+from surelane_dev.simulator.workspace.shapes import message_json, talk_json
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 
@@ -45,6 +45,8 @@ class Simulator:
         others = other_workspaces(self.workspace.app_id)
         self.installs = Installs((self.workspace, *others), token_lives=settings.token_lives)
         self.installs.removed = self._removed
+        self.installs.changed = self._workspaces_changed
+        self.sockets.changed = self._sockets_changed
         slack = Slack(
             self.workspace,
             self.interactions,
@@ -65,7 +67,10 @@ class Simulator:
         self.sender = Sender(post, self.sockets, retry_delays, self.faults, self.delivery_changed)
         self.workspace.listeners += [self._show, self._send_events]
         for workspace in others:
-            workspace.listeners.append(partial(self._send_events_of, workspace))
+            workspace.listeners += [
+                partial(self._send_events_of, workspace),
+                lambda _: self._workspaces_changed(),
+            ]
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that every wait ends."""
 
@@ -146,6 +151,25 @@ class Simulator:
 
     def _faults_changed(self) -> None:
         self.feed.publish("faults", {"faults": self.faults_json()})
+
+    def _workspaces_changed(self) -> None:
+        self.feed.publish("workspaces", {"workspaces": self.workspaces_json()})
+
+    def _sockets_changed(self) -> None:
+        self.feed.publish("sockets", {"sockets": self.sockets.json()})
+
+    def workspaces_json(self) -> list[JSON]:
+        """Return the workspaces, who writes in each, and what was written last in those beside the demo workspace."""
+        return [
+            {
+                "id": workspace.team_id,
+                "name": workspace.name,
+                "enterprise_id": workspace.enterprise_id,
+                "installed": workspace is self.workspace or self.installs.installed(workspace) is not None,
+                **({} if workspace is self.workspace else talk_json(workspace)),
+            }
+            for workspace in self.installs.workspaces.values()
+        ]
 
     def views_json(self, user: str) -> JSON:
         """Return what a user has open of the app."""

@@ -87,7 +87,7 @@ class Removed:
 
     Attributes:
         enterprise_id, team_id, is_enterprise_install: whose they were.
-        users: the people whose tokens are gone, with ``""`` for the bot; ``None``: all.
+        users: the people whose tokens are gone, with ``""`` for the bot; ``None``: all, as the app was removed.
         at: when, in seconds since the epoch; ``None`` where Slack does not say.
         then: what else becomes of the event.
     """

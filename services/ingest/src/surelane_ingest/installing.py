@@ -231,7 +231,11 @@ class Installer:
         until = None if removed.at is None else datetime.fromtimestamp(removed.at + 1, UTC)
         try:
             async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                deleted = await Installations(connection, self._keys).delete(owner, removed.users, until)
+                installations = Installations(connection, self._keys)
+                if removed.users is None:
+                    deleted = await installations.uninstall(owner, removed.enterprise_id, until)
+                else:
+                    deleted = await installations.delete(owner, removed.users, until)
         except (SurelaneError, TimeoutError):
             raise Refused(503, "tokens are not known to be deleted") from None
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)

@@ -40,6 +40,7 @@ from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.refresh import Refresher
 from surelane_worker.slack.tokens import Tokens
+from surelane_worker.uninstalls import Uninstalls
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -84,6 +85,7 @@ class Worker:
     sharer: Sharer
     sweeper: Sweeper
     retention: Retention
+    uninstalls: Uninstalls
     scheduler: Scheduler
     rescuer: Rescuer
     session_duties: list[Duty]
@@ -103,6 +105,7 @@ class Worker:
             self.sharer.run,
             self.sweeper.run,
             self.retention.run,
+            self.uninstalls.run,
             self.scheduler.run,
             self.rescuer.run,
             self.announcer.run,
@@ -236,6 +239,12 @@ class _Assembly:
                 self._position.leads,
             ),
             retention=Retention(self._sweeps, self._settings.history_retention, self._position.leads),
+            uninstalls=Uninstalls(
+                self._sweeps,
+                self._settings.erase_uninstalled_after,
+                self._settings.name,
+                self._position.leads,
+            ),
             scheduler=scheduler,
             rescuer=Rescuer(self._sweeps, self._position.stands_by),
             session_duties=self._session_duties() if self._settings.notifications else [],

@@ -37,6 +37,12 @@ def _retention(value: object) -> timedelta | None:
     return kept
 
 
+def _grace(value: object) -> timedelta | None:
+    """Read how long after an uninstall data is kept: a duration, or ``off``."""
+    off = value is None or (isinstance(value, str) and value.strip().lower() == "off")
+    return None if off else parse_duration(value)
+
+
 class WorkerSettings(InstallSettings, DispatchSettings):
     """The worker's settings."""
 
@@ -143,6 +149,11 @@ class WorkerSettings(InstallSettings, DispatchSettings):
         timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
     )
     """For how long after its event a row of history is kept. ``off``: this worker drops none."""
+
+    erase_uninstalled_after: Annotated[timedelta | None, BeforeValidator(_grace)] = Field(
+        None, validation_alias="SURELANE_ERASE_UNINSTALLED_AFTER"
+    )
+    """How long after a workspace removed the app its data is erased. ``off``: never."""
 
     process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")
     """Whether an attempt continues the trace that stored its event, or starts a trace with a link to it."""

@@ -49,6 +49,8 @@ async def state(request: web.Request) -> web.Response:
             "can_stop": STOPPED in simulator.subscriptions,
             "deliveries": [delivery_json(delivery) for delivery in deliveries][::-1],
             "faults": simulator.faults_json(),
+            "workspaces": simulator.workspaces_json(),
+            "sockets": simulator.sockets.json(),
             "calls": list(simulator.api.calls),
             "methods": sorted(METHODS),
             "ingest_url": simulator.settings.ingest_url,

@@ -20,8 +20,8 @@ class Disconnect(Input):
 
 
 async def show(request: web.Request) -> web.Response:
-    """Show how many connections the app has."""
-    return web.json_response({"connections": request.app[SIMULATOR].sockets.connections})
+    """Show whether the app uses Socket Mode, and how many connections it has."""
+    return web.json_response(request.app[SIMULATOR].sockets.json())
 
 
 async def disconnect(request: web.Request) -> web.Response:

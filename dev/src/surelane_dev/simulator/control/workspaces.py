@@ -12,38 +12,26 @@ from surelane_dev.simulator.workspace.workspace import Workspace
 
 
 class Mention(Input):
-    """A person's mention of the bot in a workspace's channel *general*."""
+    """A person's mention of the bot in a workspace's channel."""
 
     text: Text
+    channel: str = "general"
 
 
 async def list_workspaces(request: web.Request) -> web.Response:
     """List the workspaces, and whether each has the app."""
-    simulator = request.app[SIMULATOR]
-    home, installs = simulator.workspace, simulator.installs
-    return web.json_response(
-        {
-            "workspaces": [
-                {
-                    "id": workspace.team_id,
-                    "name": workspace.name,
-                    "enterprise_id": workspace.enterprise_id,
-                    "installed": workspace is home or installs.installed(workspace) is not None,
-                }
-                for workspace in installs.workspaces.values()
-            ]
-        }
-    )
+    return web.json_response({"workspaces": request.app[SIMULATOR].workspaces_json()})
 
 
 async def mention(request: web.Request) -> web.Response:
     """Let a person mention the bot; return the message and its events."""
     simulator, workspace = request.app[SIMULATOR], _workspace(request)
-    text = f"<@{workspace.bot.id}> {(await body_of(request, Mention)).text}"
-    channel = workspace.channel("general")
+    asked = await body_of(request, Mention)
+    text = f"<@{workspace.bot.id}> {asked.text}"
+    channel = workspace.channel(asked.channel)
     person = next(user for user in workspace.users.values() if not user.is_bot)
     if channel is None:
-        raise RefusedError("the workspace has no channel general")
+        raise RefusedError(f"the workspace has no channel {asked.channel}")
     message = workspace.post(channel, person.id, text, blocks=rich_text(text))
     events = [delivery_json(delivery) for delivery in deliveries_of(simulator, message)]
     return web.json_response({"message": message_json(workspace, message), "events": events})

@@ -15,6 +15,9 @@ export const store = {
   homeTab: true,
   canStop: false,
   faults: [],
+  workspaces: [],
+  workspace: null,
+  sockets: { used: false, connections: 0 },
   calls: [],
   methods: [],
   hasQueue: false,
@@ -93,6 +96,8 @@ async function load() {
     homeTab: state.home_tab,
     canStop: state.can_stop,
     faults: state.faults,
+    workspaces: state.workspaces,
+    sockets: state.sockets,
     calls: state.calls,
     methods: state.methods,
     hasQueue: state.has_queue,
@@ -122,6 +127,12 @@ const take = {
   },
   faults: (item) => {
     store.faults = item.faults;
+  },
+  workspaces: (item) => {
+    store.workspaces = item.workspaces;
+  },
+  sockets: (item) => {
+    store.sockets = item.sockets;
   },
   call: (call) => {
     store.calls = [...store.calls.slice(-299), call];

@@ -3,6 +3,7 @@ import { $, clock, h, reconcile, toast } from "./dom.js";
 import { changed, request, store } from "./store.js";
 import { deliveryLine } from "./delivery.js";
 import { plainText } from "./text.js";
+import { buildWorkspaces, renderWorkspaces } from "./workspaces.js";
 
 const KINDS = [
   ["rate_limited", "429 with Retry-After", "api"],
@@ -19,7 +20,7 @@ const meets = (kind) => KINDS.find(([name]) => name === kind)[2];
 let parts;
 
 export function buildTools() {
-  const tabs = ["faults", "deliveries", "calls"].map((name) =>
+  const tabs = ["faults", "deliveries", "calls", "workspaces"].map((name) =>
     h(
       "button",
       {
@@ -43,6 +44,7 @@ export function buildTools() {
     panel("faults", form(), h("h3", {}, "Switched on"), faults),
     panel("deliveries", h("p", { class: "note", id: "ingest-url" }), deliveries),
     panel("calls", h("p", { class: "note" }, "Calls of the Web API, latest first."), calls),
+    panel("workspaces", buildWorkspaces()),
   ];
   $("tools-body").replaceChildren(h("div", { role: "tablist", class: "tabs" }, tabs), ...panels);
   parts = { tabs, panels, faults, deliveries, calls };
@@ -136,6 +138,7 @@ export function renderTools() {
     faultItem,
   );
   if (store.pane !== "tools") return;
+  renderWorkspaces();
   const deliveries = [...store.deliveries.values()].reverse().slice(0, 200);
   reconcile(
     parts.deliveries,

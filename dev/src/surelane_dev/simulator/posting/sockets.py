@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -36,6 +37,8 @@ class Sockets:
         """``timeout``: how long an acknowledgement may take."""
         self.used = False
         """Whether Socket Mode is on: from the first address that was asked for."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when connections come or go."""
         self._timeout = timeout.total_seconds()
         self._tickets: dict[str, float] = {}
         self._open: list[web.WebSocketResponse] = []
@@ -50,6 +53,10 @@ class Sockets:
     def connections(self) -> int:
         """The number of connections, those that will end soon included."""
         return len(self._open) + len(self._leaving)
+
+    def json(self) -> JSON:
+        """Return whether Socket Mode is on, and the number of connections."""
+        return {"used": self.used, "connections": self.connections}
 
     def ticket(self) -> str:
         """Return a new ticket, which opens one connection."""
@@ -69,6 +76,7 @@ class Sockets:
             await socket.close()
             return socket
         self._open.append(socket)
+        self.changed()
         if request.transport is not None:
             self._transports[socket] = request.transport
         app = {"app_id": request.query.get("app_id", "")}
@@ -166,6 +174,7 @@ class Sockets:
         for sockets in (self._open, self._leaving):
             if socket in sockets:
                 sockets.remove(socket)
+                self.changed()
         for sent_to, acknowledged in self._sent.values():
             if sent_to is socket and not acknowledged.done():
                 acknowledged.set_exception(ConnectionResetError())

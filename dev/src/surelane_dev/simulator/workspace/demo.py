@@ -34,7 +34,7 @@ def other_workspaces(app_id: str, now: Callable[[], float] = time.time) -> list[
     Two of them share another channel, as organizations do with Slack Connect.
     """
     others = {
-        team_id: _other(team_id, name, enterprise, app_id, now)
+        team_id: workspace_of(team_id, name, enterprise, app_id, now)
         for team_id, (name, enterprise) in OTHERS.items()
     }
     east, bakery = others["T0ACMEEAST"], others["T0BAKERY01"]
@@ -43,9 +43,14 @@ def other_workspaces(app_id: str, now: Callable[[], float] = time.time) -> list[
     return [*others.values()]
 
 
-def _other(
-    team_id: str, name: str, enterprise_id: str | None, app_id: str, now: Callable[[], float]
+def workspace_of(
+    team_id: str,
+    name: str,
+    enterprise_id: str | None,
+    app_id: str,
+    now: Callable[[], float] = time.time,
 ) -> Workspace:
+    """Return a workspace with one person, the bot, a channel and direct messages."""
     suffix = team_id[2:]
     person = User(f"U0{suffix}", "edith", "Edith Clarke")
     bot = User(f"U1{suffix}", "surelane", "Surelane", is_bot=True)

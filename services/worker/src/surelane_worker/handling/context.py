@@ -122,8 +122,9 @@ class Context:
         Raises:
             NotInstalledError: that workspace has not installed the app.
         """
-        if self._services.tokens is not None:
-            self._clients = await self._services.tokens.clients_for(self._events[0])
+        tokens = self._services.tokens
+        if tokens is not None:
+            self._clients = tokens.kept(self._events[0]) or await tokens.clients_for(self._events[0])
 
     @property
     def slack(self) -> Replies:
