@@ -90,9 +90,7 @@ async def stage(shared_database: str) -> AsyncIterator[Stage]:
     """Serve the page on a database with something on every screen."""
     queue = await asyncpg.connect(shared_database)
     engine = Engine(queue)
-    kinds = ["chat", "refund", "orchestrator-plan", "orchestrator-subtask", "lookup"]
-    for number in (1, 2):
-        await engine.announce_worker(f"worker-{number}", kinds, "0.2.0", timedelta(milliseconds=12), 3)
+    await announce(queue)
     await engine.declare_limits("worker-2", ["chat"], {"chat": {"per": "workspace", "concurrency": 2}})
     for number in range(12):
         await Queue(queue).enqueue("chat", {"team_id": f"T{number % 3}"})
@@ -118,8 +116,18 @@ async def stage(shared_database: str) -> AsyncIterator[Stage]:
     await queue.close()
 
 
+async def announce(database: Connection | Pool) -> None:
+    """Let the workers say that they are alive, as they do every 20 seconds."""
+    kinds = ["chat", "refund", "orchestrator-plan", "orchestrator-subtask", "lookup"]
+    for number in (1, 2):
+        await Engine(database).announce_worker(
+            f"worker-{number}", kinds, "0.2.0", timedelta(milliseconds=12), 3
+        )
+
+
 @pytest.fixture
 async def page(browser: "Browser", stage: Stage) -> AsyncIterator["Page"]:
+    await announce(stage.pool)
     async with opened(browser, f"{stage.url}/console/kinds") as found:
         yield found
 
@@ -171,6 +179,20 @@ async def test_typing_goes_on_while_the_page_changes_above_the_field(page: "Page
     await expect(notice).to_be_hidden()
     await page.keyboard.type("Tokyo")
     await expect(field).to_have_value("Asia/Tokyo")
+
+
+async def test_nothing_moves_under_a_pressed_button(page: "Page") -> None:
+    script = """async () => {
+      const { show } = await import("/console/static/live.js");
+      const content = document.querySelector("#live");
+      content.querySelector("button").dispatchEvent(new PointerEvent("pointerdown", { bubbles: true }));
+      show("<p>all is new</p>");
+      const pressed = content.textContent.includes("all is new");
+      dispatchEvent(new PointerEvent("pointerup"));
+      await new Promise((resolve) => setTimeout(resolve));
+      return [pressed, content.textContent];
+    }"""
+    assert await page.evaluate(script) == [False, "all is new"]
 
 
 async def test_a_schedule_is_edited_and_run(page: "Page", stage: Stage) -> None:

@@ -303,6 +303,7 @@ async def test_everything_is_reached_by_keyboard(desk: Desk) -> None:
         await page.keyboard.press("Tab")
         await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
         await page.keyboard.press("Enter")
+        await page.wait_for_url("**#*")
         await page.keyboard.press("Tab")
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.closest('main') !== null")

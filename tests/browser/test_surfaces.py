@@ -91,8 +91,40 @@ async def test_a_messages_shortcut_is_used_by_keyboard(slack: "SlackPage", pair:
     assert "a long story" in used.payload["message"]["text"]
 
 
+async def test_an_open_menu_stays_open_while_its_message_changes(slack: "SlackPage", pair: Pair) -> None:
+    posted = await pair.web.chat_postMessage(channel="general", text="a draft")
+    await slack.message("a draft").get_by_role("button", name="Message shortcuts").press("Enter")
+    entry = slack.page.get_by_role("menuitem", name="Summarise")
+    await slack.expect(entry).to_be_focused()
+    await pair.web.chat_update(channel=posted["channel"], ts=posted["ts"], text="the final text")
+    await pair.web.chat_postMessage(channel="general", text="another one")
+    await slack.expect(slack.message("another one")).to_be_visible()
+    await slack.expect(entry).to_be_focused()
+    await slack.page.keyboard.press("Enter")
+    (used,) = await forms(pair, "message_action")
+    assert used.payload["message"]["text"] == "the final text"
+    await slack.expect(slack.message("the final text")).to_be_visible()
+
+
+async def test_nothing_moves_under_a_pressed_button(slack: "SlackPage") -> None:
+    script = """async () => {
+      const { changed, onChange } = await import("/page/store.js");
+      let drawn = 0;
+      onChange(() => (drawn += 1));
+      dispatchEvent(new PointerEvent("pointerdown"));
+      changed();
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      const pressed = drawn;
+      dispatchEvent(new PointerEvent("pointerup"));
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      return [pressed, drawn > 0];
+    }"""
+    assert await slack.page.evaluate(script) == [0, True]
+
+
 async def test_home_is_published_and_used(slack: "SlackPage", pair: Pair) -> None:
     await slack.open_channel("Surelane")
+    await pair.app.arrive(1)
     await slack.page.get_by_role("tab", name="Home").click()
     await slack.expect(slack.page.get_by_text("has not published its Home")).to_be_visible()
     received = await pair.app.arrive(2)
@@ -102,6 +134,7 @@ async def test_home_is_published_and_used(slack: "SlackPage", pair: Pair) -> Non
     view = {"type": "home", "blocks": [{"type": "actions", "block_id": "a", "elements": [button, size]}]}
     await pair.web.views_publish(user_id=ADA, view=view)
     await slack.page.get_by_role("button", name="New ticket").click()
+    await forms(pair, "block_actions")
     await slack.page.get_by_role("combobox", name="size").select_option("Large")
     (_, chosen) = await forms(pair, "block_actions", 2)
     assert chosen.payload["actions"][0]["selected_option"]["value"] == "large"

@@ -67,6 +67,8 @@ async def test_a_duplicate_delivery_is_switched_on_and_shown(slack: "SlackPage",
 async def test_a_fault_can_be_switched_off_again(slack: "SlackPage") -> None:
     await slack.switch_on("the token is refused")
     await slack.tools.get_by_role("button", name="Switch off").click()
+    faults = slack.tools.get_by_role("list", name="Faults that are on").get_by_role("listitem")
+    await slack.expect(faults).to_have_count(0)
     await slack.say("hello")
     await slack.message("hello").get_by_role("button", name="1 reply").click()
     await slack.expect(slack.thread).to_contain_text("you said: hello")

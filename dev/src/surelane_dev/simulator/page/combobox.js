@@ -1,5 +1,6 @@
 // A text field with a list of options: for menus with search, with several choices, or with options from the app.
 import { h } from "./dom.js";
+import { changed } from "./store.js";
 
 let numbers = 0;
 
@@ -101,6 +102,7 @@ export function combobox({ label, placeholder, multiple, most, chosen, load, cha
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");
     if (multiple) input.value = "";
+    changed();
   }
 
   function mark(wanted) {

@@ -73,7 +73,7 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     try {
       await (typed.startsWith("/") ? command(typed) : say(typed));
     } catch (error) {
-      text.value = typed;
+      text.value ||= typed; // unless the person writes the next message already
       toast(error.message, "bad");
     }
     show();

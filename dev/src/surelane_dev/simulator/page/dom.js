@@ -19,14 +19,15 @@ export function h(tag, attributes = {}, ...children) {
 
 export const $ = (id) => document.getElementById(id);
 
-// Update a list's children to match the items. Change only those with a new signature.
+// Update a list's children to match the items. Change only those with a new signature. An item in which a menu is
+// open stays as it is: the menu's closing calls for the next update.
 export function reconcile(list, items, make) {
   const old = new Map([...list.children].map((child) => [child.dataset.key, child]));
   let at = list.firstElementChild;
   for (const { key, signature, ...item } of items) {
     let child = old.get(key);
     old.delete(key);
-    if (!child || child.signature !== signature) {
+    if (!child || (child.signature !== signature && !child.querySelector("[aria-expanded=true]"))) {
       const fresh = make(item);
       fresh.dataset.key = key;
       fresh.signature = signature;

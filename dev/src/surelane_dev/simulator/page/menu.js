@@ -1,5 +1,6 @@
 // A button with a menu: of shortcuts, of a message's further actions, or an overflow menu.
 import { h } from "./dom.js";
+import { changed } from "./store.js";
 
 // `items()` returns [{label, hint, run}] when the menu opens.
 export function menuButton({ label, face, items, className = "plain", note = "", focus }) {
@@ -60,6 +61,7 @@ export function menuButton({ label, face, items, className = "plain", note = "",
   function close() {
     list.hidden = true;
     button.setAttribute("aria-expanded", "false");
+    changed();
   }
 
   button.onclick = () => (list.hidden ? open() : close());

@@ -1,4 +1,5 @@
 // Keep the page's data up to date by the feed.
+import { released } from "./press.js";
 
 export const store = {
   team: {},
@@ -45,7 +46,7 @@ export function changed() {
   // Use a timer, because a page in the background gets no animation frames.
   setTimeout(() => {
     scheduled = false;
-    listeners.forEach((listener) => listener());
+    released(() => listeners.forEach((listener) => listener()));
   }, 16);
 }
 

@@ -76,7 +76,7 @@ async function send(form, submitter) {
   });
   const question = given.confirm ?? form.dataset.confirm;
   if (question && !(await confirmed(question))) return;
-  const buttons = [...form.querySelectorAll("button")];
+  const buttons = [...form.querySelectorAll("button:enabled")];
   for (const button of buttons) button.disabled = true;
   const body = Object.keys(fields).length || form.hasAttribute("data-body") ? fields : undefined;
   const answer = await call(method, target, body);

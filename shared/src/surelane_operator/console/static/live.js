@@ -1,5 +1,6 @@
 // Keeps the content up to date by server-sent events, and says when it is not.
 import { morph } from "./morph.js";
+import { released } from "./press.js";
 import { sayTimes } from "./times.js";
 
 const status = document.querySelector("#connection");
@@ -21,17 +22,24 @@ export function show(html) {
 }
 
 function replace(wanted) {
-  morph(content, wanted);
-  sayTimes(content);
-  content.dispatchEvent(new Event("shown"));
+  released(() => {
+    morph(content, wanted);
+    sayTimes(content);
+    content.dispatchEvent(new Event("shown"));
+  });
 }
 
 // Reads the page again at once, after an action changed something.
 export async function refresh() {
-  const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+  let response, text;
+  try {
+    response = await fetch(location.href, { headers: { Accept: "text/html" } });
+    text = await response.text();
+  } catch {
+    return; // The service is away for the moment. The stream says so, and brings the content later.
+  }
   if (!response.ok || response.redirected) return location.reload();
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  replace(page.querySelector("#live"));
+  replace(new DOMParser().parseFromString(text, "text/html").querySelector("#live"));
 }
 
 export function follow() {
