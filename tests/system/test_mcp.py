@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,7 +46,11 @@ async def desk(shared_database: str) -> AsyncIterator[Desk]:
     scenes = await seed(stage)
     database = as_role(shared_database, "surelane_worker")
     async with page(
-        database, lambda: {"refused with 401: wrong signature": 3}, **TOKENS, SURELANE_MCP="change"
+        database,
+        received=lambda: {"refused with 401: wrong signature": 3},
+        SURELANE_CONSOLE_SIGN_IN="token",
+        SURELANE_MCP="change",
+        **TOKENS,
     ) as url:
         yield Desk(url, stage, scenes, database)
     await close_pool(pool)
@@ -90,9 +94,10 @@ def link_to(ts: str, thread: str | None = None) -> str:
     return link if thread is None else f"{link}?thread_ts={thread}&cid={CHANNEL}"
 
 
-def post(url: str, token: str | None, body: bytes = b"{}", **headers: str) -> Any:
+def post(url: str, token: str | None, body: Any = b"{}", headers: Mapping[str, str] | None = None) -> Any:
     """Send a request without the SDK."""
-    sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+    sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    sent |= headers or {}
     if token is not None:
         sent["Authorization"] = f"Bearer {token}"
     return aiohttp.request("POST", f"{url}/mcp", data=body, headers=sent)
@@ -195,8 +200,8 @@ async def test_pages_are_bounded_and_go_on_at_their_cursor(desk: Desk) -> None:
         second = await call(client, "list_jobs", limit=4, cursor=first["next"])
         ids = [job["id"] for job in first["jobs"] + second["jobs"]]
         assert len(ids) == len(set(ids)) == 8
-        for tool in ("list_jobs", "list_kinds", "list_actions"):
-            assert "limit: ask for 50 at most" in await said(client, tool, limit=51)
+        for name in ("list_jobs", "list_kinds", "list_actions"):
+            assert "limit: ask for 50 at most" in await said(client, name, limit=51)
         for tool in (await client.list_tools()).tools:
             if "limit" in tool.input_schema["properties"]:
                 assert tool.input_schema["properties"]["limit"]["maximum"] == 50
@@ -261,6 +266,9 @@ async def test_an_operators_assistant_retries_and_cancels_and_both_are_kept(
         assert await call(client, "requeue_job", id=identity) == {"requeued": [identity]}
     done = [("operator token", "mcp", action) for action in ("cancel", "cancel", "retry")]
     assert await _kept(connection, identity) == done
+    headers = {"Authorization": f"Bearer {VIEWER}"}
+    async with aiohttp.request("GET", f"{desk.url}/console/actions", headers=headers) as response:
+        assert "by an assistant" in await response.text()
     by = await connection.fetchval("select changes::text from agent.job where id = $1", identity)
     assert "operator token" in by, "the event's own story names who acted"
 
@@ -311,7 +319,7 @@ async def test_nothing_is_answered_without_the_token(desk: Desk, token: str | No
     ],
 )
 async def test_a_request_of_another_site_is_refused(desk: Desk, headers: dict[str, str]) -> None:
-    async with post(desk.url, OPERATOR, **headers) as response:
+    async with post(desk.url, OPERATOR, headers=headers) as response:
         assert response.status == 403
 
 
@@ -328,7 +336,7 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
 @pytest.mark.parametrize("case", HOSTILE)
 async def test_hostile_requests_are_refused(desk: Desk, case: str, version: str) -> None:
     body, status = HOSTILE[case]
-    async with post(desk.url, OPERATOR, body, **{"MCP-Protocol-Version": version}) as response:
+    async with post(desk.url, OPERATOR, body, {"MCP-Protocol-Version": version}) as response:
         assert response.status == status, await response.text()
 
 
@@ -337,7 +345,7 @@ async def test_a_large_request_is_refused_however_it_comes(desk: Desk) -> None:
         for _ in range(80):
             yield b" " * 1024
 
-    async with post(desk.url, OPERATOR, chunks()) as response:  # type: ignore[arg-type]  # aiohttp takes both
+    async with post(desk.url, OPERATOR, chunks()) as response:
         assert response.status == 413
 
 

@@ -94,13 +94,13 @@ def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
     async def list_tools(
         context: ServerRequestContext[Any, Any], _: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        viewer: Viewer = context.request.state.viewer
+        viewer = _viewer(context)
         return ListToolsResult(tools=[_listed(tool) for tool in tools if viewer.may(tool.role)])
 
     async def call_tool(
         context: ServerRequestContext[Any, Any], params: CallToolRequestParams
     ) -> CallToolResult:
-        viewer: Viewer = context.request.state.viewer
+        viewer = _viewer(context)
         tool = named.get(params.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, _no_tool(params.name))
@@ -125,6 +125,12 @@ def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
     )
     server.middleware.clear()  # it would add a span of each request to the traces of events
     return server
+
+
+def _viewer(context: ServerRequestContext[Any, Any]) -> Viewer:
+    request: Any = context.request  # of the SDK's framework, with the state that the bridge has given
+    viewer: Viewer = request.state.viewer
+    return viewer
 
 
 def _listed(tool: Tool) -> ListedTool:
