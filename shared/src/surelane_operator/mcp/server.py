@@ -41,7 +41,8 @@ Surelane is a queue of Slack events and jobs, and of the workers that handle the
 
 To say why a message was not answered, call find_message with the link to the message, or with an event's id or key.
 The `why` of each event says why it waits or how it ended, and get_job has its whole story. Where no event was stored,
-`lost` says what may have happened. Where many events wait, look at list_kinds, list_workers and get_findings.
+`lost` says what may have happened. Where many events wait, look at get_overview, list_kinds, list_workers and
+get_findings.
 
 Times are in UTC. Long texts and lists are cut, and say so. Where a page has `next`, pass it as `cursor` or `after`.
 get_payload shows what people wrote, and that you looked is kept: call it only if you are asked for it.
