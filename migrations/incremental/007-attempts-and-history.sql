@@ -193,7 +193,7 @@ create table agent.operator_action
 ( id int8 not null generated always as identity primary key
 , at timestamptz not null
 , who text not null                 -- a person's name, or a script's
-, via text not null constraint via_known check (via in ('page', 'api', 'command', 'program'))
+, via text not null constraint via_known check (via in ('page', 'api', 'command', 'mcp', 'program'))
 , role text not null                -- of the database
 , action text not null
 , target text                       -- 'event 7', 'kind chat', …; null: many events
@@ -255,10 +255,6 @@ create table agent.install_wait
 );
 create index install_wait_owner on agent.install_wait (owner_id, enterprise_wide);
 create index install_wait_until on agent.install_wait (until);
--- Assistants act by the Model Context Protocol.
-alter table agent.operator_action
-  drop constraint via_known
-, add constraint via_known check (via in ('page', 'api', 'command', 'mcp', 'program'));
 
 -- Workspaces and organizations that have removed the app, until they install it again or their data
 -- is erased.

@@ -141,4 +141,5 @@ def test_says_what_it_is_and_how_it_runs(image: tuple[str, str]) -> None:
 
 def test_adds_little_to_its_base(image: tuple[str, str]) -> None:
     added = _inspect(image[1])["Size"] - _inspect("python:3.13-slim-trixie")["Size"]
-    assert added < (60 if image[0] == "migrations" else 130) * 1_000_000
+    # The SDK of the Model Context Protocol, with what it needs, takes 12 MB of ingest's.
+    assert added < {"migrations": 60, "ingest": 142}.get(image[0], 130) * 1_000_000

@@ -74,7 +74,7 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
 def optional_in(file: Path, package: str) -> dict[str, str]:
     """Return the dependencies that a module may import because its users install them."""
     extra = file.parent.name
-    if extra in ("bolt", "testing"):
+    if extra in ("bolt", "mcp", "testing"):
         return declared(package, [extra])
     if extra == "model":
         bundled = ("fastmcp-slim", "openai", "pydantic-core")  # they come with pydantic-ai

@@ -55,10 +55,9 @@ async def person(url: str) -> AsyncIterator[Person]:
 
 
 @asynccontextmanager
-async def page(
-    database: str, received: Callable[[], Mapping[str, int]] = dict, **settings: Any
-) -> AsyncIterator[str]:
-    """Serve the private port with these settings; yield its address."""
+async def page(database: str, **settings: Any) -> AsyncIterator[str]:
+    """Serve the private port with these settings; yield its address. ``received`` is what the process has received."""
+    received: Callable[[], Mapping[str, int]] = settings.pop("received", dict)
 
     async def unready() -> str | None:
         return None

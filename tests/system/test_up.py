@@ -41,6 +41,16 @@ async def status(url: str) -> int:
         return response.status
 
 
+async def assert_an_assistant_connects_as_it_is_told(running: Up) -> None:
+    told = re.search(r"MCP at (http://\S+/mcp), with the header (\S+): (Bearer \S+)", running.shown)
+    assert told is not None
+    headers = {told[2]: told[3], "Accept": "application/json"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with aiohttp.request("POST", told[1], headers=headers, json=body) as response:
+        tools = {tool["name"] for tool in (await response.json())["result"]["tools"]}
+    assert {"find_message", "cancel_job"} <= tools
+
+
 async def test_a_message_is_answered_and_a_second_run_keeps_it_and_ends_with_its_worker(
     tmp_path: Path,
 ) -> None:
@@ -49,6 +59,7 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it_and_ends_with_its
         await first.ready()
         await assert_works_in_a_long_directory_with_a_role_for_each_service_and_keeps_another_out(first, data)
         assert await status(f"{first.page}/") == 200
+        await assert_an_assistant_connects_as_it_is_told(first)
         assert len({os.getsid(process.pid) for process in first.family if _alive(process)}) > 4
         await answered_once(first.system)
         socket_directory = first.database.partition("host=")[2]

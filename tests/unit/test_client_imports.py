@@ -1,4 +1,4 @@
-"""The client needs asyncpg and opentelemetry-api alone; the command says which extra is missing."""
+"""The client needs asyncpg and opentelemetry-api alone; what is missing names the extra that has it."""
 
 import json
 import subprocess
@@ -46,6 +46,18 @@ def test_the_command_says_which_extra_installs_it() -> None:
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "pip install 'surelane[operator]'" in ran.stderr
+
+
+def test_ingest_imports_the_sdk_of_assistants_only_where_they_are_on() -> None:
+    on = "AccessSettings(DATABASE_URL='postgresql://', SURELANE_API_TOKEN='a-token-of-operators', SURELANE_MCP='read')"
+    ran = run(
+        "import sys, surelane_ingest.wiring; from surelane_operator.serving import load_protocol"
+        "; from surelane_operator.console.access.settings import AccessSettings"
+        "; print([name for name in sys.modules if name.partition('.')[0] in ('mcp', 'mcp_types', 'starlette')])"
+        f"; sys.modules['mcp'] = None; load_protocol({on})"
+    )
+    assert ran.stdout == "[]\n"
+    assert "SURELANE_MCP needs the package mcp: pip install 'surelane[mcp]'" in ran.stderr
 
 
 def test_tests_of_a_team_learn_which_package_has_them() -> None:

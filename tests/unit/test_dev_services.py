@@ -142,9 +142,12 @@ def test_the_public_token_opens_the_operators_api_on_this_machine_only(
     code = re.search(r"http://127.0.0.1:\d+/console/sign-in/link\?code=(\S+)", shown)
     assert code is not None
     assert Codes(Signer(DEMO_API_TOKEN)).use(code[1])
+    assert environments()["ingest"]["SURELANE_MCP"] == "change"
+    assert re.search(rf"MCP at http://127.0.0.1:\d+/mcp, .*Bearer {DEMO_API_TOKEN}\n", shown)
     assert "SURELANE_API_TOKEN" not in environments()["simulator"]
     monkeypatch.setenv("SURELANE_HOST", "0.0.0.0")
-    assert not {"SURELANE_API_TOKEN", "SURELANE_CONSOLE_SIGN_IN"} & environments()["ingest"].keys()
+    off = {"SURELANE_API_TOKEN", "SURELANE_CONSOLE_SIGN_IN", "SURELANE_MCP"}
+    assert not off & environments()["ingest"].keys()
 
 
 def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

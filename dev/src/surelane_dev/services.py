@@ -72,7 +72,7 @@ def services(
         if settings.is_local:  # the token is public
             stand_in["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
     if "SURELANE_API_TOKEN" in stand_in | given:
-        stand_in["SURELANE_CONSOLE_SIGN_IN"] = "token"
+        stand_in |= {"SURELANE_CONSOLE_SIGN_IN": "token", "SURELANE_MCP": "change"}
     if "SLACK_APP_TOKEN" not in given:
         stand_in["SLACK_SIGNING_SECRET"] = DEMO_SIGNING_SECRET
     shared = {
@@ -165,6 +165,13 @@ def where_to_look(
     key = os.environ.get("SURELANE_CONSOLE_KEY") or os.environ.get("SURELANE_API_TOKEN")
     key = key or (DEMO_API_TOKEN if public else None)
     page = [f"  operator's page  {sign_in_link(private, key)}"] if key else []
+    bearer = (
+        DEMO_API_TOKEN if public else "$SURELANE_API_TOKEN" if os.environ.get("SURELANE_API_TOKEN") else None
+    )
+    if bearer:
+        page.append(
+            f"  assistants       MCP at {private}/mcp, with the header Authorization: Bearer {bearer}"
+        )
     return [
         "",
         "Surelane is up. Ctrl-C ends it.",

@@ -12,6 +12,7 @@ from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examination, Examinations
 from surelane_operator.panels.kinds import KindPage, read_kinds
 from surelane_operator.panels.messages import Lookup, look_up
+from surelane_operator.panels.overview import Overview, read_overview
 from surelane_operator.panels.questions import QuestionPage, list_questions
 from surelane_operator.panels.schedules import ScheduleList, read_schedules
 from surelane_operator.panels.workers import WorkerList, read_workers
@@ -56,6 +57,7 @@ class PanelsApi:
         """Return the operations, for the API's list."""
         return [
             Operation("GET", "/v1/find", self.find_message),
+            Operation("GET", "/v1/overview", self.get_overview),
             Operation("GET", "/v1/kinds", self.list_kinds),
             Operation("GET", "/v1/cron", self.list_cron),
             Operation("GET", "/v1/workers", self.list_workers),
@@ -69,6 +71,10 @@ class PanelsApi:
     async def find_message(self, query: FindQuery) -> Lookup:
         """Find a message's events, and why each waits or how it ended; without one, what may have happened."""
         return await look_up(self._operations, self._calls, query.text, self._received)
+
+    async def get_overview(self) -> Overview:
+        """Show what waits the longest and why, what failed or expired lately, and how fast it goes."""
+        return await read_overview(self._operations, self._calls)
 
     async def list_kinds(self, query: KindsQuery) -> KindPage:
         """List kinds, with their counts, limits and workers."""

@@ -27,15 +27,17 @@ async def answered(
     """
     response = web.Response(status=500)
     body = bytearray()
+    is_read = False
 
     async def receive() -> Message:
-        if request.content.at_eof() and received:
+        nonlocal is_read
+        if is_read:
             await (
                 asyncio.get_running_loop().create_future()
             )  # the next message would say that the client went away
-        received.append(True)
         chunk = await request.content.readany()
-        return {"type": "http.request", "body": chunk, "more_body": bool(chunk)}
+        is_read = not chunk
+        return {"type": "http.request", "body": chunk, "more_body": not is_read}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -45,7 +47,6 @@ async def answered(
         else:
             body.extend(message.get("body", b""))
 
-    received: list[bool] = []
     await application(_scope(request, state), receive, send)
     # aiohttp writes the length itself.
     response.headers.popall(hdrs.CONTENT_LENGTH, None)

@@ -41,7 +41,8 @@ Surelane is a queue of Slack events and jobs, and of the workers that handle the
 
 To say why a message was not answered, call find_message with the link to the message, or with an event's id or key.
 The `why` of each event says why it waits or how it ended, and get_job has its whole story. Where no event was stored,
-`lost` says what may have happened. Where many events wait, look at list_kinds, list_workers and get_findings.
+`lost` says what may have happened. Where many events wait, look at get_overview, list_kinds, list_workers and
+get_findings.
 
 Times are in UTC. Long texts and lists are cut, and say so. Where a page has `next`, pass it as `cursor` or `after`.
 get_payload shows what people wrote, and that you looked is kept: call it only if you are asked for it.
@@ -94,13 +95,13 @@ def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
     async def list_tools(
         context: ServerRequestContext[Any, Any], _: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        viewer: Viewer = context.request.state.viewer
+        viewer = _viewer(context)
         return ListToolsResult(tools=[_listed(tool) for tool in tools if viewer.may(tool.role)])
 
     async def call_tool(
         context: ServerRequestContext[Any, Any], params: CallToolRequestParams
     ) -> CallToolResult:
-        viewer: Viewer = context.request.state.viewer
+        viewer = _viewer(context)
         tool = named.get(params.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, _no_tool(params.name))
@@ -125,6 +126,12 @@ def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
     )
     server.middleware.clear()  # it would add a span of each request to the traces of events
     return server
+
+
+def _viewer(context: ServerRequestContext[Any, Any]) -> Viewer:
+    request: Any = context.request  # of the SDK's framework, with the state that the bridge has given
+    viewer: Viewer = request.state.viewer
+    return viewer
 
 
 def _listed(tool: Tool) -> ListedTool:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from surelane.calls import Calls
 from surelane_operator.api.models import ListedJob
-from surelane_operator.console.looks import Message, message_jobs, parts_of, read_message
+from surelane_operator.console.looks import Message, group_jobs, message_jobs, parts_of, read_message
 from surelane_operator.filters import LIVE, Filter
 from surelane_operator.operations import Operations
 from surelane_operator.reasons import outcome, sentence
@@ -50,7 +50,7 @@ class FoundJob(ListedJob):
 
 
 class Lookup(BaseModel):
-    """The events of a message, an id or a key, newest first."""
+    """The events of a message, an id or a key; those of a thread in its order."""
 
     jobs: list[FoundJob]
     more: int = Field(description=f"events beside these {TOLD}")
@@ -90,8 +90,10 @@ async def look_up(
     """Find the events of a text, and say of each why it waits or how it ended. Group and dedupe keys count, too."""
     place = await place_of(operations, calls, text)
     ids = place.ids
-    if not ids and place.message is None:
-        ids = [job["id"] for job in await operations.list_jobs(Filter(key=text), TOLD)]
+    if place.message is None:
+        # A thread has the natural key of its first message.
+        others = await group_jobs(calls, text, TOLD) or await operations.list_jobs(Filter(key=text), TOLD)
+        ids = list(dict.fromkeys([*ids, *(job["id"] for job in others)]))
     jobs = [job for identity in ids[:TOLD] if (job := await operations.get(identity))]
     lost = None
     if place.message is not None and not ids:
