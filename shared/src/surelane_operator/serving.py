@@ -19,7 +19,9 @@ from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Sources
 from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examinations
+from surelane_service.keys import Keyring
 from surelane_service.pool import close_pool, create_pool
+from surelane_service.sealing import Sealing
 
 CONNECTIONS = 4
 """Of their own, so that operators do not delay Slack."""
@@ -69,7 +71,8 @@ async def serving_operators(
         connect_timeout=timedelta(seconds=5),
     )
     try:
-        yield _operators(settings, pool, Examinations(url.get_secret_value()), received)
+        sealing = Sealing(pool, Keyring.of(settings.encryption_keys), on=settings.encrypt_events)
+        yield _operators(settings, pool, Examinations(url.get_secret_value()), received, sealing)
     finally:
         await close_pool(pool)
 
@@ -79,8 +82,9 @@ def _operators(
     pool: Pool,
     examinations: Examinations,
     received: Callable[[], Mapping[str, int]],
+    sealing: Sealing,
 ) -> Operators:
-    api = OperatorApi(pool, examinations)
+    api = OperatorApi(pool, examinations, sealing)
     pages = Pages([])
 
     def sign_in_page(values: dict[str, Any]) -> str:
@@ -91,7 +95,7 @@ def _operators(
     if settings.sign_in is None:
         return Operators([*api.routes(), *page_switched_off()], middlewares, [api.close])
     links = Links(settings.message_url, settings.trace_url)
-    sources = Sources(Operations(pool), Calls(pool), links, examinations.latest, received)
+    sources = Sources(Operations(pool, sealing), Calls(pool), links, examinations.latest, received)
     console = Console(sources)
     routes = [*access.routes, *api.routes(), *console.routes()]
     return Operators(routes, middlewares, [console.close, api.close])

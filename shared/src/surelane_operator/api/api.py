@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from surelane import Queue, __version__
+from surelane import __version__
 from surelane.calls import Pool
 from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
 from surelane_operator.api import models
@@ -17,6 +17,8 @@ from surelane_operator.panels.examinations import Examinations
 from surelane_operator.timeline import story_of
 from surelane_service.cron import Cron
 from surelane_service.logs import get_logger
+from surelane_service.sealed_queue import SealedQueue
+from surelane_service.sealing import Sealing
 
 _UNKNOWN = {404: "there is no such event"}
 _logger = get_logger(__name__)
@@ -46,10 +48,10 @@ def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
 class OperatorApi:
     """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
-    def __init__(self, pool: Pool, examinations: Examinations) -> None:
+    def __init__(self, pool: Pool, examinations: Examinations, sealing: Sealing | None = None) -> None:
         """Serve the queue behind ``pool``, which connects as a member of ``agent_operator``."""
-        self._panels = PanelsApi(pool, examinations)
-        self._operations = Operations(pool)
+        self._operations = Operations(pool, sealing)
+        self._panels = PanelsApi(pool, examinations, self._operations)
         self._changes = ChangesApi(self._operations)
 
     async def close(self) -> None:
@@ -182,7 +184,7 @@ class OperatorApi:
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._operations.actions.keeping("orchestrate") as kept:
-            identity = await Queue(kept.connection).enqueue(
+            identity = await SealedQueue(kept.connection, self._operations.sealing).enqueue(
                 "orchestrator-plan",
                 body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
                 dedupe_key=body.dedupe_key,

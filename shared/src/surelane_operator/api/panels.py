@@ -41,10 +41,10 @@ class WorkflowQuery(Strict):
 class PanelsApi:
     """The operations."""
 
-    def __init__(self, pool: Pool, examinations: Examinations) -> None:
+    def __init__(self, pool: Pool, examinations: Examinations, operations: Operations) -> None:
         """Read the database behind ``pool``."""
         self._calls = Calls(pool)
-        self._operations = Operations(pool)
+        self._operations = operations
         self._examinations = examinations
 
     def operations(self) -> list[Operation]:
@@ -89,7 +89,7 @@ class PanelsApi:
 
     async def list_questions(self, query: PageQuery) -> QuestionPage:
         """List the questions that wait for people, newest first."""
-        found = await list_questions(self._calls, query.cursor, query.limit)
+        found = await list_questions(self._calls, query.cursor, query.limit, self._operations.sealing)
         full = len(found) == query.limit
         return QuestionPage(questions=found, next=_after(found[-1].id, found[-1].asked_at) if full else None)
 
