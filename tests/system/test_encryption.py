@@ -15,9 +15,10 @@ from surelane_operator.cli.command import app
 from surelane_operator.operations import Operations
 from surelane_service.keys import Keyring, new_key
 from surelane_service.sealing import Sealing
+from surelane_service.settings import DEMO_SIGNING_SECRET
 from tests.databases import Server, as_role
 from tests.processes import until
-from tests.scenario import DEMO_SIGNING_SECRET, new_mention, replies, send
+from tests.scenario import new_mention, replies, send
 from tests.system.ingest_client import Slack, mention, served
 from tests.system.whole import whole
 from tests.system.worker import ended, live, worker
