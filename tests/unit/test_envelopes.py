@@ -28,7 +28,8 @@ MENTION = {
 
 
 def sealed(payload: dict[str, Any], key: DataKey = KEY) -> dict[str, Any]:
-    return key.seal(json.dumps(payload), clear_part(payload))
+    value: dict[str, Any] = json.loads(key.seal(json.dumps(payload), clear_part(payload)))
+    return value
 
 
 def test_a_sealed_payload_opens_as_it_was_and_shows_no_text() -> None:
@@ -45,7 +46,7 @@ def test_a_sealed_payload_opens_as_it_was_and_shows_no_text() -> None:
 
 
 def test_erasing_finds_the_ids_that_stand_in_the_text() -> None:
-    assert sealed(MENTION)[IDS] == ["D0123456789", "U0123456789", "U0FILEOWNER1", "U0MENTIONED"]
+    assert sealed(MENTION)[IDS] == ["U0FILEOWNER1", "U0MENTIONED"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_the_same_text_is_sealed_differently_each_time() -> None:
 
 @pytest.mark.parametrize("changed", ["sealed", "clear", "added", "version", "short", "garbage", "missing"])
 def test_a_changed_value_is_refused(changed: str) -> None:
-    value = json.loads(json.dumps(sealed(MENTION)))
+    value = sealed(MENTION)
     raw = bytearray(b64decode(value[SEALED]))
     match changed:
         case "sealed":
@@ -99,8 +100,9 @@ def test_another_workspaces_key_does_not_open_it() -> None:
 
 def test_large_values_are_compressed_and_numbers_keep_their_form() -> None:
     text = json.dumps({"text": "again " * 10_000})
-    assert len(json.dumps(KEY.seal(text, {}))) < len(text) / 20
-    assert KEY.open(KEY.seal('{"n": 1.10, "large": 1e400}', {})) == '{"n": 1.10, "large": 1e400}'
+    assert len(KEY.seal(text, {})) < len(text) / 20
+    numbers = '{"n": 1.10, "large": 1e400}'
+    assert KEY.open(json.loads(KEY.seal(numbers, {}))) == numbers
 
 
 def test_a_key_never_shows_itself() -> None:

@@ -11,8 +11,7 @@ import json
 import os
 import re
 import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,13 +34,15 @@ _SALT_BYTES = 16
 _HEADER = len(_VERSION) + ID_BYTES
 _BEFORE_TEXT = _HEADER + _SALT_BYTES + NONCE_BYTES
 _PLAIN, _COMPRESSED = b"\x00", b"\x01"
-_SMALL = 300
-"""Bytes below which compressing gains nothing."""
+_SMALL = 1200
+"""Bytes below which a value is not compressed: its row is not stored out of line in any case."""
+_HEADER_TEXT = 12
+"""Characters of base64 that hold the header."""
 
 _ID = re.compile(r"\S{1,200}")
-_NAMED = re.compile(
-    r'<[@#]([UWC][A-Z0-9]{2,20})|"(?=[A-Z]*[0-9])([UWCDGTEB][A-Z0-9]{8,20})"'
-)  # mentions; and whole values that have the form of an id
+_MENTION = re.compile(r"<[@#]([UWC][A-Z0-9]{2,20})")
+_WHOLE = re.compile(r'"([UWCDGTEB][A-Z0-9]{8,20})"')
+"""What may be an id where it is a whole value: one that has a digit."""
 _CLEAR = (
     "type",
     "command",
@@ -95,20 +96,23 @@ class DataKey:
         """Return the place for which the key itself is sealed."""
         return json.dumps(["data_key", self.workspace, self.id.hex()])
 
-    def seal(self, text: str, clear: Mapping[str, Any]) -> dict[str, Any]:
-        """Return JSON text as a sealed value, with ``clear`` beside it.
+    def seal(self, text: str, clear: Mapping[str, Any]) -> str:
+        """Return JSON text as a sealed value, JSON text as well, with ``clear`` beside it.
 
         Each value has a key of its own, derived from 16 random bytes. So a workspace may have any number of values.
         """
-        value = {**clear, **_ids(text)}
+        beside = _ENCODED(clear)
+        ids = _further_ids(text, beside)
         random = os.urandom(_SALT_BYTES + NONCE_BYTES)
         salt, nonce = random[:_SALT_BYTES], random[_SALT_BYTES:]
         header = _VERSION + self.id
         plain = text.encode()
         packed = _PLAIN + plain if len(plain) < _SMALL else _COMPRESSED + zlib.compress(plain, 1)
-        sealed = self._cipher(salt).encrypt(nonce, packed, header + _canonical(value))
-        value[SEALED] = b64encode(header + random + sealed).decode()
-        return value
+        sealed = self._cipher(salt).encrypt(nonce, packed, _authenticated(header, beside, ids))
+        encoded = binascii.b2a_base64(header + random + sealed, newline=False).decode()
+        comma = "," if clear else ""
+        named = f'"{IDS}":{_ENCODED(ids)},' if ids else ""
+        return f'{beside[:-1]}{comma}{named}"{SEALED}":"{encoded}"}}'
 
     def open(self, value: Mapping[str, Any]) -> str:
         """Return the JSON text of a value that this key sealed.
@@ -116,14 +120,14 @@ class DataKey:
         Raises:
             DamagedError: it was changed.
         """
-        clear = {name: part for name, part in value.items() if name != SEALED}
+        beside = _ENCODED({name: part for name, part in value.items() if name not in (SEALED, IDS)})
         sealed = _bytes_of(value)
         salt, nonce = sealed[_HEADER : _HEADER + _SALT_BYTES], sealed[_HEADER + _SALT_BYTES : _BEFORE_TEXT]
         try:
             packed = self._cipher(salt).decrypt(
-                nonce, sealed[_BEFORE_TEXT:], sealed[:_HEADER] + _canonical(clear)
+                nonce, sealed[_BEFORE_TEXT:], _authenticated(sealed[:_HEADER], beside, value.get(IDS, ()))
             )
-        except InvalidTag:
+        except (InvalidTag, TypeError):
             raise DamagedError from None
         return (zlib.decompress(packed[1:]) if packed[:1] == _COMPRESSED else packed[1:]).decode()
 
@@ -165,7 +169,13 @@ def key_id_of(value: Mapping[str, Any]) -> bytes:
     Raises:
         DamagedError: it is no sealed value.
     """
-    return _bytes_of(value)[len(_VERSION) : _HEADER]
+    text = value.get(SEALED)
+    if not isinstance(text, str) or len(text) < _HEADER_TEXT:
+        raise DamagedError
+    try:
+        return binascii.a2b_base64(text[:_HEADER_TEXT], strict_mode=True)[len(_VERSION) :]
+    except ValueError:
+        raise DamagedError from None
 
 
 def clear_part(value: object) -> dict[str, Any]:
@@ -221,19 +231,23 @@ def _is_own(value: object, name: str) -> bool:
     return isinstance(value, dict) and str(value.get(name)).startswith(_OWN)
 
 
-def _ids(text: str) -> dict[str, list[str]]:
-    found = {mentioned or whole for mentioned, whole in _NAMED.findall(text)}
-    return {IDS: sorted(found)} if found else {}
+_ENCODED = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _canonical(clear: Mapping[str, Any]) -> bytes:
-    return json.dumps(clear, sort_keys=True, separators=(",", ":")).encode()
+def _further_ids(text: str, beside: str) -> list[str]:
+    """Return the ids that stand in a text, without those that stand beside it."""
+    names = {name for name in _WHOLE.findall(text) if not name.isalpha()} | set(_MENTION.findall(text))
+    return sorted(name for name in names if name not in beside)
+
+
+def _authenticated(header: bytes, beside: str, ids: Sequence[str]) -> bytes:
+    return header + f"{beside}\0{','.join(ids)}".encode()
 
 
 def _bytes_of(value: Mapping[str, Any]) -> bytes:
     try:
-        sealed = b64decode(value[SEALED], validate=True)
-    except (binascii.Error, ValueError, TypeError, KeyError):
+        sealed = binascii.a2b_base64(value[SEALED], strict_mode=True)
+    except (ValueError, TypeError, KeyError):
         raise DamagedError from None
     if sealed[:1] != _VERSION or len(sealed) < _BEFORE_TEXT + TAG_BYTES:
         raise DamagedError

@@ -61,16 +61,18 @@ class Sealing:
         """Return the key that encrypts the values of a workspace."""
         return self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
 
-    async def event(self, text: str, key: str | None) -> tuple[str, str | None]:
-        """Encrypt an event of Slack's, JSON text. Return it with its natural key.
+    async def event(
+        self, text: str, key: str | None, payload: Mapping[str, Any] | None = None
+    ) -> tuple[str, str | None]:
+        """Encrypt an event of Slack's, JSON text, whose value is ``payload``. Return it with its natural key.
 
         A natural key that follows from its whole content is replaced: others could guess the content by it.
         """
-        payload = json.loads(text)
+        payload = json.loads(text) if payload is None else payload
         data_key = await self.key_for(workspace_of(payload))
         if key is None and not (payload.get("event_id") or payload.get("trigger_id")):
             key = data_key.content_key(text)
-        return json.dumps(data_key.seal(text, _clear(payload, data_key))), key
+        return data_key.seal(text, _clear(payload, data_key)), key
 
     async def payload(self, value: Any, workspace: str | None = None) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
         """Encrypt a job's payload.
@@ -83,13 +85,14 @@ class Sealing:
         text = json_text(value)
         plain = json.loads(text)  # the payload may be a model
         data_key = await self.key_for(workspace_of(plain) or fallback or "")
-        return data_key.seal(text, _clear(plain, data_key))
+        sealed: dict[str, Any] = json.loads(data_key.seal(text, _clear(plain, data_key)))
+        return sealed
 
     async def value(self, text: str, workspace: str | None = None) -> str:
         """Encrypt another value of an event, JSON text: a result, a step, a signal."""
         workspace = CURRENT.get() if workspace is None else workspace
         data_key = await self.key_for(workspace or "")
-        return json.dumps(data_key.seal(text, _place(text)))
+        return data_key.seal(text, _place(text))
 
     async def errors(self, records: Sequence[dict[str, Any]], workspace: str) -> list[dict[str, Any]]:
         """Encrypt the messages and tracebacks of error records."""
@@ -222,7 +225,7 @@ def _place(text: str) -> dict[str, Any]:
 def _sealed_error(record: dict[str, Any], key: DataKey) -> dict[str, Any]:
     content = {name: record[name] for name in _ERROR_FIELDS if name in record}
     rest = {name: part for name, part in record.items() if name not in _ERROR_FIELDS}
-    return {**rest, "message": ENCRYPTED, _CONTENT: key.seal(json.dumps(content), {})}
+    return {**rest, "message": ENCRYPTED, _CONTENT: json.loads(key.seal(json.dumps(content), {}))}
 
 
 def _sealed_in(payload: object) -> Iterator[dict[str, Any]]:

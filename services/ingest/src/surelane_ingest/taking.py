@@ -115,7 +115,7 @@ class Taker:
         body, key = event.body, event.key
         if self._sealing is not None:
             try:
-                body, key = await self._sealing.event(body, key)
+                body, key = await self._sealing.event(body, key, event.payload)
             except (SurelaneError, SealedError) as error:
                 self._log.error("an event cannot be encrypted", kind=event.kind, error=type(error).__name__)
                 return NotStored.NO_KEY
