@@ -795,7 +795,7 @@ return exists (
         select from agent.installation as i where i.owner_id = w.owner_id and i.enterprise_wide = w.enterprise_wide and i.user_id = ''));
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
--- not_installed, waits_for_children, awaits_answer, suspended, debounced, future, retrying,
+-- not_installed, no_key, waits_for_children, awaits_answer, suspended, debounced, future, retrying,
 -- group_busy, group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last
 -- claim was rescued, also from which worker.
 create or replace function agent.why_waiting(_id int8, _max_attempts int4 default null, out reason text, out detail text)
@@ -835,6 +835,8 @@ begin
         (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
         (_e.claimed_by is null and _e.vt > _now and agent.lacks_installation(_e), 'not_installed'
             , (select format('%s until %s; tried again at %s', w.owner_id, w.until, _e.vt) from agent.install_wait as w where w.event_id = _id)),
+        (_e.claimed_by is null and _e.vt > _now and _e.notes #>> '{calls,no_key}' is not null, 'no_key'
+            , format('%s; tried again at %s', _e.notes #>> '{calls,no_key}', _e.vt)),
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),
         (_e.vt = 'infinity', 'awaits_answer', format('until %s', _e.deadline)),
         (_e.claimed_by is null and _e.vt > _now and agent.suspended_for(_id) is not null, 'suspended', agent.suspended_for(_id)),

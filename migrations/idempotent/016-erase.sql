@@ -260,7 +260,8 @@ return (
 
 -- Begins an erasure, or returns the unfinished one of the same filter, which goes on where it
 -- stopped. _filter is {"user", "team", "channel"}, combined by "and". It covers the events that are
--- stored now. Returns its number, the key of its hashes, whether it goes on, and about how many
+-- stored now; of a whole workspace that has a data key those that are stored once no process
+-- encrypts with that key. Returns its number, the key of its hashes, whether it goes on, and about how many
 -- events there are to look at.
 create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
 language plpgsql volatile security definer
@@ -277,11 +278,22 @@ begin
         begin_erasure.key := replace(gen_random_uuid()::text, '-', '');
         insert into agent.erasure (asked_by, filter, key, until)
         values (left(coalesce(_by, session_user), 200), agent.hashed(_filter, begin_erasure.key), begin_erasure.key
-        , (select last_value from agent.event_id_seq))
+        , case when agent.retire_data_key(agent.whole_workspace(_filter)) is null then (select last_value from agent.event_id_seq) else -1 end)
         returning erasure.id into begin_erasure.id;
     end if;
 end
 $$;
+
+-- The workspace of a filter that names nothing else. Its data key is destroyed.
+create or replace function agent.whole_workspace(_filter jsonb) returns text
+language sql immutable parallel safe
+return case when jsonb_strip_nulls(_filter) - 'team' = '{}' then _filter ->> 'team' end;
+
+-- How long after its retirement no process encrypts with a data key: a minute, for which processes
+-- keep it, and some seconds in which what they encrypted is stored (surelane_service.data_keys).
+create or replace function agent.data_key_lingers() returns interval
+language sql immutable parallel safe
+return interval '75 seconds';
 
 -- The filter of an erasure with its ids hashed: sha256 of "<key>:<name of the field>:<id>".
 create or replace function agent.hashed(_filter jsonb, _key text) returns jsonb
@@ -293,8 +305,10 @@ return (
 -- Does one bounded step of an erasure. First it cancels the live events, and looks at the queue
 -- again until each has ended: a running handler is stopped, and may need some seconds. Then it
 -- removes history, then steps without an event, schedules and limits' keys. A last look at the
--- queue finds events that were requeued meanwhile. Each step is kept when a later one fails.
--- Returns where it is ("done" at the end), how many events it looked at, how many still run or are
+-- queue finds events that were requeued meanwhile. Each step is kept when a later one fails. Of a
+-- whole workspace it destroys the data key at the end; before its beginning it waits until no
+-- process encrypts with it.
+-- Returns where it is ("key" as it waits so, "done" at the end), how many events it looked at, how many still run or are
 -- locked by others, and what it removed so far. Waits 500 ms for a lock at most, then raises 55P03.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
@@ -319,6 +333,16 @@ begin
     select * into _e from agent.erasure as e where e.id = _id and e.finished_at is null for update;
     if not found or _e.filter <> agent.hashed(_filter, _e.key) then
         raise invalid_parameter_value using message = format('no unfinished erasure %s has this filter', _id);
+    end if;
+    if _e.until < 0 then
+        if agent.retire_data_key(_filter ->> 'team') < agent.data_key_lingers() then
+            place := 'key';
+            seen := 0;
+            waiting := 1;
+            counts := _e.counts;
+            return;
+        end if;
+        _e.until := (select last_value from agent.event_id_seq);
     end if;
     select * into _found from agent.find_named(_names, _e.place, _e.part, _e.after, _e.until, _limit);
     if _e.place = 'event' and _found.ids <> '{}' then
@@ -349,6 +373,7 @@ begin
         if _e.waiting = 0 and _e.checking and not _e.found then
             _e.finished_at := clock_timestamp();
             _e.key := null;
+            _removed := _removed || jsonb_build_object('data_key', agent.destroy_data_keys(agent.whole_workspace(_filter), agent.data_key_lingers()));
         elsif _e.waiting = 0 then
             _e.place := 'event_hist';
         end if;
@@ -368,7 +393,7 @@ begin
     end if;
     _e.counts := agent.added_counts(_e.counts, _removed);
     update agent.erasure as e set place = _e.place, part = _e.part, after = _e.after, found = _e.found, waiting = _e.waiting, checking = _e.checking
-    , counts = _e.counts, key = _e.key, finished_at = _e.finished_at
+    , until = _e.until, counts = _e.counts, key = _e.key, finished_at = _e.finished_at
     where e.id = _id;
     place := case when _e.finished_at is null then _e.place else 'done' end;
     seen := _found.seen;

@@ -243,3 +243,77 @@ begin
     return found;
 end
 $$;
+
+-- The data key with which a workspace's values are encrypted now. No row: it has none yet.
+create or replace function agent.data_key(_workspace text) returns table (id bytea, sealed bytea)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null;
+end;
+
+-- Give a workspace its data key. If another process gave it one meanwhile, that one counts: the
+-- answer is the key that counts.
+create or replace function agent.add_data_key(_workspace text, _id bytea, _sealed bytea) returns table (id bytea, sealed bytea)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    insert into agent.data_key (id, workspace, sealed) values (_id, _workspace, _sealed) on conflict do nothing;
+    return query select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null;
+end
+$$;
+
+-- Data keys by their ids. One that is missing was destroyed.
+create or replace function agent.find_data_keys(_ids bytea[]) returns table (id bytea, workspace text, sealed bytea)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = any(_ids);
+end;
+
+-- Up to _limit data keys after one, in the order of their ids, that another key than _key sealed.
+create or replace function agent.data_keys_to_seal(_key bytea, _limit int4 default 100, _after bytea default '')
+returns table (id bytea, workspace text, sealed bytea)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select k.id, k.workspace, k.sealed from agent.data_key as k
+    where k.id > _after and substring(k.sealed from 2 for 8) <> _key order by k.id limit _limit;
+end;
+
+-- Replace a sealed data key by the same one sealed with another key. False: it has changed meanwhile.
+create or replace function agent.seal_data_key(_id bytea, _sealed bytea, _anew bytea) returns boolean
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    with changed as (update agent.data_key set sealed = _anew where id = _id and sealed = _sealed returning 1)
+    select exists (select from changed);
+end;
+
+-- Let a workspace's data key encrypt nothing more. Processes take another one within their cache's
+-- period. Returns how long the last of its keys has been retired; null: it has none.
+create or replace function agent.retire_data_key(_workspace text) returns interval
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A key that is retired already is to be destroyed by an erasure that was interrupted.
+    if not exists (select from agent.data_key where workspace = _workspace and retired_at is not null) then
+        update agent.data_key set retired_at = agent.clock() where workspace = _workspace and retired_at is null;
+    end if;
+    return (select agent.clock() - max(retired_at) from agent.data_key where workspace = _workspace and retired_at is not null);
+end
+$$;
+
+-- Destroy the retired data keys of a workspace. Returns how many. What they encrypted cannot be read
+-- again.
+create or replace function agent.destroy_data_keys(_workspace text, _retired_for interval) returns int4
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    with destroyed as (
+        delete from agent.data_key where workspace = _workspace and retired_at <= agent.clock() - _retired_for returning 1)
+    select count(*)::int4 from destroyed;
+end;

@@ -69,22 +69,25 @@ declare
         ', agent.list_kinds(text, text, int4), agent.limit_use(text[]), agent.firings(text[], timestamptz[], timestamptz[]), agent.list_running(text, int4)'
         ', agent.list_questions(timestamptz, int8, int4), agent.workflow(int8), agent.workflow_below(int8, int8, int4)'
         ', agent.list_workflows(timestamptz, int8, int4)'
-        ', agent.preview_erasure(jsonb, jsonb, int4), agent.begin_erasure(jsonb, text), agent.erase_step(int8, jsonb, int4), agent.list_erasures(int4)';
+        ', agent.preview_erasure(jsonb, jsonb, int4), agent.begin_erasure(jsonb, text), agent.erase_step(int8, jsonb, int4), agent.list_erasures(int4), agent.retire_data_key(text), agent.destroy_data_keys(text, interval)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
     -- Tokens, for the services that have the keys. Programs and operators do not read sealed ones.
     _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'
         ', agent.delete_installation(boolean, text, text[], timestamptz), agent.begin_refresh(boolean, text, text, int8, interval)'
         ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)'
         ', agent.installations_to_seal(bytea, int4, text, boolean, text), agent.seal_installation(boolean, text, text, bytea, bytea)'
-        ', agent.use_oauth_state(bytea, timestamptz), agent.uninstall(boolean, text, text, timestamptz)';
+        ', agent.use_oauth_state(bytea, timestamptz), agent.uninstall(boolean, text, text, timestamptz)'
+        ', agent.data_keys_to_seal(bytea, int4, bytea), agent.seal_data_key(bytea, bytea, bytea)';
+    -- Data keys are of no use without SURELANE_ENCRYPTION_KEYS.
+    _sealing text := 'data_key(text), agent.add_data_key(text, bytea, bytea), agent.find_data_keys(bytea[])';
     _grant record;
 begin
     for _grant in
         select * from (values
-            ('agent_ingest', array[_inserting, _installing, 'schema_version(), agent.measure_queue()']),
-            ('agent_worker', array[_working, _installing, _enqueuing, _reading]),
-            ('agent_operator', array[_enqueuing, _operating, _reading]),
-            ('agent_producer', array[_producing])
+            ('agent_ingest', array[_inserting, _installing, _sealing, 'schema_version(), agent.measure_queue()']),
+            ('agent_worker', array[_working, _installing, _sealing, _enqueuing, _reading]),
+            ('agent_operator', array[_enqueuing, _sealing, _operating, _reading]),
+            ('agent_producer', array[_producing, _sealing])
         ) as wanted (role_name, functions)
         where exists (select from pg_roles where rolname = role_name)
     loop

@@ -266,3 +266,15 @@ create table agent.uninstall
 , erasure_id int8                        -- begun by a worker
 , primary key (owner_id, enterprise_wide)
 );
+
+-- Data keys: each encrypts what people of one workspace wrote. The services encrypt them in turn, so
+-- the database never has one in the clear. Workspace '': events without a workspace.
+create table agent.data_key
+( id bytea not null primary key
+, workspace text not null
+, sealed bytea not null                   -- the key, encrypted with one of SURELANE_ENCRYPTION_KEYS
+, made_at timestamptz not null default clock_timestamp()
+, retired_at timestamptz                  -- since when it encrypts nothing: the workspace is being erased
+, constraint data_key_workspace_short check (length(workspace) <= 100)
+);
+create unique index data_key_current on agent.data_key (workspace) where retired_at is null;

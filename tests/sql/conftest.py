@@ -26,6 +26,7 @@ TABLES = (
     "step",
     "signal",
     "installation",
+    "data_key",
     "used_oauth_state",
     "install_wait",
     "uninstall",

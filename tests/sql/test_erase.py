@@ -10,6 +10,9 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
+from surelane_service.data_keys import UNUSED_AFTER, KeyDestroyedError
+from surelane_service.keys import Keyring, new_key
+from surelane_service.sealing import Sealing
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
@@ -254,3 +257,48 @@ async def test_only_operators_erase(connect: Connect) -> None:
     for role in ("surelane_ingest", "surelane_producer"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await preview(await connect(role), user="U1")
+
+
+async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypted(
+    queue: Connection,
+) -> None:
+    keys = Keyring([new_key()])
+
+    async def sealed(event_id: str) -> str:
+        text, _ = await Sealing(queue, keys, on=True).event(envelope(event_id, text=SECRET), None)
+        return text
+
+    before = await sealed("Ev1")
+    await queue.fetchval("select agent.insert_event($1)", before)
+    given = json.dumps({"team": "T1"})
+    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
+    assert begun is not None
+    step = await queue.fetchrow("select * from agent.erase_step($1, $2)", begun["id"], given)
+    assert step is not None
+    assert (step["place"], step["waiting"]) == ("key", 1)
+    # A process that keeps the key stores an event after all: it is erased, too.
+    await queue.fetchval("select agent.insert_event($1)", before.replace("Ev1", "Ev9"))
+    await advance(queue, UNUSED_AFTER)
+    assert (await erase(queue, team="T1"))["data_key"] == 1
+    assert await queue.fetchval("select count(*) from agent.job") == 0
+    with pytest.raises(KeyDestroyedError):
+        await Sealing(queue, keys, on=True).opened(json.loads(before))
+    later = await sealed("Ev2")
+    await queue.fetchval("select agent.insert_event($1)", later)
+    assert await Sealing(queue, keys, on=True).opened(json.loads(later)) == json.loads(
+        envelope("Ev2", text=SECRET)
+    )
+    assert await queue.fetchval("select agent.data_key_lingers()") == UNUSED_AFTER
+
+
+async def test_a_persons_erasure_finds_mentions_in_what_is_encrypted_and_leaves_the_key(
+    queue: Connection,
+) -> None:
+    sealing = Sealing(queue, Keyring([new_key()]), on=True)
+    for event_id, text in (("Ev1", "<@U0MENTIONED> hello"), ("Ev2", "hello")):
+        event, _ = await sealing.event(envelope(event_id, text=text), None)
+        await queue.fetchval("select agent.insert_event($1)", event)
+    counts = await erase(queue, user="U0MENTIONED", team="T1")
+    assert "data_key" not in counts
+    assert await queue.fetchval("select array_agg(item_key) from agent.event") == ["Ev2"]
+    assert await queue.fetchval("select count(*) from agent.data_key where retired_at is null") == 1

@@ -29,6 +29,7 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
         lane: where claims found it; ``None`` where the claim did not return it.
         notes: what earlier claims noted on the event for this one, JSON text of an object. A replay has some at its
             first claim: the event that it runs again.
+        workspace: the workspace with whose data key it is encrypted; ``None`` where the service has not determined it.
     """
 
     id: int
@@ -47,6 +48,7 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
     traceparent: str | None = None
     lane: int | None = None
     notes: str | None = None
+    workspace: str | None = None
 
     @cached_property
     def payload(self) -> dict[str, Any]:

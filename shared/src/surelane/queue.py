@@ -115,7 +115,7 @@ class Queue:
         """Enqueue a batch in one transaction and return the answers in the order given."""
         rows = await self._database.fetch(
             "select id, duplicate from agent.enqueue_jobs($1::text::jsonb, $2) order by ordinal",
-            jobs_text(self._keyed(jobs)),
+            jobs_text(await self._ready(jobs)),
             on_duplicate,
         )
         answers = [Inserted(row["id"], row["duplicate"]) for row in rows]
@@ -157,7 +157,7 @@ class Queue:
             Conflict: another transaction has the event locked; nothing was sent.
         """
         answer: str | None = await self._value(
-            "select agent.signal($1, $2, $3::text::jsonb)", key, name, json_text(value)
+            "select agent.signal($1, $2, $3::text::jsonb)", key, name, await self._text(value)
         )
         return answer
 
@@ -167,7 +167,7 @@ class Queue:
             "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",
             identity,
             name,
-            json_text(value),
+            await self._text(value),
         )
         return None if answer == "unknown" else answer
 
@@ -188,8 +188,8 @@ class Queue:
         """Start children and the continuation that waits for them, atomically; return the continuation's id."""
         identity: int = await self._value(
             "select agent.fan_out($1::text::jsonb, $2::text::jsonb)",
-            jobs_text(self._keyed(children)),
-            job_text(*self._keyed([continuation])),
+            jobs_text(await self._ready(children)),
+            job_text(*await self._ready([continuation])),
         )
         self._stored([job.kind for job in (*children, continuation)])
         return identity
@@ -212,8 +212,12 @@ class Queue:
         (value,) = row.values()
         return value
 
-    def _keyed(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs with their limit keys."""
+    async def _text(self, value: Any) -> str:  # noqa: ANN401 - any JSON value
+        """Return a signal's value as JSON text."""
+        return json_text(value)
+
+    async def _ready(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs as they are stored: with their limit keys."""
         if self._limit_key_of is None:
             return jobs
         return [replace(job, limit_key=self._limit_key_of(job)) for job in jobs]

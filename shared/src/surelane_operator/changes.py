@@ -1,5 +1,6 @@
 """What operators change. Each change is kept as an action, in the transaction that makes it."""
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,8 +15,11 @@ from surelane.json_text import json_text
 from surelane_operator.actions import ActionLog, some
 from surelane_operator.filters import Cursor, Filter
 from surelane_service.cron import CatchUp, Cron
+from surelane_service.envelopes import has_sealed, workspace_of_sealed
 from surelane_service.groups import free_groups
+from surelane_service.keys import SealedError
 from surelane_service.rates import Rate, rate_text
+from surelane_service.sealing import Sealing
 
 STEP = 500
 """Events per statement of a change to many. Each step is kept when a later one fails."""
@@ -51,8 +55,10 @@ class Replay:
 class Changes(ABC):
     """The operator's changes, one SQL function each."""
 
-    def __init__(self, database: Pool | Connection) -> None:
+    def __init__(self, database: Pool | Connection, sealing: Sealing) -> None:
         self._database = Calls(database)
+        self.sealing = sealing
+        """Encrypts what operators store, and decrypts what they see."""
         self.actions = ActionLog(database)
         """What was done, by whom."""
 
@@ -167,7 +173,7 @@ class Changes(ABC):
             Conflict: another transaction has the event or its group locked; nothing was changed.
         """
         detail = {"from_step": from_step, "payload": "kept" if payload is None else "edited"}
-        text = None if payload is None else json_text(payload)
+        text = None if payload is None else await self._edited(identity, payload)
         async with self.actions.keeping("replay", f"event {identity}", detail) as kept:
             row = await kept.calls.fetchrow(
                 "select * from agent.replay_event($1, $2, $3)", identity, from_step, text
@@ -175,6 +181,27 @@ class Changes(ABC):
             assert row is not None  # noqa: S101 - one row, always
             kept.result = {"answer": row["answer"], "id": row["replay"]}
         return Replay(row["answer"], row["replay"], row["key"], row["steps"] or ())
+
+    async def _edited(self, identity: int, payload: Any) -> str:  # noqa: ANN401 - any JSON value
+        """Return another payload of an event as it is stored: encrypted if the event's is.
+
+        Raises:
+            InvalidInput: it is no object, and the event's payload is one; or that cannot be decrypted.
+        """
+        rows = await self._database.fetch(
+            "select payload from agent.job where id = $1 order by finished_at desc nulls first limit 1",
+            identity,
+        )
+        stored = json.loads(rows[0]["payload"]) if rows else None
+        if not (has_sealed(stored) or self.sealing.on):
+            return json_text(payload)
+        try:
+            known = await self.sealing.opened(stored)
+            if isinstance(known, dict) and not isinstance(payload, dict):
+                raise InvalidInput("the payload of this event is a JSON object")
+            return json_text(await self.sealing.payload(payload, workspace_of_sealed(stored)))
+        except SealedError as error:
+            raise InvalidInput(f"the event's payload cannot be replaced: {error}") from None
 
     async def cancel(
         self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False
@@ -342,6 +369,8 @@ class Changes(ABC):
     async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""
         text = json_text(value)
+        if self.sealing.on:
+            text = await self.sealing.value(text)
         async with self.actions.keeping("signal", f"event {identity}", {"name": name}) as kept:
             answer: str = await kept.calls.fetchval(
                 "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",

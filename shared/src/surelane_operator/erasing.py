@@ -25,11 +25,13 @@ class Progress:
         seen: the events that it looked at.
         of: about how many events there are.
         waiting: events that have not ended yet, or that another transaction has locked.
+        key_in_use: whether it waits until no process encrypts with the workspace's data key.
     """
 
     seen: int
     of: int
     waiting: int = 0
+    key_in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Receipt:
         asked_at: when it was asked for.
         asked_by: who asked for it.
         filter: the ids of the filter, hashed with ``key``.
-        counts: the removed rows by table. ``cancelled``: live events that were cancelled before.
+        counts: the removed rows by table. ``cancelled``: live events that were cancelled before. ``data_key``: data
+            keys that were destroyed.
         finished_at: when it came to the end.
         key: the key of the hashes, which the database has forgotten; ``None`` in a list.
     """
@@ -89,7 +92,8 @@ class Erasing:
     ) -> Receipt:
         """Erase in bounded steps. An erasure of the same names that was interrupted goes on where it stopped.
 
-        It waits until running events have ended. It does not cover events that come after its beginning.
+        It waits until running events have ended. It does not cover events that come after its beginning. The data key
+        of a whole workspace is destroyed. That takes more than a minute, for which processes keep the key.
 
         Args:
             names: as for :meth:`preview`.
@@ -109,7 +113,7 @@ class Erasing:
                 waiting = 1
             else:
                 place, waiting, seen = step["place"], step["waiting"], seen + step["seen"]
-            told(Progress(seen, begun["about"], waiting))
+            told(Progress(seen, begun["about"], waiting, place == "key"))
             if waiting:
                 await asyncio.sleep(PAUSE)
         (receipt,) = [each for each in await self.receipts() if each.id == begun["id"]]

@@ -8,10 +8,12 @@ from typing import Any
 
 import asyncpg
 
+from surelane.calls import Connection, Pool
 from surelane_operator.changes import Changes, Replay
 from surelane_operator.filters import ENDED, LIVE, STATUSES, Cursor, Filter
 from surelane_service.figures import Measured
 from surelane_service.rates import rate_text
+from surelane_service.sealing import Sealing
 
 __all__ = ["LISTED", "Cursor", "Filter", "Operations", "Replay", "no_step", "parsed"]
 
@@ -44,6 +46,15 @@ def no_step(name: str | None, replay: Replay) -> str:
 
 class Operations(Changes, Measured):
     """The operator's calls, one SQL function each, on connections of the role ``agent_operator``."""
+
+    def __init__(self, database: Pool | Connection, sealing: Sealing | None = None) -> None:
+        """Use a connection or a pool.
+
+        Args:
+            database: the connection or pool.
+            sealing: decrypts what is shown; by default nothing, as no keys are set.
+        """
+        super().__init__(database, Sealing(database, None, on=False) if sealing is None else sealing)
 
     async def list_jobs(
         self, which: Filter, limit: int = 20, after: Cursor | None = None
@@ -132,10 +143,21 @@ class Operations(Changes, Measured):
         replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
         replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
         return job | {
-            "steps": json.loads(steps),
+            "payload": await self.sealing.shown(job["payload"]),
+            "result": await self.sealing.shown(job["result"]),
+            "errors": await self.sealing.shown_errors(job["errors"]),
+            "error": (await self.sealing.shown_errors(job["errors"][-1:]) or [{}])[0].get("message"),
+            "steps": [await self._step(step) for step in json.loads(steps)],
             "replay_of": replay_of[0] if replay_of else None,
             "replayed_as": replayed_as,
         }
+
+    async def _step(self, step: dict[str, Any]) -> dict[str, Any]:
+        return (
+            {**step, "errors": await self.sealing.shown_errors(step["errors"])}
+            if step.get("errors")
+            else step
+        )
 
     async def why(self, identity: int) -> tuple[str, str] | None:
         """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""

@@ -26,7 +26,9 @@ from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Sources
 from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examinations
+from surelane_service.keys import Keyring
 from surelane_service.pool import close_pool, create_pool
+from surelane_service.sealing import Sealing
 
 CONNECTIONS = 4
 """Of their own, so that operators do not delay Slack."""
@@ -75,11 +77,19 @@ async def serving_operators(
         statement_timeout=STATEMENT_TIMEOUT,
         connect_timeout=timedelta(seconds=5),
     )
+    sealing = Sealing(pool, Keyring.of(settings.encryption_keys), on=settings.encrypt_events)
     examinations = Examinations(url.get_secret_value())
-    api = OperatorApi(pool, examinations, received)
+    api = OperatorApi(pool, examinations, received, sealing)
+    sources = Sources(
+        Operations(pool, sealing),
+        Calls(pool),
+        Links(settings.message_url, settings.trace_url),
+        examinations.latest,
+        received,
+    )
     try:
         async with _assistants(settings, api) as tools:
-            yield _operators(settings, pool, api, examinations, received, tools)
+            yield _operators(settings, api, sources, tools)
     finally:
         await close_pool(pool)
 
@@ -121,12 +131,7 @@ async def _assistants(
 
 
 def _operators(
-    settings: AccessSettings,
-    pool: Pool,
-    api: OperatorApi,
-    examinations: Examinations,
-    received: Callable[[], Mapping[str, int]],
-    tools: list[web.AbstractRouteDef],
+    settings: AccessSettings, api: OperatorApi, sources: Sources, tools: list[web.AbstractRouteDef]
 ) -> Operators:
     pages = Pages([])
 
@@ -137,8 +142,6 @@ def _operators(
     middlewares = [access.guard.middleware]
     if settings.sign_in is None:
         return Operators([*api.routes(), *tools, *page_switched_off()], middlewares, [api.close])
-    links = Links(settings.message_url, settings.trace_url)
-    sources = Sources(Operations(pool), Calls(pool), links, examinations.latest, received)
     console = Console(sources)
     routes = [*access.routes, *api.routes(), *tools, *console.routes()]
     return Operators(routes, middlewares, [console.close, api.close])

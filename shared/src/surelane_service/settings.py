@@ -100,16 +100,31 @@ class ServiceSettings(BaseSettings):
             )
 
 
-class InstallSettings(ServiceSettings):
+class SealingSettings(ServiceSettings):
+    """The settings of encryption, which ingest and workers share."""
+
+    encryption_keys: EncryptionKeys = Field((), validation_alias=SETTING)
+    """The keys that encrypt stored tokens and data keys, separated by commas: the first encrypts, all decrypt."""
+
+    encrypt_events: bool = Field(False, validation_alias="SURELANE_ENCRYPT_EVENTS")
+    """Whether payloads, results, steps and errors are encrypted before they are stored."""
+
+    @model_validator(mode="after")
+    def _encryptable(self) -> Self:
+        if self.encrypt_events and not self.encryption_keys:
+            raise ValueError(
+                f"{SETTING} is not set, although SURELANE_ENCRYPT_EVENTS is: see surelane keys new"
+            )
+        return self
+
+
+class InstallSettings(SealingSettings):
     """The settings of installs by OAuth, which ingest and workers share."""
 
     client_id: str | None = Field(None, validation_alias="SLACK_CLIENT_ID")
     """The Slack app's client id. With it and the secret, installs are on: each workspace has tokens of its own."""
 
     client_secret: SecretStr | None = Field(None, validation_alias="SLACK_CLIENT_SECRET")
-
-    encryption_keys: EncryptionKeys = Field((), validation_alias=SETTING)
-    """The keys that encrypt stored tokens, separated by commas: the first encrypts, all decrypt."""
 
     @property
     def installs(self) -> bool:

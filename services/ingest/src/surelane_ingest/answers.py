@@ -18,10 +18,13 @@ from types import TracebackType
 from typing import Self
 
 from surelane.calls import Connection, translating
-from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError
 from surelane_ingest.connections import Connections
+from surelane_service.envelopes import SEALED
 from surelane_service.intake import Intake
+from surelane_service.keys import SealedError
 from surelane_service.logs import get_logger
+from surelane_service.sealing import Sealing
 
 LEAST = 0.1
 """Seconds below which there is no use in waiting."""
@@ -106,7 +109,7 @@ class Request:
             return None
         try:
             async with asyncio.timeout_at(self.until + self._grace):
-                return await self._answer
+                return await self._answers.opened(await self._answer)
         except TimeoutError:
             return None
 
@@ -114,18 +117,27 @@ class Request:
 class Answers:
     """Gets answers from the database while requests wait. Use it as a context manager."""
 
-    def __init__(self, connections: Connections, *, most: int, patience: Patience = PATIENCE) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        most: int,
+        patience: Patience = PATIENCE,
+        sealing: Sealing | None = None,
+    ) -> None:
         """Prepare to wait.
 
         Args:
             connections: lends the connection that listens, and no other one.
             most: the most requests that wait at once. Further ones are answered by nothing.
             patience: how long each of them waits.
+            sealing: decrypts answers; ``None``: this process has no keys.
         """
         self.channel = f"agent_request_{secrets.token_hex(8)}"
         self._connections = connections
         self._most = most
         self._patience = patience
+        self._sealing = sealing
         self._requests: set[Request] = set()
         self._waiting: dict[int, list[Request]] = {}
         self._early: dict[int, str | None] = {}
@@ -180,6 +192,16 @@ class Answers:
         self._waiting.setdefault(event, []).append(request)
         if event in self._early:
             self._heard(event, self._early.pop(event))
+
+    async def opened(self, answer: str | None) -> str | None:
+        """Decrypt an answer; ``None`` where that is impossible."""
+        if answer is None or SEALED not in answer:
+            return answer
+        try:
+            return None if self._sealing is None else await self._sealing.text(answer)
+        except (SurelaneError, SealedError) as error:
+            _logger.warning("an answer cannot be decrypted", error=type(error).__name__)
+            return None
 
     def _notice(self, *notice: object) -> None:
         """Take a notification: an event's id, and its answer if that is small."""

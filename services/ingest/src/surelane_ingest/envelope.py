@@ -8,7 +8,7 @@ The database derives an event's kind and key when it stores it (``agent.event_ki
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
@@ -50,6 +50,7 @@ class Take:
         body: JSON text that PostgreSQL can hold.
         altered: something PostgreSQL cannot hold was replaced.
         waits: it is a command or an interaction, so a handler may answer it in the HTTP response.
+        payload: the value of the body, if it was parsed.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Take:
     body: str
     altered: bool = False
     waits: bool = False
+    payload: Payload | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +307,9 @@ def _users_in(tokens: object) -> tuple[str, ...]:
 
 
 def _take(parsed: Json, key: str | None = None, *, waits: bool = False) -> Take:
-    return Take(kind_of(parsed.value), key or key_of(parsed.value), parsed.text, parsed.altered, waits)
+    return Take(
+        kind_of(parsed.value), key or key_of(parsed.value), parsed.text, parsed.altered, waits, parsed.value
+    )
 
 
 def _is_own(envelope: Payload, event: Payload, name: str) -> bool:

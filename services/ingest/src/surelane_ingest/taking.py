@@ -5,13 +5,16 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import assert_never
 
+from surelane.errors import SurelaneError
 from surelane.trace_context import traceparent_of
 from surelane_ingest.answers import Answers, Request
 from surelane_ingest.app import Refused
 from surelane_ingest.envelope import Challenge, Envelope, Ignore, Malformed, RateLimited, Removed, Take
 from surelane_ingest.tracing import answered, delivered
 from surelane_ingest.writer import Answer, NotStored, Writer
+from surelane_service.keys import SealedError
 from surelane_service.logs import Logger, get_logger
+from surelane_service.sealing import Sealing
 from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.tracer import Tracer
 
@@ -25,7 +28,12 @@ class Taker:
     """Take what Slack sends."""
 
     def __init__(
-        self, writer: Writer, answers: Answers, tracer: Tracer | None, removals: Removals | None = None
+        self,
+        writer: Writer,
+        answers: Answers,
+        tracer: Tracer | None,
+        removals: Removals | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
         """Make a taker.
 
@@ -34,11 +42,13 @@ class Taker:
             answers: waits for the answers to commands and interactions.
             tracer: makes spans; ``None``: tracing is off.
             removals: deletes the tokens of a removed installation; ``None``: installs are off.
+            sealing: encrypts events if it is on.
         """
         self._writer = writer
         self._answers = answers
         self._tracer = tracer
         self._removals = removals
+        self._sealing = sealing if sealing is not None and sealing.on else None
         # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
         # binding fixes the configuration of the logs, which starts after the imports.
         self._log: Logger = get_logger(__name__).bind()
@@ -102,11 +112,18 @@ class Taker:
         )
 
     async def _insert(self, retry: str | None, event: Take, waiting: Request | None) -> Answer:
+        body, key = event.body, event.key
+        if self._sealing is not None:
+            try:
+                body, key = await self._sealing.event(body, key, event.payload)
+            except (SurelaneError, SealedError) as error:
+                self._log.error("an event cannot be encrypted", kind=event.kind, error=type(error).__name__)
+                return NotStored.NO_KEY
         if self._tracer is None:
-            return await self._writer.store(event.body, event.key, request=waiting)
+            return await self._writer.store(body, key, request=waiting)
         # The trace's id follows from the key, so that a retry continues the trace. Without a key it is random.
         with send_span(self._tracer, event.key or secrets.token_hex(16), event.kind) as span:
             delivered(span, retry)
-            answer = await self._writer.store(event.body, event.key, traceparent_of(span), waiting)
+            answer = await self._writer.store(body, key, traceparent_of(span), waiting)
             answered(span, answer)
             return answer

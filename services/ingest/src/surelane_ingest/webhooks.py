@@ -9,6 +9,7 @@ or our own request to the agent sent back to us, therefore answers nothing.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,7 +17,7 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import SecretBytes
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.trace_context import traceparent_of
 from surelane_ingest.app import JSON, Refused
 from surelane_ingest.connections import Connections, never_storable
@@ -25,7 +26,9 @@ from surelane_ingest.metrics import Metrics
 from surelane_ingest.tracing import answered
 from surelane_ingest.writer import NotStored
 from surelane_service.intake import Intake
+from surelane_service.keys import SealedError
 from surelane_service.logs import get_logger
+from surelane_service.sealing import Sealing
 from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.tracer import Tracer
 from surelane_service.webhooks import ID, answer_id, keys_of, plausible, verified
@@ -77,12 +80,14 @@ class TriggerUrl:
         call: calls the database.
         metrics: counts the events.
         tracer: makes spans; ``None``: tracing is off.
+        sealing: encrypts the payloads if it is on.
     """
 
     secrets: Secrets
     call: Turns
     metrics: Metrics
     tracer: Tracer | None
+    sealing: Sealing | None = None
     path: str = "/v1/triggers/{name}"
     media_types: Collection[str] = (JSON,)
 
@@ -102,10 +107,11 @@ class TriggerUrl:
         """
         (name,) = senders
         webhook_id, payload = request.headers[ID], _json(body)
+        text = await _encrypted(self.sealing, payload)
         with send_span(self.tracer, f"webhook:{name}:{webhook_id}", KIND) as span:
             traceparent = traceparent_of(span)
             inserted = await self.call(
-                lambda intake: intake.fire_trigger(name, webhook_id, payload.text, traceparent)
+                lambda intake: intake.fire_trigger(name, webhook_id, text, traceparent)
             )
             answered(span, inserted)
         if inserted.duplicate:
@@ -124,10 +130,12 @@ class AnswerUrl:
     Attributes:
         secrets: the remote agents, by their names.
         call: calls the database.
+        sealing: encrypts the answers if it is on.
     """
 
     secrets: Secrets
     call: Turns
+    sealing: Sealing | None = None
     path: str = "/v1/dispatch/{id}"
     media_types: Collection[str] = (JSON,)
 
@@ -145,7 +153,10 @@ class AnswerUrl:
         Raises:
             Refused: it is not JSON (400), has no event (404), comes too early (409), or is not stored (400 or 503).
         """
-        identity, result = _event_id(request.match_info["id"]), _json(body).text
+        identity, result = (
+            _event_id(request.match_info["id"]),
+            await _encrypted(self.sealing, _json(body)),
+        )
         match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
             case "done":
                 return web.json_response({"id": identity})
@@ -159,6 +170,21 @@ class AnswerUrl:
 
 def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[str]) -> list[str]:
     return [name for name in names if verified(request.headers, body, keys_of(known, name)) is not None]
+
+
+async def _encrypted(sealing: Sealing | None, given: Json) -> str:
+    """Return JSON as it is stored.
+
+    Raises:
+        Refused: it is to be encrypted, and its data key cannot be used (503).
+    """
+    if sealing is None or not sealing.on:
+        return given.text
+    try:
+        return json.dumps(await sealing.payload(given.value, ""))
+    except (SurelaneError, SealedError) as error:
+        _logger.warning(NotStored.NO_KEY.value, error=type(error).__name__)
+        raise Refused(503, NotStored.NO_KEY.value) from None
 
 
 def _json(body: bytes) -> Json:

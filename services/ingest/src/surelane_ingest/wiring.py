@@ -35,6 +35,7 @@ from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
+from surelane_service.sealing import Sealing
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.telemetry.tracer import Tracer
@@ -107,10 +108,15 @@ async def running(
         _watching(settings) if measured else nullcontext(),
         _serving_private(settings, connections, drain, links, operators) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
-        _answers(settings, patience) as answers,
+        _sealing(settings) as sealing,
+        _answers(settings, patience, sealing) as answers,
         _installer(settings, drain, writer) as installer,
-        nullcontext(Taker(writer, answers, tracer, None if installer is None else installer.remove)) as taker,
-        _serving_public(settings, bodies, connections, writer, taker, drain, tracer, installer) as port,
+        nullcontext(
+            Taker(writer, answers, tracer, None if installer is None else installer.remove, sealing)
+        ) as taker,
+        _serving_public(
+            settings, bodies, connections, writer, taker, drain, tracer, installer, sealing
+        ) as port,
         nullcontext()
         if links is None
         else socket_mode(settings, taker, bodies=bodies, links=links, drain=drain),
@@ -154,12 +160,29 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
 
 
 @asynccontextmanager
-async def _answers(settings: IngestSettings, patience: Patience) -> AsyncIterator[Answers]:
+async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing | None]:
+    """Yield what encrypts and decrypts, with connections of its own; ``None`` without keys."""
+    keys = Keyring.of(settings.encryption_keys)
+    if keys is None:
+        yield None
+        return
+    budget = settings.database_budget
+    async with _pool(settings.database_url, 2, statement_timeout=budget, connect_timeout=budget) as pool:
+        yield Sealing(pool, keys, on=settings.encrypt_events)
+
+
+@asynccontextmanager
+async def _answers(
+    settings: IngestSettings, patience: Patience, sealing: Sealing | None
+) -> AsyncIterator[Answers]:
     budget = settings.database_budget
     async with (
         _pool(settings.database_url, 1, statement_timeout=budget, connect_timeout=budget) as pool,
         Answers(
-            Connections(pool, budget), most=max(settings.connections // 2, 1), patience=patience
+            Connections(pool, budget),
+            most=max(settings.connections // 2, 1),
+            patience=patience,
+            sealing=sealing,
         ) as answers,
     ):
         yield answers
@@ -229,6 +252,7 @@ async def _serving_public(
     drain: Drain,
     tracer: Tracer | None,
     installer: Installer | None,
+    sealing: Sealing | None,
 ) -> AsyncIterator[int]:
     signed = settings.signing_secrets
     subscriptions = Subscriptions(settings.event_types, merge_mentions=settings.merge_mentions)
@@ -236,8 +260,8 @@ async def _serving_public(
     app = App(
         [
             *(slack_urls(Signatures(settings.signing_secrets), subscriptions, taker) if signed else ()),
-            TriggerUrl(settings.trigger_secrets, call, writer.metrics, tracer),
-            AnswerUrl(settings.dispatch_secrets, call),
+            TriggerUrl(settings.trigger_secrets, call, writer.metrics, tracer, sealing),
+            AnswerUrl(settings.dispatch_secrets, call, sealing),
         ],
         bodies=bodies,
         metrics=writer.metrics,

@@ -44,6 +44,7 @@ class NotStored(StrEnum):
     FULL = "too many events wait for the database"
     BLOCKED = "another transaction holds this event"
     REFUSED = "the database takes no events"
+    NO_KEY = "the event's data key cannot be used"
     UNSTORABLE = "the database cannot hold this event"
     """The only reason that another try cannot remove."""
 

@@ -8,10 +8,12 @@ from functools import partial
 
 from surelane.calls import Pool
 from surelane.jobs import Job
-from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.sealed_engine import SealedEngine
+from surelane_service.sealed_queue import SealedQueue
+from surelane_service.sealing import Sealing
 from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
@@ -149,8 +151,9 @@ def assemble(
     observer: Observer,
     *,
     step_retries: Backoff = RETRIES,
-    engine: Callable[[Pool], Engine] = Engine,
+    engine: Callable[[Pool], Engine] | None = None,
     refresher: Refresher | None = None,
+    sealing: Sealing | None = None,
 ) -> Worker:
     """Put the parts together. Nothing runs yet.
 
@@ -159,8 +162,13 @@ def assemble(
         step_retries: the pauses between the tries of one step.
         engine: makes the calls with which attempts store their steps, notes and outcomes.
         refresher: finds the tokens of installs; ``None``: there is one token for all events.
+        sealing: encrypts and decrypts; by default it decrypts nothing, as no keys are set.
     """
-    return _Assembly(settings, registered, pools, slack, observer, step_retries, engine, refresher).worker()
+    sealing = Sealing(pools.looks, None, on=False) if sealing is None else sealing
+    engine = partial(SealedEngine, sealing=sealing) if engine is None else engine
+    return _Assembly(
+        settings, registered, pools, slack, observer, step_retries, engine, refresher, sealing
+    ).worker()
 
 
 class _Assembly:
@@ -176,8 +184,10 @@ class _Assembly:
         step_retries: Backoff,
         engine: Callable[[Pool], Engine],
         refresher: Refresher | None,
+        sealing: Sealing,
     ) -> None:
         self._settings = settings
+        self._sealing = sealing
         self._refresher = refresher
         self._step_retries = step_retries
         self._registered = registered
@@ -274,7 +284,7 @@ class _Assembly:
 
     def _services(self, answers: Answers) -> Services:
         return Services(
-            Queue(self._pool, self._metrics.sent, partial(_limit_key, self._handlers)),
+            SealedQueue(self._pool, self._sealing, self._metrics.sent, partial(_limit_key, self._handlers)),
             self._settles,
             self._leases.hold,
             self._settings,
@@ -285,6 +295,7 @@ class _Assembly:
             self._step_retries,
             self._tokens(),
             self._refresher,
+            self._sealing,
         )
 
     def _tokens(self) -> Tokens | None:
@@ -330,6 +341,7 @@ class _Assembly:
                 sharer=sharer,
                 observer=self._observer,
                 outage=outage,
+                sealing=self._sealing,
             )
             for side in self._sides
         ]

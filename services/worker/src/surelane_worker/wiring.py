@@ -15,6 +15,7 @@ from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import LOCK_TIMEOUT, close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
+from surelane_service.sealing import Sealing
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
@@ -60,7 +61,8 @@ async def main(stop: asyncio.Event) -> None:
         gc.collect()
         gc.freeze()
         refresher = await _refresher(settings, slack, stack)
-        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing), refresher)
+        sealing = await _sealing(settings, stack)
+        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing), refresher, sealing)
 
 
 async def _refresher(
@@ -76,6 +78,12 @@ async def _refresher(
     pool = await _pool(settings, stack, 2, LOCK_TIMEOUT)
     secret = settings.client_secret.get_secret_value()
     return Refresher(Installations(pool, keys), slack.once, settings.client_id, secret)
+
+
+async def _sealing(settings: WorkerSettings, stack: AsyncExitStack) -> Sealing:
+    """Return what encrypts and decrypts. Its connections are its own: looks at data keys wait for nothing else."""
+    pool = await _pool(settings, stack, 2, LOCK_TIMEOUT)
+    return Sealing(pool, Keyring.of(settings.encryption_keys), on=settings.encrypt_events)
 
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
@@ -144,8 +152,9 @@ async def _serve(
     slack: SlackClients,
     observer: Observer,
     refresher: Refresher | None,
+    sealing: Sealing,
 ) -> None:
-    worker = assemble(settings, handlers, pools, slack, observer, refresher=refresher)
+    worker = assemble(settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing)
     duties = worker.duties() if refresher is None else [*worker.duties(), refresher.run]
     queue = Engine(pools.looks)
     worker.watch.publish()

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from surelane import Queue, __version__
+from surelane import __version__
 from surelane.calls import Pool
 from surelane_operator.api import models
 from surelane_operator.api.changes import ChangesApi
@@ -16,6 +16,8 @@ from surelane_operator.panels.examinations import Examinations
 from surelane_operator.panels.messages import why
 from surelane_operator.timeline import story_of
 from surelane_service.cron import Cron
+from surelane_service.sealed_queue import SealedQueue
+from surelane_service.sealing import Sealing
 
 _UNKNOWN = {404: "there is no such event"}
 
@@ -54,6 +56,7 @@ class OperatorApi:
         pool: Pool,
         examinations: Examinations,
         received: Callable[[], Mapping[str, int]] = dict,
+        sealing: Sealing | None = None,
     ) -> None:
         """Keep the arguments.
 
@@ -61,9 +64,10 @@ class OperatorApi:
             pool: connects to the queue as a member of ``agent_operator``.
             examinations: the doctor's.
             received: what the process has received since it started: label and count.
+            sealing: decrypts what people wrote; ``None``: what is encrypted stays hidden.
         """
-        self._panels = PanelsApi(pool, examinations, received)
-        self._operations = Operations(pool)
+        self._operations = Operations(pool, sealing)
+        self._panels = PanelsApi(pool, examinations, self._operations, received)
         self._changes = ChangesApi(self._operations)
 
     async def close(self) -> None:
@@ -197,7 +201,7 @@ class OperatorApi:
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._operations.actions.keeping("orchestrate") as kept:
-            identity = await Queue(kept.connection).enqueue(
+            identity = await SealedQueue(kept.connection, self._operations.sealing).enqueue(
                 "orchestrator-plan",
                 body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
                 dedupe_key=body.dedupe_key,

@@ -45,11 +45,15 @@ class PanelsApi:
     """The operations."""
 
     def __init__(
-        self, pool: Pool, examinations: Examinations, received: Callable[[], Mapping[str, int]] = dict
+        self,
+        pool: Pool,
+        examinations: Examinations,
+        operations: Operations,
+        received: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """Read the database behind ``pool``. ``received`` says what this process has received."""
         self._calls = Calls(pool)
-        self._operations = Operations(pool)
+        self._operations = operations
         self._examinations = examinations
         self._received = received
 
@@ -105,7 +109,7 @@ class PanelsApi:
 
     async def list_questions(self, query: PageQuery) -> QuestionPage:
         """List the questions that wait for people, newest first."""
-        found = await list_questions(self._calls, query.cursor, query.limit)
+        found = await list_questions(self._calls, query.cursor, query.limit, self._operations.sealing)
         full = len(found) == query.limit
         return QuestionPage(questions=found, next=_after(found[-1].id, found[-1].asked_at) if full else None)
 

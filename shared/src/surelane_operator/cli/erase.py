@@ -22,6 +22,7 @@ _WORDS = {
     "signal": "signals",
     "cron": "schedules",
     "limit_state": "limits' keys",
+    "data_key": "data keys",
 }
 _RECEIPTS = (
     Column("id", "receipt"),
@@ -47,7 +48,8 @@ def erase(
     """Remove every event in which the given ids stand together, with its steps, signals and results.
 
     Without --yes it only counts. Live events are cancelled first. An erasure that was interrupted goes on where it
-    stopped: give the same ids again. It does not cover events that come after its beginning.
+    stopped: give the same ids again. It does not cover events that come after its beginning. With --team alone it also
+    destroys the workspace's data key, after a minute in which processes still use it.
     """
     if receipts:
         _list(database, as_json=as_json)
@@ -110,6 +112,8 @@ def _progress() -> Callable[[Progress], None]:
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
             waiting = f"; waiting for {progress.waiting} that run or are locked" if progress.waiting else ""
+            if progress.key_in_use:
+                waiting = "; waiting for a minute, until no process encrypts with the workspace's data key"
             typer.echo(f"looked at {progress.seen:,} of about {progress.of:,} events{waiting}", err=True)
 
     return told

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from surelane import Queue
 from surelane.calls import Connection
 from surelane_operator.cli.find import Key, filtered, find
 from surelane_operator.cli.output import say, show_json
@@ -16,6 +15,7 @@ from surelane_operator.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAG
 from surelane_operator.cli.story import Story
 from surelane_operator.operations import Operations, no_step
 from surelane_operator.timeline import story_of, trace_of
+from surelane_service.sealed_queue import SealedQueue
 
 app = typer.Typer(help="Show one event's history; requeue, replay and cancel events.", no_args_is_help=True)
 
@@ -186,7 +186,12 @@ def signal(
     except ValueError:
         raise failed(f"{value} is not JSON; quote a text twice: '\"yes\"'", EXIT_USAGE) from None
     job = find(database, key)
-    answer = run(database, lambda _, connection: Queue(connection).signal_id(job["id"], name, parsed))
+    answer = run(
+        database,
+        lambda operations, connection: SealedQueue(connection, operations.sealing).signal_id(
+            job["id"], name, parsed
+        ),
+    )
     if answer is None:
         raise failed(f"event {job['id']} has ended as {job['status']}", EXIT_FAILED)
     say("sent", {"id": job["id"], "status": answer}, as_json=as_json)

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
 
 import typer
 from pydantic import SecretStr
@@ -10,11 +11,13 @@ from pydantic import SecretStr
 from surelane.calls import Connection
 from surelane_operator.cli.output import say
 from surelane_operator.cli.session import EXIT_USAGE, Json, development, failed, run
+from surelane_service.data_keys import DataKeys
 from surelane_service.installations import Installations
 from surelane_service.keys import SETTING, Keyring, SealedError, new_key, read_keys
 
 app = typer.Typer(help=f"Make and rotate the keys of {SETTING}.", no_args_is_help=True)
 
+Place = TypeVar("Place")
 BATCH = 100
 """Rows of one step of a rotation."""
 
@@ -59,16 +62,26 @@ def rotate(database: ServiceDatabase, as_json: Json = False) -> None:
 
 
 async def _seal_anew(connection: Connection, keys: Keyring) -> int:
-    installations = Installations(connection, keys)
-    total, after = 0, ("", False, "")
+    """Seal tokens and data keys anew, and return how many."""
+    installations, data_keys = Installations(connection, keys), DataKeys(connection, keys)
+    tokens = await _all_sealed(installations.seal_anew, ("", False, ""), 0)
+    return await _all_sealed(data_keys.seal_anew, b"", tokens)
+
+
+async def _all_sealed(
+    step: Callable[[Place, int], Awaitable[tuple[int, Place | None]]], first: Place, total: int
+) -> int:
+    after = first
     while True:
         try:
-            sealed, last = await installations.seal_anew(after, BATCH)
+            sealed, last = await step(after, BATCH)
         except SealedError as error:
             raise ValueError(f"after {total} rows: {error}") from None
         total += sealed
-        if last is None and after == ("", False, ""):
+        if last is None and after == first:
             return total
-        after = last or ("", False, "")  # from the top again, until a pass finds none: others write meanwhile
+        after = (
+            first if last is None else last
+        )  # from the top, until a pass finds none: others write meanwhile
         if sys.stderr.isatty():
             typer.echo(f"\r{total} sealed anew", err=True, nl=False)

@@ -10,10 +10,13 @@ from typing import Annotated, TypeVar
 
 import asyncpg
 import typer
+from pydantic import SecretStr
 
 from surelane.calls import Connection, translating
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.operations import Operations
+from surelane_service.keys import SETTING, Keyring, read_keys
+from surelane_service.sealing import Sealing
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -105,9 +108,20 @@ async def _connected(
             statement_cache_size=0,
         )
         try:
-            return await work(Operations(connection), connection)
+            return await work(Operations(connection, _sealing(connection)), connection)
         finally:
             await connection.close(timeout=2)
+
+
+def _sealing(connection: Connection) -> Sealing:
+    """Return what encrypts and decrypts by the services' settings, as far as they are set here.
+
+    Raises:
+        ValueError: a key is malformed. It quotes none.
+    """
+    keys = [SecretStr(key) for key in read_keys(os.environ.get(SETTING, ""))]
+    on = os.environ.get("SURELANE_ENCRYPT_EVENTS", "").strip().lower() in ("1", "true", "yes", "on")
+    return Sealing(connection, Keyring.of(keys), on=on)
 
 
 def known_kinds(incomplete: str) -> list[str]:

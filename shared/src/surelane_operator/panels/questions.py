@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from surelane.calls import Calls
 from surelane_operator.operations import Cursor
+from surelane_service.sealing import Sealing
 
 LONGEST_TEXT = 200
 
@@ -38,20 +39,27 @@ class QuestionPage(BaseModel):
     next: str | None = Field(description="the cursor of the next page; null: this is the last page")
 
 
-async def list_questions(calls: Calls, after: Cursor | None = None, limit: int = 50) -> list[Question]:
-    """Return a page of open questions."""
+async def list_questions(
+    calls: Calls, after: Cursor | None = None, limit: int = 50, sealing: Sealing | None = None
+) -> list[Question]:
+    """Return a page of open questions. ``sealing`` decrypts them."""
     rows = await calls.fetch(
         "select * from agent.list_questions($1, $2, $3)",
         after.finished_at if after else None,
         after.id if after else None,
         limit,
     )
-    return [Question.model_validate({**dict(row), **_posted(row["posted"])}) for row in rows]
+    found: list[Question] = []
+    for row in rows:
+        posted = json.loads(row["posted"]) if row["posted"] else {}
+        if sealing is not None:
+            posted = await sealing.shown(posted)
+        found.append(Question.model_validate({**dict(row), **_posted(posted)}))
+    return found
 
 
-def _posted(text: str | None) -> dict[str, Any]:
+def _posted(posted: object) -> dict[str, Any]:
     """Return what is shown of a stored question."""
-    posted = json.loads(text) if text else {}
     if not isinstance(posted, dict):
         posted = {}
     said = posted.get("text")

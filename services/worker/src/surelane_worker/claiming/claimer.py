@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.sealing import Sealing
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.position import Position, Side
 from surelane_worker.claiming.sharer import Sharer
@@ -17,6 +19,8 @@ from surelane_worker.settings import WorkerSettings
 
 FIRST_PAUSE = 0.1
 """Seconds after the first failed claim. The pause doubles each time, up to the poll interval."""
+OPEN_WITHIN = 2.0
+"""Seconds in which claimed events are decrypted, if their data keys are to be looked up first."""
 
 log = get_logger("surelane_worker.claiming.claimer")
 
@@ -35,6 +39,7 @@ class Claimer:
         sharer: Sharer,
         observer: Observer,
         outage: Outage,
+        sealing: Sealing,
     ) -> None:
         """Claim over ``listener`` for the slots of ``side``. A worker's claimers share all other parts."""
         self._settings = settings
@@ -48,6 +53,7 @@ class Claimer:
         self._metrics = observer.metrics
         self._tracing = observer.tracing
         self._outage = outage
+        self._sealing = sealing
         self._failures = 0
         self._claiming_since: float | None = None
         self._slept: float | None = None
@@ -152,6 +158,9 @@ class Claimer:
                 most_bytes=self._slots.bytes_left,
             )
         self._cursors.advance(events, corrections)
+        with suppress(TimeoutError):  # before their handlers run, they are tried again
+            async with asyncio.timeout(OPEN_WITHIN):
+                await self._sealing.open_events(events)
         return events
 
     def _succeeded(self, began: float) -> None:

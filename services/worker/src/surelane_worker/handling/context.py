@@ -11,6 +11,7 @@ from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
+from surelane_service.sealing import Sealing
 from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
 from surelane_worker.handling.asks import Answer, Asks, People
 from surelane_worker.handling.outcomes import Backoff, Pause, Suspend
@@ -45,6 +46,7 @@ class Services:
     tokens: Tokens | None = None
     """Those of installs; ``None``: there is one token for all events."""
     installs: Refresher | None = None
+    sealing: Sealing | None = None
 
 
 class Stoppable(Protocol):

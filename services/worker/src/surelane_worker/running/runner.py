@@ -13,6 +13,8 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in
 from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
+from surelane_service.data_keys import KeyDestroyedError, NoKeyError
+from surelane_service.envelopes import DamagedError
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
@@ -181,9 +183,7 @@ class Runner:
     async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         try:
-            if handler.routes:
-                handler = handler.for_event(events[0])
-            await context.authorize()
+            handler = await self._prepared(handler, context, events)
             if handler.timeout is None:
                 return outcome_of(await handler.call(given, context))
             async with asyncio.timeout(handler.timeout) as limit:
@@ -193,7 +193,7 @@ class Runner:
                 return Fail(error)
             _uncancel()
             return Release()
-        except (SlackBusyError, NotInstalledError) as error:
+        except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(context, events[0], error)
         except TimeoutError as error:
             if handler.timeout is not None and limit.expired():
@@ -205,26 +205,41 @@ class Runner:
             if handler.answers:
                 context.conclude()
 
+    async def _prepared(self, handler: Handler, context: Context, events: Sequence[Event]) -> Handler:
+        """Decrypt the events and take the token of their workspace. Return the handler of the first one's route."""
+        if self._services.sealing is not None:
+            await self._services.sealing.enter(events)
+        handler = handler.for_event(events[0]) if handler.routes else handler
+        await context.authorize()
+        return handler
+
     async def _put_off(
-        self, context: Context, event: Event, error: SlackBusyError | NotInstalledError
+        self, context: Context, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
     ) -> Snooze | Discard:
         """Put off an event, without counting its attempt.
 
         One whose workspace has not installed the app holds back its group, so that a thread is answered in order once
-        the app is there. Past its deadline it ends.
+        the app is there. Past its deadline it ends. One that this worker cannot decrypt waits for another worker, or
+        for the key.
         """
         if isinstance(error, SlackBusyError):
             context.log.info("Slack's rate limit is used up; the event is snoozed", seconds=error.after)
             return Snooze(error.after)
+        if isinstance(error, NoKeyError):
+            notebook = Notebook(self._services.engine, event, context.log)
+            await notebook.note_call("no_key", f"worker {self._worker}: {error}")
+            context.log.error(
+                "an event cannot be decrypted; it waits for a worker that can", reason=str(error)
+            )
+            context.held = True
+            return Snooze(self._backoff.pause(1))
         deadline = (event.enqueued_at or event.event_ts) + self._services.settings.install_wait
         left = (deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
             return Discard("not_installed")
-        tokens = self._services.tokens
-        soon = None if tokens is None else await tokens.wait(event, error.owner, deadline)
-        context.log.info(
-            "its workspace has not installed the app; the event waits", owner=error.owner.identity
-        )
+        owner, tokens = error.owner, self._services.tokens
+        soon = None if tokens is None else await tokens.wait(event, owner, deadline)
+        context.log.info("its workspace has not installed the app; the event waits", owner=owner.identity)
         context.held = True
         return Snooze(min(self._backoff.pause(1) if soon is None else soon, INSTALL_PAUSE, left))
 
@@ -384,6 +399,10 @@ def _final_reason(error: BaseException) -> str | None:
             return "result_refused"
         case InvalidPayloadError():
             return "invalid_payload"
+        case KeyDestroyedError():
+            return "key_destroyed"
+        case DamagedError():
+            return "damaged"
     return final_reason(error)
 
 

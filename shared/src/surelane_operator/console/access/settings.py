@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 from surelane_operator.console.access.oidc import is_safe
 from surelane_operator.console.access.proxy import Network
 from surelane_operator.console.links import SLACK_MESSAGE
-from surelane_service.settings import ServiceSettings
+from surelane_service.settings import SealingSettings
 
 SHORTEST = 16
 """Characters of a token or a key, at least."""
@@ -39,7 +39,7 @@ def _base(address: str) -> str:
 Names = Annotated[frozenset[str], NoDecode, BeforeValidator(split)]
 
 
-class AccessSettings(ServiceSettings):
+class AccessSettings(SealingSettings):
     """Settings of the operator's API and page."""
 
     api_token: SecretStr | None = Field(None, validation_alias="SURELANE_API_TOKEN")

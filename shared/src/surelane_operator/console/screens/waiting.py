@@ -12,7 +12,7 @@ def waiting(sources: Sources) -> Screen:
 
     async def read(asked: Asked) -> Values:
         cursor = begin(asked)
-        found = await list_questions(sources.calls, cursor, LIST)
+        found = await list_questions(sources.calls, cursor, LIST, sources.operations.sealing)
         last = found[-1] if len(found) == LIST else None
         following = cursor_after({"id": last.id, "finished_at": last.asked_at}) if last else None
         return {

@@ -1,0 +1,173 @@
+"""The workspaces' data keys: made once, kept for a minute, sealed anew, destroyed.
+
+A data key is stored sealed with ``SURELANE_ENCRYPTION_KEYS``. So a rotation of those touches no event. See ADR 0071.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from time import monotonic
+from typing import Generic, TypeVar
+
+from surelane.calls import Calls, Connection, Pool, Row
+from surelane_service.envelopes import DataKey
+from surelane_service.keys import SETTING, Keyring, SealedError
+
+KEPT_FOR = timedelta(minutes=1)
+"""How long a data key is used without a look at the database."""
+UNUSED_AFTER = KEPT_FOR + timedelta(seconds=15)
+"""How long after its retirement no process encrypts with a data key, and what it encrypted before is stored."""
+MOST = 5000
+"""Data keys that a process keeps."""
+
+Name = TypeVar("Name", str, bytes)
+
+
+class NoKeyError(SealedError):
+    """A value cannot be decrypted with the keys of this process. Another process may have the key."""
+
+
+class KeyDestroyedError(SealedError):
+    """The data key of a value was destroyed: its workspace was erased."""
+
+    def __init__(self) -> None:
+        super().__init__("its data key was destroyed, as its workspace was erased")
+
+
+@dataclass(slots=True)
+class _Kept(Generic[Name]):
+    keys: "OrderedDict[Name, tuple[DataKey, float]]"
+
+    def get(self, name: Name) -> DataKey | None:
+        found = self.keys.get(name)
+        if found is None or found[1] < monotonic():
+            return None
+        return found[0]
+
+    def keep(self, name: Name, key: DataKey, until: float) -> None:
+        self.keys[name] = key, until
+        self.keys.move_to_end(name)
+        while len(self.keys) > MOST:
+            self.keys.popitem(last=False)
+
+
+class DataKeys:
+    """The data keys, on a pool or a connection outside of a transaction.
+
+    Methods raise errors of :mod:`surelane.errors`, and :class:`NoKeyError` where no key of the list opens a data key.
+    """
+
+    def __init__(self, database: Pool | Connection, keys: Keyring | None) -> None:
+        """``keys``: open the data keys; ``None``: this process has none."""
+        self._database = Calls(database)
+        self._keys = keys
+        self._current: _Kept[str] = _Kept(OrderedDict())
+        self._by_id: _Kept[bytes] = _Kept(OrderedDict())
+        self._lookups: dict[str, asyncio.Task[DataKey]] = {}
+
+    def kept(self, workspace: str) -> DataKey | None:
+        """Return the key that encrypts a workspace's values, if it was looked up within the last minute."""
+        return self._current.get(workspace)
+
+    async def current(self, workspace: str) -> DataKey:
+        """Return the key that encrypts a workspace's values. Make it if there is none."""
+        if (key := self._current.get(workspace)) is not None:
+            return key
+        lookup = self._lookups.get(workspace)
+        if lookup is None:
+            lookup = self._lookups[workspace] = asyncio.create_task(self._look_up(workspace))
+            lookup.add_done_callback(partial(self._looked_up, workspace))
+        return await asyncio.shield(lookup)  # one event's cancellation is not the others'
+
+    def _looked_up(self, workspace: str, lookup: asyncio.Task[DataKey]) -> None:
+        del self._lookups[workspace]
+        if not lookup.cancelled():
+            lookup.exception()  # those who wait have it; without any, asyncio would complain
+
+    async def _look_up(self, workspace: str) -> DataKey:
+        keys = self._keyring()
+        until = monotonic() + KEPT_FOR.total_seconds()  # from before the look: see UNUSED_AFTER
+        row = await self._database.fetchrow("select * from agent.data_key($1)", workspace)
+        if row is None:
+            new = DataKey.new(workspace)
+            row = await self._database.fetchrow(
+                "select * from agent.add_data_key($1, $2, $3)",
+                workspace,
+                new.id,
+                keys.seal(new.raw, new.place()),
+            )
+        if row is None:
+            raise NoKeyError("its workspace's data key is being destroyed: try again")
+        key = self._opened(row, workspace)
+        self._current.keep(workspace, key, until)
+        self._by_id.keep(key.id, key, until)
+        return key
+
+    async def by_ids(self, ids: Iterable[bytes]) -> dict[bytes, DataKey]:
+        """Return data keys by their ids. One that was destroyed, or that no key of the list opens, is missing."""
+        found = {identity: self._by_id.get(identity) for identity in ids}
+        missing = [identity for identity, key in found.items() if key is None]
+        if missing:
+            found.update(await self._look_for(missing))
+        return {identity: key for identity, key in found.items() if key is not None}
+
+    async def _look_for(self, ids: Collection[bytes]) -> dict[bytes, DataKey]:
+        until = monotonic() + KEPT_FOR.total_seconds()
+        found: dict[bytes, DataKey] = {}
+        for row in await self._database.fetch("select * from agent.find_data_keys($1)", list(ids)):
+            try:
+                key = self._opened(row, row["workspace"])
+            except SealedError:
+                continue
+            self._by_id.keep(key.id, key, until)
+            found[key.id] = key
+        return found
+
+    async def why_missing(self, identity: bytes) -> SealedError:
+        """Return why a data key cannot be used: it was destroyed, or this process lacks the key that opens it."""
+        row = await self._database.fetchrow("select * from agent.find_data_keys($1)", [identity])
+        if row is None:
+            return KeyDestroyedError()
+        try:
+            self._opened(row, row["workspace"])
+        except SealedError as error:
+            return error
+        return NoKeyError("its data key could not be read: try again")
+
+    async def seal_anew(self, after: bytes, limit: int) -> tuple[int, bytes | None]:
+        """Seal up to ``limit`` data keys after one with the first key, where another key sealed them.
+
+        Returns:
+            How many were sealed, and the last one to go on after; ``None``: there is none after it.
+        """
+        keys = self._keyring()
+        rows = await self._database.fetch(
+            "select * from agent.data_keys_to_seal($1, $2, $3)", keys.current_id, limit, after
+        )
+        sealed = 0
+        for row in rows:
+            key = self._opened(row, row["workspace"])
+            sealed += await self._database.fetchval(
+                "select agent.seal_data_key($1, $2, $3)",
+                key.id,
+                row["sealed"],
+                keys.seal(key.raw, key.place()),
+            )
+        return sealed, rows[-1]["id"] if rows else None
+
+    def _opened(self, row: Row, workspace: str) -> DataKey:
+        sealed = DataKey(row["id"], workspace, b"")
+        try:
+            return DataKey(sealed.id, workspace, self._keyring().open(row["sealed"], sealed.place()))
+        except NoKeyError:
+            raise
+        except SealedError as error:
+            raise NoKeyError(f"its data key cannot be opened: {error}") from None
+
+    def _keyring(self) -> Keyring:
+        if self._keys is None:
+            raise NoKeyError(f"it is encrypted, and {SETTING} is not set here")
+        return self._keys

@@ -1,0 +1,254 @@
+"""Sealed values: JSON objects that hold an encrypted value beside the few fields that stay in the clear.
+
+The value is encrypted with a workspace's data key. What SQL and operators need of an event stays beside it, in its
+place: ids, timestamps and types, no text. These fields are authenticated with the value. See ADR 0071.
+"""
+
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from surelane_service.keys import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES, SealedError
+
+SEALED = "surelane.sealed"
+"""The field that holds the encrypted value."""
+IDS = "surelane.ids"
+"""The field with the ids of people, channels and workspaces that stand in the value, so that erasing finds them."""
+WORKSPACE = "surelane.workspace"
+"""The field with the workspace of a value that does not name one itself."""
+CONTENT_KEY = "sealed:"
+"""How the natural key of an event begins that Slack gave none."""
+
+_VERSION = b"\x01"
+_SALT_BYTES = 16
+_HEADER = len(_VERSION) + ID_BYTES
+_BEFORE_TEXT = _HEADER + _SALT_BYTES + NONCE_BYTES
+_PLAIN, _COMPRESSED = b"\x00", b"\x01"
+_SMALL = 1200
+"""Bytes below which a value is not compressed: its row is not stored out of line in any case."""
+_HEADER_TEXT = 12
+"""Characters of base64 that hold the header."""
+
+_ID = re.compile(r"\S{1,200}")
+_MENTION = re.compile(r"<[@#]([UWC][A-Z0-9]{2,20})")
+_WHOLE = re.compile(r'"([UWCDGTEB][A-Z0-9]{8,20})"')
+"""What may be an id where it is a whole value: one that has a digit."""
+_CLEAR = (
+    "type",
+    "command",
+    "channel_type",
+    "ts",
+    "thread_ts",
+    "event_ts",
+    "user_id",
+    "channel_id",
+    "team_id",
+)
+_CLEAR_OUTSIDE = (*_CLEAR, "enterprise_id", "event_id", "event_time", "agent")
+_NAMED_OBJECTS = ("channel", "user", "team", "enterprise")
+"""Fields that hold an id, or an object with one."""
+_PARTS = {
+    "item": ("channel", "ts"),
+    "message": ("ts", "thread_ts", "user"),
+    "container": ("message_ts", "thread_ts", "channel_id"),
+}
+_OWN = "surelane."
+"""How the ids of the worker's own buttons and modals begin: the kind of their clicks follows from it."""
+
+
+class DamagedError(SealedError):
+    """A sealed value was changed, or its clear fields were."""
+
+    def __init__(self) -> None:
+        super().__init__("it is damaged, or was changed in the database")
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    """The key that encrypts the values of one workspace.
+
+    Attributes:
+        id: names it in each value that it sealed.
+        workspace: the workspace's id; empty for what belongs to none.
+        raw: the key itself.
+    """
+
+    id: bytes
+    workspace: str
+    raw: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls, workspace: str) -> "DataKey":
+        """Make a random key."""
+        return cls(os.urandom(ID_BYTES), workspace, os.urandom(KEY_BYTES))
+
+    def place(self) -> str:
+        """Return the place for which the key itself is sealed."""
+        return json.dumps(["data_key", self.workspace, self.id.hex()])
+
+    def seal(self, text: str, clear: Mapping[str, Any]) -> str:
+        """Return JSON text as a sealed value, JSON text as well, with ``clear`` beside it.
+
+        Each value has a key of its own, derived from 16 random bytes. So a workspace may have any number of values.
+        """
+        beside = _ENCODED(clear)
+        ids = _further_ids(text, beside)
+        random = os.urandom(_SALT_BYTES + NONCE_BYTES)
+        salt, nonce = random[:_SALT_BYTES], random[_SALT_BYTES:]
+        header = _VERSION + self.id
+        plain = text.encode()
+        packed = _PLAIN + plain if len(plain) < _SMALL else _COMPRESSED + zlib.compress(plain, 1)
+        sealed = self._cipher(salt).encrypt(nonce, packed, _authenticated(header, beside, ids))
+        encoded = binascii.b2a_base64(header + random + sealed, newline=False).decode()
+        comma = "," if clear else ""
+        named = f'"{IDS}":{_ENCODED(ids)},' if ids else ""
+        return f'{beside[:-1]}{comma}{named}"{SEALED}":"{encoded}"}}'
+
+    def open(self, value: Mapping[str, Any]) -> str:
+        """Return the JSON text of a value that this key sealed.
+
+        Raises:
+            DamagedError: it was changed.
+        """
+        beside = _ENCODED({name: part for name, part in value.items() if name not in (SEALED, IDS)})
+        sealed = _bytes_of(value)
+        salt, nonce = sealed[_HEADER : _HEADER + _SALT_BYTES], sealed[_HEADER + _SALT_BYTES : _BEFORE_TEXT]
+        try:
+            packed = self._cipher(salt).decrypt(
+                nonce, sealed[_BEFORE_TEXT:], _authenticated(sealed[:_HEADER], beside, value.get(IDS, ()))
+            )
+        except (InvalidTag, TypeError):
+            raise DamagedError from None
+        return (zlib.decompress(packed[1:]) if packed[:1] == _COMPRESSED else packed[1:]).decode()
+
+    def content_key(self, text: str) -> str:
+        """Return the natural key of an event that has none: who lacks the data key cannot guess the text by it."""
+        derived = hmac.digest(self.raw, b"surelane content key", "sha256")
+        return CONTENT_KEY + hmac.new(derived, text.encode(), hashlib.sha256).hexdigest()
+
+    def _cipher(self, salt: bytes) -> AESGCM:
+        return AESGCM(hmac.digest(self.raw, b"surelane value key" + salt, "sha256"))
+
+
+def is_sealed(value: object) -> bool:
+    """Return whether a JSON value is a sealed one."""
+    return isinstance(value, dict) and SEALED in value
+
+
+def has_sealed(value: object) -> bool:
+    """Return whether a stored payload is sealed, or one of its fields is."""
+    return is_sealed(value) or bool(sealed_fields(value))
+
+
+def sealed_fields(value: object) -> list[tuple[str, dict[str, Any]]]:
+    """Return the fields of an object that hold sealed values: a webhook's payload, a signal's value."""
+    if not isinstance(value, dict):
+        return []
+    return [(name, value[name]) for name in ("payload", "value") if is_sealed(value.get(name))]
+
+
+def workspace_of_sealed(value: object) -> str:
+    """Return the workspace of a sealed payload."""
+    given = value.get(WORKSPACE) if isinstance(value, dict) else None
+    return given if isinstance(given, str) else workspace_of(value)
+
+
+def key_id_of(value: Mapping[str, Any]) -> bytes:
+    """Return the id of the data key that sealed a value.
+
+    Raises:
+        DamagedError: it is no sealed value.
+    """
+    text = value.get(SEALED)
+    if not isinstance(text, str) or len(text) < _HEADER_TEXT:
+        raise DamagedError
+    try:
+        return binascii.a2b_base64(text[:_HEADER_TEXT], strict_mode=True)[len(_VERSION) :]
+    except ValueError:
+        raise DamagedError from None
+
+
+def clear_part(value: object) -> dict[str, Any]:
+    """Return the fields of a payload that stay in the clear: what SQL reads of it, and no text.
+
+    ``agent.event_kind``, ``agent.event_group_key``, ``agent.event_workspace``, ``agent.event_channel``,
+    ``agent.event_user`` and ``agent.event_time`` return the same for it as for the payload.
+    """
+    return _part(value, _CLEAR_OUTSIDE) if isinstance(value, dict) else {}
+
+
+def workspace_of(value: object) -> str:
+    """Return the workspace of a payload, as ``agent.event_workspace`` does."""
+    if not isinstance(value, dict):
+        return ""
+    team = value.get("team_id")
+    if not isinstance(team, str):
+        team = value.get("team")
+        team = team.get("id") if isinstance(team, dict) else team
+    return team if isinstance(team, str) and len(team) <= 100 and _ID.fullmatch(team) else ""
+
+
+def _part(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    part = _fields(value, names)
+    for name in _NAMED_OBJECTS:
+        found = value.get(name)
+        if isinstance(found, dict):
+            part[name] = _fields(found, ("id",))
+        elif isinstance(found, str) and _ID.fullmatch(found):
+            part[name] = found
+    for name, inside in _PARTS.items():
+        if isinstance(found := value.get(name), dict):
+            part[name] = _fields(found, inside)
+    actions, view, event = value.get("actions"), value.get("view"), value.get("event")
+    if isinstance(actions, list) and actions and _is_own(actions[0], "action_id"):
+        part["actions"] = [{"action_id": actions[0]["action_id"]}]
+    if _is_own(view, "callback_id"):
+        part["view"] = {"callback_id": value["view"]["callback_id"]}
+    if isinstance(event, dict) and names is _CLEAR_OUTSIDE:
+        part["event"] = _part(event, _CLEAR)
+    return part
+
+
+def _fields(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: found for name in names if _is_clear(found := value.get(name))}
+
+
+def _is_clear(value: object) -> bool:
+    return type(value) is int or (isinstance(value, str) and _ID.fullmatch(value) is not None)
+
+
+def _is_own(value: object, name: str) -> bool:
+    return isinstance(value, dict) and str(value.get(name)).startswith(_OWN)
+
+
+_ENCODED = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def _further_ids(text: str, beside: str) -> list[str]:
+    """Return the ids that stand in a text, without those that stand beside it."""
+    names = {name for name in _WHOLE.findall(text) if not name.isalpha()} | set(_MENTION.findall(text))
+    return sorted(name for name in names if name not in beside)
+
+
+def _authenticated(header: bytes, beside: str, ids: Sequence[str]) -> bytes:
+    return header + f"{beside}\0{','.join(ids)}".encode()
+
+
+def _bytes_of(value: Mapping[str, Any]) -> bytes:
+    try:
+        sealed = binascii.a2b_base64(value[SEALED], strict_mode=True)
+    except (ValueError, TypeError, KeyError):
+        raise DamagedError from None
+    if sealed[:1] != _VERSION or len(sealed) < _BEFORE_TEXT + TAG_BYTES:
+        raise DamagedError
+    return sealed

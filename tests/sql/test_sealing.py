@@ -1,0 +1,231 @@
+"""Data keys in the database: made once, sealed anew, destroyed; and sealed events are queued as plain ones are."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from surelane.calls import Connection
+from surelane.jobs import Continuation, Job
+from surelane_operator.cli.command import app
+from surelane_operator.operations import Operations
+from surelane_service.data_keys import DataKeys, KeyDestroyedError, NoKeyError
+from surelane_service.engine import Engine
+from surelane_service.envelopes import SEALED, DamagedError, clear_part
+from surelane_service.keys import Keyring, new_key
+from surelane_service.sealed_engine import SealedEngine
+from surelane_service.sealed_queue import SealedQueue
+from surelane_service.sealing import Sealing
+from tests.databases import as_role
+from tests.sql.conftest import Connect
+
+OLD, NEW = new_key(), new_key()
+SECRET = "the merger closes on friday"
+
+PAYLOADS: list[dict[str, Any]] = [
+    {
+        "type": "event_callback",
+        "team_id": "T1",
+        "event_id": "Ev1",
+        "event_time": 1_700_000_000,
+        "event": {"type": kind, "channel": channel, "user": "U1", "text": SECRET, "ts": "1.2", **more},
+    }
+    for kind, channel, more in (
+        ("message", "D1", {"channel_type": "im", "event_ts": "1700000000.000100"}),
+        ("message", "C1", {"channel_type": "channel", "thread_ts": "1.1"}),
+        ("app_mention", "C1", {"team": "T2"}),
+        ("reaction_added", None, {"item": {"type": "message", "channel": "C1", "ts": "1.1"}}),
+    )
+] + [
+    {"command": "/deploy", "text": SECRET, "team_id": "T1", "channel_id": "C1", "user_id": "U1"},
+    {
+        "type": "block_actions",
+        "team": {"id": "T1", "domain": "acme"},
+        "user": {"id": "U1", "name": "ann"},
+        "channel": {"id": "C1", "name": "general"},
+        "container": {"message_ts": "1.2", "thread_ts": "1.1", "channel_id": "C1", "text": SECRET},
+        "message": {"ts": "1.2", "text": SECRET, "user": "U2"},
+        "actions": [{"action_id": "surelane.choose", "value": SECRET}],
+    },
+    {"type": "view_submission", "team": {"id": "T1"}, "view": {"callback_id": "surelane.written"}},
+    {"type": "shortcut", "team": {"id": "T1"}, "callback_id": SECRET, "user": {"id": "U1"}},
+    {"agent": "billing", "task": SECRET},
+]
+
+
+@pytest.fixture
+async def service(queue: Connection, connect: Connect) -> Connection:
+    """Connect to the empty database as a worker."""
+    assert not queue.is_closed()
+    return await connect("surelane_worker")
+
+
+def sealing(connection: Connection, *keys: str, on: bool = True) -> Sealing:
+    return Sealing(connection, Keyring(keys or (NEW,)) if keys != ("none",) else None, on=on)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+async def test_sql_derives_the_same_from_a_sealed_event(queue: Connection, payload: dict[str, Any]) -> None:
+    text, _ = await sealing(queue).event(json.dumps(payload), None)
+    assert SECRET not in text
+    derive = (
+        "select agent.event_kind($1), agent.event_group_key($1), agent.event_workspace($1), agent.event_channel($1)"
+        ", agent.event_user($1), $1 ->> 'agent', agent.event_time($1, '2026-01-01')"
+    )
+    assert await queue.fetchrow(derive, text) == await queue.fetchrow(derive, json.dumps(payload))
+
+
+async def test_processes_that_begin_together_make_one_key(service: Connection, connect: Connect) -> None:
+    others = [await connect("surelane_ingest") for _ in range(4)]
+    keys = await asyncio.gather(
+        *(DataKeys(each, Keyring([NEW])).current("T1") for each in (service, *others))
+    )
+    assert len({key.raw for key in keys}) == 1
+    other = await DataKeys(service, Keyring([NEW])).current("T2")
+    assert other.raw != keys[0].raw
+
+
+async def test_many_events_of_a_workspace_cause_one_look(service: Connection) -> None:
+    keys = DataKeys(service, Keyring([NEW]))
+    first = await keys.current("T1")
+    async with service.transaction():  # every other call would wait for it, or fail
+        assert (await keys.current("T1"), keys.kept("T1")) == (first, first)
+        assert await keys.by_ids([first.id]) == {first.id: first}
+
+
+async def test_a_rotation_touches_no_event_and_goes_on_while_events_come(
+    queue: Connection,
+    service: Connection,
+    queue_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = sealing(service, OLD)
+    text, _ = await old.event(json.dumps(PAYLOADS[0]), None)
+    stored = await queue.fetchval("select sealed from agent.data_key")
+    monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
+    database = as_role(queue_database, "surelane_worker")
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["keys", "rotate", "--database", database])
+    assert (done.exit_code, done.output.split()[0]) == (0, "1"), done.output
+    assert await queue.fetchval("select sealed from agent.data_key") != stored
+    # A process that still has the old list goes on with the key that it keeps; a new one needs the new list.
+    again, _ = await old.event(json.dumps(PAYLOADS[1]), None)
+    for each, payload in ((text, PAYLOADS[0]), (again, PAYLOADS[1])):
+        assert await sealing(service, NEW).opened(json.loads(each)) == payload
+    with pytest.raises(NoKeyError, match="which SURELANE_ENCRYPTION_KEYS lacks"):
+        await sealing(service, OLD).opened(json.loads(text))
+
+
+async def test_what_cannot_be_opened_says_why(service: Connection, queue: Connection) -> None:
+    text, _ = await sealing(service).event(json.dumps(PAYLOADS[0]), None)
+    value = json.loads(text)
+    with pytest.raises(NoKeyError, match="it is encrypted, and SURELANE_ENCRYPTION_KEYS is not set"):
+        await sealing(service, "none", on=False).opened(value)
+    with pytest.raises(DamagedError):
+        await sealing(service).opened({**value, "team_id": "T2"})
+    shown = await sealing(service, "none", on=False).shown(value)
+    assert shown[SEALED].startswith("cannot be decrypted: it is encrypted")
+    assert shown["event"]["user"] == "U1"
+    await queue.execute("delete from agent.data_key")
+    with pytest.raises(KeyDestroyedError, match="its workspace was erased"):
+        await sealing(service).opened(value)
+
+
+async def test_a_retired_key_encrypts_nothing_and_is_destroyed_when_no_process_keeps_it(
+    queue: Connection, service: Connection
+) -> None:
+    before = sealing(service)
+    text, _ = await before.event(json.dumps(PAYLOADS[0]), None)
+    assert await queue.fetchval("select agent.retire_data_key('T2')") is None
+    assert await queue.fetchval("select agent.retire_data_key('T1')") >= timedelta(0)
+    later, _ = await sealing(service).event(json.dumps(PAYLOADS[1]), None)
+    # An erasure that goes on does not retire the new key, too.
+    assert await queue.fetchval("select agent.retire_data_key('T1')") >= timedelta(0)
+    assert await queue.fetchval("select agent.destroy_data_keys('T1', interval '1 minute')") == 0
+    await queue.execute("update agent.test_clock set shift = interval '2 minutes'")
+    assert await queue.fetchval("select agent.destroy_data_keys('T1', interval '1 minute')") == 1
+    assert await sealing(service).opened(json.loads(later)) == PAYLOADS[1]
+    with pytest.raises(KeyDestroyedError):
+        await sealing(service).opened(json.loads(text))
+
+
+async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_open(
+    queue: Connection, service: Connection
+) -> None:
+    seal = sealing(service)
+    jobs, engine = SealedQueue(service, seal), SealedEngine(service, seal)
+    parent = await jobs.fan_out(
+        [Job("child", {"team_id": "T1", "text": SECRET}, max_attempts=1), Job("child", {"text": SECRET})],
+        Continuation("then", {"text": SECRET}),
+    )
+    assert await jobs.signal(str(parent), "said", {"text": SECRET}) == "sent"
+    first, second = await engine.claim_events(["child"], 2, worker="w")
+    await seal.open_events([first, second])
+    assert {first.payload["text"], second.payload["text"]} == {SECRET}
+    assert {first.workspace, second.workspace} == {"T1", ""}
+    failing, other = (first, second) if first.workspace == "T1" else (second, first)
+    error = {"type": "ValueError", "message": SECRET, "traceback": SECRET, "at": "2026-01-01T00:00:00+00:00"}
+    step = json.dumps({"ts": "1.2", "channel": "C1", "text": SECRET})
+    await engine.store_step(first.id, 1, "look", 1, "a-hash", step, json.dumps([error]), timedelta(0))
+    (kept,) = await engine.read_steps(first.id)
+    assert (kept.result, kept.arguments) == (step, "a-hash")
+    failure = {"error": error, "retry_in": 1, "final": True, "reason": SECRET, "max_attempts": 1}
+    await engine.settle(
+        [
+            (failing.id, 1, "fail", json.dumps(failure)),
+            (other.id, 1, "complete", json.dumps({"answer": SECRET})),
+        ]
+    )
+    for table in ("event", "event_hist", "step", "signal"):
+        rows = await queue.fetch(f"select r::text as said from agent.{table} as r")
+        assert rows
+        assert not [row for row in rows if SECRET in row["said"]], table
+    children = {child.id: child for child in await jobs.children(parent)}
+    assert children[other.id].result == {"answer": SECRET}
+    assert children[failing.id].payload == {"team_id": "T1", "text": SECRET}
+    job = await Operations(service, seal).get(failing.id)
+    assert job is not None
+    assert (job["reason"], job["error"], job["errors"][0]["traceback"]) == ("encrypted", SECRET, SECRET)
+    locked = await Operations(service).get(failing.id)
+    assert locked is not None
+    assert locked["error"].startswith("cannot be decrypted")
+    (continued,) = await engine.claim_events(["then"], 1, worker="w")
+    answer, signal = await engine.take_signal(continued.id, 1, "said", 1, None)
+    assert (answer, json.loads(signal or "")["value"]) == ("done", {"text": SECRET})
+
+
+async def test_a_replay_with_another_payload_is_encrypted_as_the_event_was(
+    queue: Connection, service: Connection
+) -> None:
+    seal = sealing(service)
+    identity = await SealedQueue(service, seal).enqueue("note", {"team_id": "T1", "text": "first"})
+    (event,) = await Engine(service).claim_events(["note"], 1, worker="w")
+    await Engine(service).settle([(event.id, 1, "complete", None)])
+    replay = await Operations(service, sealing(service, on=False)).replay(
+        identity, payload={"team_id": "T1", "text": SECRET}
+    )
+    stored = json.loads(await queue.fetchval("select event from agent.event where id = $1", replay.id))
+    assert SECRET not in json.dumps(stored)
+    assert await seal.opened(stored) == {"team_id": "T1", "text": SECRET}
+    assert clear_part(stored) == {"team_id": "T1"}
+    with pytest.raises(Exception, match="is a JSON object"):
+        await Operations(service, seal).replay(identity, payload=["text"])
+    with pytest.raises(Exception, match="cannot be replaced: it is encrypted"):
+        await Operations(service).replay(identity, payload={"text": "other"})
+
+
+async def test_dedupe_keys_and_searches_by_place_work_as_before(
+    queue: Connection, service: Connection
+) -> None:
+    jobs = SealedQueue(service, sealing(service))
+    payload = {"team_id": "T1", "channel": "C1", "user": "U1", "text": SECRET}
+    one = await jobs.enqueue("note", payload, dedupe_key="d", group_key="g")
+    assert await jobs.enqueue("note", payload, dedupe_key="d", group_key="g") == one
+    found = await queue.fetch(
+        "select (job).id from agent.narrow_jobs(null, null, null, null, null, null, null, 100, 'T1', 'C1', 'U1', null"
+        ", '{}')"
+        " where matches"
+    )
+    assert [row["id"] for row in found] == [one]

@@ -1,0 +1,204 @@
+"""With encryption on, the database never has what people wrote, and everything else goes on as before."""
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+from typer.testing import CliRunner
+
+from surelane.calls import Connection
+from surelane_operator.cli.command import app
+from surelane_operator.operations import Operations
+from surelane_service.keys import Keyring, new_key
+from surelane_service.sealing import Sealing
+from surelane_service.settings import DEMO_SIGNING_SECRET
+from tests.databases import Server, as_role
+from tests.processes import until
+from tests.scenario import new_mention, replies, send
+from tests.system.ingest_client import Slack, mention, served
+from tests.system.whole import whole
+from tests.system.worker import ended, live, worker
+
+KEY = new_key()
+HANDLERS = "tests.system.sealed_handlers:handlers"
+TOKEN = "an-operators-token-0123456789"
+ON = {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"}
+KEYS = {"SURELANE_ENCRYPTION_KEYS": KEY}
+
+
+async def stored(server: Server, database: str, since: str, text: str) -> list[str]:
+    """Return where a text stands: tables whose dump has it, and files of the write-ahead log since a place in it."""
+    name = database.rpartition("/")[2].partition("?")[0]
+    admin = await asyncpg.connect(server.admin, database=name)
+    try:
+        tables = await admin.fetch(
+            "select relname from pg_class where relnamespace = 'agent'::regnamespace and relkind in ('r', 'p')"
+        )
+        found = []
+        for (table,) in tables:
+            query = f"select count(*) from agent.{table} as r where position($1 in r::text) > 0"
+            if await admin.fetchval(query, text):
+                found.append(table)
+        await admin.execute("select pg_switch_wal()")
+        return found + [
+            row["name"]
+            for row in await admin.fetch(
+                "select name from pg_ls_waldir() where name ~ '^[0-9A-F]{24}$'"
+                " and name >= pg_walfile_name($1::text::pg_lsn) and name <= pg_walfile_name(pg_current_wal_lsn())"
+                " and position($2::bytea in pg_read_binary_file('pg_wal/' || name, true)) > 0",
+                since,
+                text.encode(),
+            )
+        ]
+    finally:
+        await admin.close()
+
+
+async def place(connection: Connection) -> str:
+    """Return the place in the write-ahead log."""
+    return str(await connection.fetchval("select pg_current_wal_lsn()::text"))
+
+
+async def test_a_dump_and_the_log_have_nothing_of_a_message_that_went_all_the_way(
+    server: Server, database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = await place(connection)
+    operators = {
+        "SURELANE_API_TOKEN": TOKEN,
+        "SURELANE_OPERATOR_DATABASE_URL": as_role(database, "surelane_worker"),
+    }
+    env = {**ON, **operators, "SURELANE_BACKOFF_BASE": "50ms"}
+    async with whole(database, env=env, worker_env={"SURELANE_HANDLERS": HANDLERS}) as running:
+        said = await new_mention(running.system)
+        assert [await send(running.system, said) for _ in range(2)] == [200, 200]
+        identity = await connection.fetchval("select id from agent.job where item_key = $1", said.event_id)
+        row = await ended(connection, identity)
+        assert (row["outcome"], row["attempts"], row["kind"]) == ("completed", 2, "slack.app_mention")
+        assert row["group_key"] == f"T0SURELANE:C0GENERAL1:{said.thread_ts}"
+        assert len(await replies(running.system, said)) == 1
+        for event in await connection.fetch("select id from agent.job where kind in ('note', 'sum')"):
+            assert (await ended(connection, event["id"]))["outcome"] == "completed"
+
+        command = {"command": "/repeat", "text": said.text, "trigger_id": "1.2.3", "team_id": "T0SURELANE"}
+        async with aiohttp.ClientSession() as session:
+            slack = Slack(session, running.ingest.url, DEMO_SIGNING_SECRET)
+            answer = await slack.form("/slack/commands", command)
+            assert json.loads(answer.body)["text"] == said.text
+
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            url = f"{running.ingest.private_url}/v1/jobs/{identity}"
+            async with session.get(f"{url}/payload", headers=headers) as response:
+                shown = await response.json()
+            assert said.text in shown["payload"]["event"]["text"]
+            async with session.get(f"{url}?payload=false", headers=headers) as response:
+                story = await response.json()
+        assert story["result"]["said"].endswith(said.text)
+        assert story["errors"][0]["message"].endswith(said.text)
+        looks = await connection.fetchval(
+            "select count(*) from agent.operator_action where action = 'look at payload'"
+        )
+        assert looks == 1
+
+    (total,) = await connection.fetch("select id from agent.event_hist where kind = 'sum'")
+    monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", KEY)
+    assert said.text in await command_output(database, total["id"])
+    monkeypatch.delenv("SURELANE_ENCRYPTION_KEYS")
+    unread = await command_output(database, total["id"])
+    assert said.text not in unread
+    assert "cannot be decrypted: it is encrypted, and SURELANE_ENCRYPTION_KEYS is not set here" in unread
+
+    assert await stored(server, database, since, said.text) == []
+    assert await connection.fetchval("select count(*) from agent.data_key") == 1
+
+
+async def command_output(database: str, identity: int) -> str:
+    arguments = ["jobs", "show", str(identity), "--json", "--database", as_role(database, "surelane_worker")]
+    shown = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+async def test_the_search_finds_what_is_stored_in_the_clear(
+    server: Server, database: str, connection: Connection
+) -> None:
+    since = await place(connection)
+    text = os.urandom(8).hex()
+    async with served(as_role(database, "surelane_ingest")) as ingest:
+        for _ in range(3):  # one of them may be split by the end of a page of the log
+            assert (await ingest.slack.event(mention(text=text))).status == 200
+    found = await stored(server, database, since, text)
+    assert "event" in found
+    assert len(found) > 1
+
+
+async def post(database: str, *texts: str, **settings: Any) -> list[int]:
+    """Send mentions to an ingest; return the ids of their events, in their order."""
+    async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
+        for text in texts:
+            assert (await ingest.slack.event(mention(text=text))).status == 200
+    connection = await asyncpg.connect(database)
+    try:
+        return [row["id"] for row in await connection.fetch("select id from agent.event order by id")]
+    finally:
+        await connection.close()
+
+
+async def test_an_event_waits_for_a_worker_with_the_key_and_says_so(
+    database: str, connection: Connection
+) -> None:
+    plain, sealed = [
+        (await post(database, text, encryption_keys=KEY, encrypt_events=on))[-1]
+        for text, on in (("before", False), ("secret", True))
+    ]
+    handlers = {"SURELANE_HANDLERS": "tests.system.worker_handlers:handlers"}
+    kind = "update agent.event set kind = 'echo', group_key = null, head = true"
+    await connection.execute(kind)
+    async with worker(database, **handlers):
+        await ended(connection, plain)
+        operations = Operations(connection)
+
+        async def waits() -> bool:
+            why = await operations.why(sealed)
+            return why is not None and why[0] == "no_key" and "SURELANE_ENCRYPTION_KEYS is not set" in why[1]
+
+        async with asyncio.timeout(60):
+            while not await waits():  # noqa: ASYNC110 - a snooze tells nothing
+                await asyncio.sleep(0.05)
+    assert (await live(connection, sealed))["attempts"] == 0
+    # Another worker has the keys, although it encrypts nothing: the setting is switched off.
+    async with worker(database, **handlers, **KEYS):
+        row = await ended(connection, sealed)
+    assert (row["outcome"], row["attempts"]) == ("completed", 1), row["errors"]
+    assert json.loads(row["result"])["event"]["text"] == "secret"
+
+
+async def test_damaged_events_and_those_of_an_erased_workspace_end_with_the_reason(
+    database: str, connection: Connection
+) -> None:
+    damaged, erased, sound = await post(
+        database, "one", "two", "three", encryption_keys=KEY, encrypt_events=True
+    )
+    other = Sealing(connection, Keyring([KEY]), on=True)
+    text, _ = await other.event(json.dumps(mention(text="gone") | {"team_id": "T2"}), None)
+    await connection.execute("update agent.event set kind = 'echo', group_key = null, head = true")
+    await connection.execute(
+        "update agent.event set event = jsonb_set(event, '{event,user}', '\"U2\"') where id = $1", damaged
+    )
+    await connection.execute("update agent.event set event = $2 where id = $1", erased, text)
+    await connection.execute("delete from agent.data_key where workspace = 'T2'")
+    async with worker(database, SURELANE_HANDLERS="tests.system.worker_handlers:handlers", **ON) as running:
+        rows = [await ended(connection, identity) for identity in (damaged, erased, sound)]
+    assert [(row["outcome"], row["reason"], row["attempts"]) for row in rows] == [
+        ("failed", "damaged", 1),
+        ("failed", "key_destroyed", 1),
+        ("completed", None, 1),
+    ]
+    shown = await Operations(connection, other).get(damaged)
+    assert shown is not None
+    assert shown["error"] == "it is damaged, or was changed in the database"
+    assert not [line for line in running.output if "three" in line]
+    await until(lambda: running.child.exit_code == 0, what="the worker's end")
