@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from surelane.calls import Calls, Pool
+from surelane.calls import Calls
 from surelane.errors import SettingsError
 from surelane_operator.api.api import (
     OperatorApi,

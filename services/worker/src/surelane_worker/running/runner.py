@@ -53,6 +53,7 @@ from surelane_worker.running.coalescing import Coalescer
 from surelane_worker.running.work import Work
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
+from surelane_worker.slack.notes import Notebook
 from surelane_worker.slack.tokens import NotInstalledError
 from surelane_worker.slack.turns import SlackBusyError
 
