@@ -76,7 +76,7 @@ async def serving_operators(
         connect_timeout=timedelta(seconds=5),
     )
     examinations = Examinations(url.get_secret_value())
-    api = OperatorApi(pool, examinations, received)
+    api = OperatorApi(pool, examinations, received=received)
     try:
         async with _assistants(settings, api) as tools:
             yield _operators(settings, pool, api, examinations, received, tools)
@@ -93,7 +93,7 @@ def load_protocol(settings: AccessSettings) -> ModuleType | None:
     Raises:
         SettingsError: the SDK is not installed.
     """
-    if settings.mcp is None:
+    if settings.assistants is None:
         return None
     try:
         from surelane_operator.mcp import server  # noqa: PLC0415 - see above
@@ -115,7 +115,7 @@ async def _assistants(
         return
     page = settings.console_url if settings.sign_in else None
     async with protocol.serving_assistants(
-        api.operations(), changes=settings.mcp == "change", page=page
+        api.operations(), changes=settings.assistants == "change", page=page
     ) as routes:
         yield routes
 

@@ -34,7 +34,9 @@ def page_switched_off() -> list[web.AbstractRouteDef]:
 
 def assistants_switched_off() -> list[web.AbstractRouteDef]:
     """Return the routes of the assistants' tools while they are off. Each answer says how to switch them on."""
-    return switched_off("/mcp", "the tools for assistants are off; set SURELANE_MCP to switch them on")
+    return switched_off(
+        "/mcp", "the tools for assistants are off; set SURELANE_MCP and SURELANE_API_TOKEN to switch them on"
+    )
 
 
 def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
@@ -53,6 +55,7 @@ class OperatorApi:
         self,
         pool: Pool,
         examinations: Examinations,
+        *,
         received: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """Keep the arguments.
@@ -62,8 +65,8 @@ class OperatorApi:
             examinations: the doctor's.
             received: what the process has received since it started: label and count.
         """
-        self._panels = PanelsApi(pool, examinations, received)
         self._operations = Operations(pool)
+        self._panels = PanelsApi(pool, examinations, self._operations, received)
         self._changes = ChangesApi(self._operations)
 
     async def close(self) -> None:

@@ -45,11 +45,15 @@ class PanelsApi:
     """The operations."""
 
     def __init__(
-        self, pool: Pool, examinations: Examinations, received: Callable[[], Mapping[str, int]] = dict
+        self,
+        pool: Pool,
+        examinations: Examinations,
+        operations: Operations,
+        received: Callable[[], Mapping[str, int]],
     ) -> None:
         """Read the database behind ``pool``. ``received`` says what this process has received."""
         self._calls = Calls(pool)
-        self._operations = Operations(pool)
+        self._operations = operations
         self._examinations = examinations
         self._received = received
 

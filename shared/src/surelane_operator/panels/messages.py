@@ -115,8 +115,8 @@ def lost_message(
 ) -> Lost:
     """Say what may have happened to a message without an event."""
     keys = [job["group_key"] for job in newest if job["group_key"]]
-    # The group key of a Slack event is workspace:channel:ts, or workspace:channel.
-    seen = any(message.channel in key.split(":")[1:2] for key in keys)
+    # The group key of a Slack event begins with the workspace and the channel.
+    seen = any(message.channel in key.split(":")[:2] for key in keys)
     subscribed = (
         "Events of this channel have come lately, so the app is subscribed and in the channel. Was the bot mentioned?"
         if seen
