@@ -206,6 +206,25 @@ def _operation(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
+async def test_only_get_payload_shows_what_people_wrote(desk: Desk, connection: Connection) -> None:
+    secret = "what ada wrote"
+    identity = await desk.stage.queue.enqueue("agent-turn", {"text": secret}, item_key="a key")
+    await connection.execute("select agent.cancel_event('a key')")
+    await connection.execute(
+        "update agent.event_hist set result = $2 where id = $1", identity, json.dumps(secret)
+    )
+    async with assistant(desk.url) as client:
+        for tool, arguments in (
+            ("get_job", {"id": identity}),
+            ("find_message", {"text": "a key"}),
+            ("list_jobs", {"key": "a key"}),
+            ("search_jobs", {"text": "ada wrote"}),
+            ("get_overview", {}),
+        ):
+            assert secret not in await said(client, tool, error=False, **arguments), tool
+        assert secret in await said(client, "get_payload", error=False, id=identity)
+
+
 async def test_pages_are_bounded_and_go_on_at_their_cursor(desk: Desk) -> None:
     async with assistant(desk.url, VIEWER) as client:
         first = await call(client, "list_jobs", limit=4)
