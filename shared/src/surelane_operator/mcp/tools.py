@@ -1,5 +1,6 @@
 """Tools, each made from an operation of ``/v1``: its name, description, schema and call."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,9 @@ class Tool:
         found = await self._operation.call(viewer, given)
         if found is None:
             return "done"
-        return written(found.model_dump(mode="json", exclude_none=True, exclude=HIDDEN.get(self.name)))
+        value = found.model_dump(mode="json", exclude_none=True, exclude=HIDDEN.get(self.name))
+        # In a thread: a payload of megabytes would hold up Slack's requests in this process.
+        return await asyncio.to_thread(written, value)
 
     def _schema(self) -> dict[str, Any]:
         """Join the schemas of the operation's path and query."""
