@@ -1,4 +1,4 @@
-"""A tool's answer has a bounded size, whatever an event holds."""
+"""A tool's answer has a bounded size, also that of a huge event."""
 
 import json
 from typing import Any
