@@ -81,7 +81,7 @@ async def serving_assistants(
         finally:
             started.set()
 
-    # In a task of its own: the manager must be left in the task that entered it, and a fixture's end runs in another.
+    # In a task of its own: the manager must be left in the task that entered it, and this block may end in another.
     task = asyncio.create_task(run())
     await started.wait()
     if task.done():
