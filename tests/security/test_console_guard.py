@@ -74,6 +74,7 @@ async def url(sessions: Sessions) -> AsyncIterator[str]:
 
     routes = [
         web.route("*", "/v1/who", who),
+        web.route("*", "/mcp", who),
         web.route("*", "/console/", who),
         web.route("*", "/console/sign-in", way_in),
     ]
@@ -120,6 +121,14 @@ async def test_the_page_changes_with_its_csrf_token_alone(browser: Browser, sess
         assert (await browser.send("POST", "/v1/who", headers))[0] == 403
     foreign = {"X-CSRF-Token": own, "Origin": "http://evil.example"}
     assert (await browser.send("POST", "/v1/who", foreign))[0] == 403
+
+
+async def test_assistants_are_known_by_a_token_and_never_by_a_session(browser: Browser) -> None:
+    own = {"X-CSRF-Token": await browser.csrf(), "Origin": browser.url}
+    for path in ("/mcp", "/mcp/below", "/%6dcp"):
+        assert (await browser.send("POST", path, own))[0] == 401, path
+    assert (await browser.send("GET", "/mcp"))[0] == 401
+    assert (await browser.send("POST", "/mcp", {"Authorization": "Bearer right"}))[0] == 200
 
 
 async def test_forged_and_expired_cookies_are_no_sessions(browser: Browser) -> None:

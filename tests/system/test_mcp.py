@@ -17,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent
 
 from surelane.calls import Connection
+from surelane_operator.console.access.settings import AccessSettings
 from surelane_service.pool import close_pool, create_pool
 from tests.browser.console_scenes import CHANNEL, Scenes, Stage, mention, seed, ts_of
 from tests.databases import as_role
@@ -205,6 +206,25 @@ def _operation(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
+async def test_only_get_payload_shows_what_people_wrote(desk: Desk, connection: Connection) -> None:
+    secret = "what ada wrote"
+    identity = await desk.stage.queue.enqueue("agent-turn", {"text": secret}, item_key="a key")
+    await connection.execute("select agent.cancel_event('a key')")
+    await connection.execute(
+        "update agent.event_hist set result = $2 where id = $1", identity, json.dumps(secret)
+    )
+    async with assistant(desk.url) as client:
+        for tool, arguments in (
+            ("get_job", {"id": identity}),
+            ("find_message", {"text": "a key"}),
+            ("list_jobs", {"key": "a key"}),
+            ("search_jobs", {"text": "ada wrote"}),
+            ("get_overview", {}),
+        ):
+            assert secret not in await said(client, tool, error=False, **arguments), tool
+        assert secret in await said(client, "get_payload", error=False, id=identity)
+
+
 async def test_pages_are_bounded_and_go_on_at_their_cursor(desk: Desk) -> None:
     async with assistant(desk.url, VIEWER) as client:
         first = await call(client, "list_jobs", limit=4)
@@ -304,13 +324,24 @@ async def test_without_the_setting_for_changes_there_are_none(desk: Desk) -> Non
                 await client.call_tool(tool, {"id": desk.scenes.failed})
 
 
-async def test_it_is_off_unless_it_is_set(desk: Desk) -> None:
-    async with page(desk.database, **TOKENS) as url:
-        async with post(url, OPERATOR) as response:
-            assert response.status == 404
-            assert "SURELANE_MCP" in await response.text()
-        async with post(url, None) as response:
-            assert response.status == 401
+@pytest.mark.parametrize("settings", [TOKENS, {"SURELANE_MCP": "read"}])
+async def test_it_is_off_unless_it_is_set_and_there_is_a_token(desk: Desk, settings: dict[str, str]) -> None:
+    async with page(desk.database, **settings) as url, post(url, OPERATOR) as response:
+        assert response.status == 404
+        assert "SURELANE_MCP" in await response.text()
+
+
+def test_sign_in_without_a_token_that_assistants_can_send_is_refused() -> None:
+    proxy = {
+        "SURELANE_CONSOLE_SIGN_IN": "proxy",
+        "SURELANE_CONSOLE_KEY": "a-key-of-the-page-0123456789",
+        "SURELANE_CONSOLE_VIEWER_GROUPS": "*",
+        "SURELANE_CONSOLE_PROXY_USER_HEADER": "X-User",
+        "SURELANE_CONSOLE_PROXY_ADDRESSES": "10.0.0.7",
+    }
+    AccessSettings.model_validate({"DATABASE_URL": "postgresql://", **proxy})
+    with pytest.raises(ValueError, match="needs SURELANE_API_TOKEN or SURELANE_API_VIEWER_TOKEN for"):
+        AccessSettings.model_validate({"DATABASE_URL": "postgresql://", **proxy, "SURELANE_MCP": "read"})
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "ein-schlüssel"])
@@ -378,7 +409,7 @@ async def test_two_assistants_are_answered_at_once_each_as_itself(desk: Desk, co
 
 
 async def test_the_service_stops_while_an_assistant_is_connected(desk: Desk) -> None:
-    async with asyncio.timeout(20):  # requests may take 30 s to finish as the service stops
+    async with asyncio.timeout(28):  # an open stream would hold it up for 30 s
         served = page(desk.database, **TOKENS, SURELANE_MCP="read")
         url = await served.__aenter__()
         async with assistant(url, mode="legacy") as client:

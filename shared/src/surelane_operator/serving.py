@@ -79,7 +79,7 @@ async def serving_operators(
     )
     sealing = Sealing(pool, Keyring.of(settings.encryption_keys), on=settings.encrypt_events)
     examinations = Examinations(url.get_secret_value())
-    api = OperatorApi(pool, examinations, received, sealing)
+    api = OperatorApi(pool, examinations, received=received, sealing=sealing)
     sources = Sources(
         Operations(pool, sealing),
         Calls(pool),
@@ -103,7 +103,7 @@ def load_protocol(settings: AccessSettings) -> ModuleType | None:
     Raises:
         SettingsError: the SDK is not installed.
     """
-    if settings.mcp is None:
+    if settings.assistants is None:
         return None
     try:
         from surelane_operator.mcp import server  # noqa: PLC0415 - see above
@@ -125,7 +125,7 @@ async def _assistants(
         return
     page = settings.console_url if settings.sign_in else None
     async with protocol.serving_assistants(
-        api.operations(), changes=settings.mcp == "change", page=page
+        api.operations(), changes=settings.assistants == "change", page=page
     ) as routes:
         yield routes
 

@@ -36,7 +36,9 @@ def page_switched_off() -> list[web.AbstractRouteDef]:
 
 def assistants_switched_off() -> list[web.AbstractRouteDef]:
     """Return the routes of the assistants' tools while they are off. Each answer says how to switch them on."""
-    return switched_off("/mcp", "the tools for assistants are off; set SURELANE_MCP to switch them on")
+    return switched_off(
+        "/mcp", "the tools for assistants are off; set SURELANE_MCP and SURELANE_API_TOKEN to switch them on"
+    )
 
 
 def switched_off(path: str, reason: str) -> list[web.AbstractRouteDef]:
@@ -55,6 +57,7 @@ class OperatorApi:
         self,
         pool: Pool,
         examinations: Examinations,
+        *,
         received: Callable[[], Mapping[str, int]] = dict,
         sealing: Sealing | None = None,
     ) -> None:

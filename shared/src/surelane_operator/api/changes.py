@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
-from surelane_operator.acting import Via
 from surelane_operator.api.models import MAX_ID, EventPath, ListedJob, Status, Strict, Text, Which, digits
 from surelane_operator.api.operation import Operation, Refused
 from surelane_operator.changes import Verb
@@ -91,7 +90,7 @@ class Action(BaseModel):
     id: int
     at: datetime
     who: str
-    via: Via
+    via: Literal["page", "api", "command", "mcp", "program"]
     role: str = Field(description="the database's role")
     action: str
     target: str | None = Field(description="such as event 7, kind chat or schedule daily; null: many events")

@@ -65,6 +65,7 @@ def read_cursor(text: str) -> Cursor:
     Raises:
         ValueError: :func:`cursor_after` has not written it.
     """
+    """Read the cursor of a page; raise ``ValueError`` where it is none."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None

@@ -49,7 +49,7 @@ class PanelsApi:
         pool: Pool,
         examinations: Examinations,
         operations: Operations,
-        received: Callable[[], Mapping[str, int]] = dict,
+        received: Callable[[], Mapping[str, int]],
     ) -> None:
         """Read the database behind ``pool``. ``received`` says what this process has received."""
         self._calls = Calls(pool)

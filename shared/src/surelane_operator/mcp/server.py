@@ -74,13 +74,18 @@ async def serving_assistants(
     started, ends = asyncio.Event(), asyncio.Event()
 
     async def run() -> None:
-        async with manager.run():
+        try:
+            async with manager.run():
+                started.set()
+                await ends.wait()
+        finally:
             started.set()
-            await ends.wait()
 
-    # In a task of its own: the manager must be left in the task that entered it, and a fixture's end runs in another.
+    # In a task of its own: the manager must be left in the task that entered it, and this block may end in another.
     task = asyncio.create_task(run())
     await started.wait()
+    if task.done():
+        await task  # it did not start: raise its error
     try:
         yield [web.post(PATH, answer)]
     finally:

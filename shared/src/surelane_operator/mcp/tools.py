@@ -1,5 +1,6 @@
 """Tools, each made from an operation of ``/v1``: its name, description, schema and call."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ CHANGES = {"requeue_job": False, "cancel_job": True}
 """The operations that change something and are tools, and whether each ends something that could go on."""
 FIXED: Mapping[str, Mapping[str, Any]] = {"get_job": {"payload": False}}
 """Arguments that are not the assistant's to give. ``get_payload`` shows a payload, and keeps that somebody looked."""
+HIDDEN: Mapping[str, set[str]] = {"get_job": {"result"}}
+"""Fields that an answer lacks: a handler's result may quote what people wrote, and the page does not show it either."""
 
 
 class Tool:
@@ -49,7 +52,11 @@ class Tool:
         for name, each in self._fixed.items():
             given["query"][name] = each
         found = await self._operation.call(viewer, given)
-        return "done" if found is None else written(found.model_dump(mode="json", exclude_none=True))
+        if found is None:
+            return "done"
+        value = found.model_dump(mode="json", exclude_none=True, exclude=HIDDEN.get(self.name))
+        # In a thread: a payload of megabytes would hold up Slack's requests in this process.
+        return await asyncio.to_thread(written, value)
 
     def _schema(self) -> dict[str, Any]:
         """Join the schemas of the operation's path and query."""

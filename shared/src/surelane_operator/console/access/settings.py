@@ -118,6 +118,11 @@ class AccessSettings(SealingSettings):
         return self.api_hosts | {own} if own else self.api_hosts
 
     @property
+    def assistants(self) -> Literal["read", "change"] | None:
+        """What assistants may do: nothing without a token that they can send."""
+        return self.mcp if self.api_token or self.api_viewer_token else None
+
+    @property
     def signing_key(self) -> str:
         """The key of sessions."""
         given = self.console_key or self.api_token
@@ -137,12 +142,6 @@ class AccessSettings(SealingSettings):
                 raise ValueError(
                     f"{name} is shorter than {SHORTEST} characters: make one with openssl rand -hex 32"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _assistants_have_a_token(self) -> Self:
-        if self.mcp and not (self.api_token or self.api_viewer_token):
-            raise ValueError("SURELANE_MCP needs SURELANE_API_TOKEN or SURELANE_API_VIEWER_TOKEN")
         return self
 
     @model_validator(mode="after")
@@ -166,6 +165,8 @@ class AccessSettings(SealingSettings):
             }
             if self.oidc_issuer and not is_safe(self.oidc_issuer):
                 raise ValueError("SURELANE_CONSOLE_OIDC_ISSUER is no https URL")
+        if self.sign_in is not None and self.mcp:
+            needed["SURELANE_API_TOKEN or SURELANE_API_VIEWER_TOKEN for SURELANE_MCP"] = self.assistants
         if self.sign_in == "proxy":
             needed |= {
                 "SURELANE_CONSOLE_PROXY_USER_HEADER": self.proxy_user_header,

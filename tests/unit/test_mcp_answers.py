@@ -1,0 +1,35 @@
+"""A tool's answer has a bounded size, also that of a huge event."""
+
+import json
+from typing import Any
+
+import pytest
+
+from surelane_operator.mcp.answers import MOST, written
+
+
+def nested(depth: int, width: int) -> Any:
+    return "x" * 500 if depth == 0 else {f"{n}" * 200: nested(depth - 1, width) for n in range(width)}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 10**6,
+        list(range(10**5)),
+        [["x" * 5000] * 300] * 3,
+        {f"name {n}": n for n in range(10**5)},
+        nested(3, 15),
+        '"\\' * 10**5,
+        "\u2028😀" * 10**5,
+    ],
+)
+def test_an_answer_is_bounded_and_says_that_it_is_cut(value: Any) -> None:
+    text = written({"payload": value})
+    assert len(text) < MOST + 100
+    assert "more" in text or "cut" in text
+
+
+def test_a_small_answer_is_whole() -> None:
+    value = {"text": "x" * 4000, "none": None, "list": [1, {"a": [True]}], "ä": "😀"}
+    assert json.loads(written(value)) == value
