@@ -142,7 +142,9 @@ declare
 begin
     for _parked in
         select e.id, e.kind, e.vt, e.claimed_by, e.event, e.changes #>> '{0,limit_key}' as key
-        from agent.event as e where e.id = any(_ids) and e.lane < 0 and e.head
+        -- By id: an index of parked events is the shorter one while there are few.
+        from unnest(_ids) as given (id) cross join lateral (select * from agent.event where id = given.id limit 1) as e
+        where e.lane < 0 and e.head
     loop
         _key := _parked.key;
         if _key is null then

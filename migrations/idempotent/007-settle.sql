@@ -480,7 +480,9 @@ begin
                 || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null for update skip locked);
         end if;
         -- Parked ones whose lease ends sooner than claims of their key expect.
-        _sooner := array(select id from agent.event where id = any(_held) and lane < 0 and head and cancelled_by is null and vt > _now + _invisible_for);
+        _sooner := array(
+            select e.id from unnest(_held) as given (id) cross join lateral (select * from agent.event where id = given.id limit 1) as e
+            where e.lane < 0 and e.head and e.cancelled_by is null and e.vt > _now + _invisible_for);
         -- Not of one that was asked to be cancelled: a worker that hangs is fenced.
         update agent.event set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at = _now where id = any(_held);
         if _sooner <> '{}' then
