@@ -63,6 +63,7 @@ declare
     _now timestamptz := agent.clock();
     _next int8;
     _waits boolean;
+    _parked boolean;
 begin
     -- Most groups hold a single event: nothing follows it.
     if not exists (select from agent.event where group_key = _group_key and not head) then
@@ -102,9 +103,12 @@ begin
             end if;
         end if;
         update agent.event set head = true, vt = greatest(vt, _now), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = _next
-        returning claimed_by is null into _waits;
+        returning claimed_by is null, lane < 0 into _waits, _parked;
         exit when found;
     end loop;
+    if _parked then
+        perform agent.note_parked(array[_next], false);
+    end if;
     if _waits then
         perform pg_notify('agent_event', '');
     end if;
@@ -186,11 +190,13 @@ begin
             if agent.head_yields(_member.group_key, _member.kind, _member.vt) then
                 update agent.event set head = false where group_key = _member.group_key and head;
                 update agent.event set head = true, vt = greatest(vt, agent.clock()), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = new.id;
+                perform agent.note_parked(array[new.id], false);
             end if;
             exit;
         end if;
         begin
             update agent.event set head = true, vt = greatest(vt, agent.clock()), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = new.id;
+            perform agent.note_parked(array[new.id], false);
         exception when unique_violation then
             null; -- another newcomer has become the head: this one joins it
         end;

@@ -434,6 +434,7 @@ begin
     , changes = agent.add_change(agent.after_lapse(changes, claimed_by, vt), jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by
         , 'from', jsonb_build_object('run_at', _old.vt), 'to', jsonb_build_object('run_at', _new_vt)))
     where id = _old.id;
+    perform agent.note_parked(array[_old.id], true);
     perform agent.reelect(array[_old.group_key]);
     perform pg_notify('agent_event', '');
 end

@@ -430,7 +430,7 @@ declare
     _crowds text[];
     _from timestamptz;
     _to timestamptz;
-    _moved int4;
+    _moved int8[];
 begin
     select array_agg(b.workspace), min(b.moved_to) into _crowds, _from from agent.band as b where b.kind = _kind and b.band = _band and b.workspace <> '';
     _to := (
@@ -441,8 +441,7 @@ begin
         ) as edge);
     -- A thousand rows of one moment: all of them, or the step would not end further on.
     _to := case when _to = _from then _to + interval '1 microsecond' else coalesce(_to, _now) end;
-    update agent.event as e set lane = agent.lane_for(e.kind, 1::int2, e.group_key, e.event), vt = agent.clock()
-    where e.id = any(array(
+    _moved := array(
         select held.id from agent.event as held
         where held.id = any(array(
             select seen.id from agent.lanes_of(_band) as place (lane)
@@ -452,9 +451,10 @@ begin
             ) as seen
             where agent.event_workspace(seen.event) <> all(_crowds)))
         and held.head and held.claimed_by is null and held.vt <= _now
-        for update skip locked));
-    get diagnostics _moved = row_count;
-    if _moved > 0 then
+        for update skip locked);
+    if _moved <> '{}' then
+        update agent.event as e set lane = agent.lane_for(e.kind, 1::int2, e.group_key, e.event), vt = agent.clock() where e.id = any(_moved);
+        perform agent.note_parked(_moved, false);
         perform pg_notify('agent_event', '');
     end if;
     update agent.band as b set moved_to = least(_to, _now - interval '2 seconds') where b.kind = _kind and b.band = _band and b.workspace <> '';

@@ -125,27 +125,39 @@ begin
 end
 $$;
 
--- Notes a parked event that can be claimed now or at its vt. If its claim ended, notes the free
--- slot.
-create or replace function agent.event_parked_anew() returns trigger
-language plpgsql security definer
+-- Notes those of some events that are parked and can be claimed, now or at their vt. Each function
+-- that changes vt, head, lane or claimed_by of a parked event otherwise than by a claim calls it: a
+-- trigger would slow down all claims. One that was stored before its kind had a limit gets its key.
+-- _freed: claims of them ended, so their slots are free.
+create or replace function agent.note_parked(_ids int8[], _freed boolean) returns void
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
 as $$
 declare
-    _key text := new.changes #>> '{0,limit_key}';
+    _parked record;
+    _key text;
 begin
-    if _key is null then
-        -- It was stored before its kind had a limit. The update calls this function again.
-        update agent.event set changes = agent.with_limit_key(changes, agent.limit_key(kind, event, null)) where id = new.id;
-        return null;
-    end if;
-    if isfinite(new.vt) then
-        perform agent.note_key(new.kind, _key, new.vt);
-    end if;
-    if old.claimed_by is not null and new.claimed_by is null and new.vt > agent.clock() then
-        perform agent.note_freed(array[new.kind], array[_key]);
-    end if;
-    return null;
+    for _parked in
+        select e.id, e.kind, e.vt, e.claimed_by, e.event, e.changes #>> '{0,limit_key}' as key
+        -- By id: an index of parked events is the shorter one while there are few.
+        from unnest(_ids) as given (id) cross join lateral (select * from agent.event where id = given.id limit 1) as e
+        where e.lane < 0 and e.head
+    loop
+        _key := _parked.key;
+        if _key is null then
+            _key := agent.limit_key(_parked.kind, _parked.event, null);
+            update agent.event set changes = agent.with_limit_key(changes, _key) where id = _parked.id;
+        end if;
+        if isfinite(_parked.vt) then
+            perform agent.note_key(_parked.kind, _key, _parked.vt);
+        end if;
+        if _freed and _parked.claimed_by is null and _parked.vt > agent.clock() then
+            perform agent.note_freed(array[_parked.kind], array[_key]);
+        end if;
+    end loop;
 end
 $$;
 
@@ -155,12 +167,6 @@ begin
     if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_parked') then
         create trigger event_parked before insert on agent.event
         for each row when (new.lane < 0) execute function agent.event_parked();
-    end if;
-    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_parked_anew') then
-        -- Do not fire when an event is claimed, or its lease is renewed.
-        create trigger event_parked_anew after update of vt, head, lane, claimed_by, changes on agent.event
-        for each row when (new.lane < 0 and new.head and (new.claimed_by is null or new.vt < old.vt))
-        execute function agent.event_parked_anew();
     end if;
 end
 $$;
@@ -604,6 +610,7 @@ begin
     update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event), changes = agent.with_limit_key(e.changes, agent.limit_key(e.kind, e.event, e.changes #>> '{0,limit_key}'))
     where e.id in (select held.id from agent.event as held where held.id = any(_found) order by held.id for update skip locked);
     get diagnostics _parked = row_count;
+    perform agent.note_parked(_found, false);
     return _parked;
 end
 $$;

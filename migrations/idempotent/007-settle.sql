@@ -150,15 +150,19 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _groups text[];
+    _parked boolean;
 begin
     with returned as (
         update agent.event as e
         set claimed_by = null, heartbeat_at = null, retrying = _counted
         , attempts = case when _counted then e.attempts else greatest(e.attempts - 1, 0) end
         , vt = _now + greatest(coalesce(_pauses[array_position(_of, e.id)], interval '0'), interval '0')
-        where e.id = any(_ids) returning e.group_key
+        where e.id = any(_ids) returning e.group_key, e.lane
     )
-    select array_agg(distinct group_key) filter (where group_key is not null) into _groups from returned;
+    select array_agg(distinct group_key) filter (where group_key is not null), bool_or(lane < 0) into _groups, _parked from returned;
+    if _parked then
+        perform agent.note_parked(_ids, true);
+    end if;
     if _groups is not null then
         perform agent.reelect(_groups);
     end if;
@@ -464,6 +468,7 @@ as $$
 declare
     _held int8[];
     _groups text[];
+    _sooner int8[];
     _now timestamptz := agent.clock();
 begin
     begin
@@ -474,8 +479,15 @@ begin
                 || array(select id from agent.event where group_key = any(_groups) and not head and claimed_by is not null for update skip locked)
                 || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null for update skip locked);
         end if;
+        -- Parked ones whose lease ends sooner than claims of their key expect.
+        _sooner := array(
+            select e.id from unnest(_held) as given (id) cross join lateral (select * from agent.event where id = given.id limit 1) as e
+            where e.lane < 0 and e.head and e.cancelled_by is null and e.vt > _now + _invisible_for);
         -- Not of one that was asked to be cancelled: a worker that hangs is fenced.
         update agent.event set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at = _now where id = any(_held);
+        if _sooner <> '{}' then
+            perform agent.note_parked(_sooner, false);
+        end if;
     exception when lock_not_available or deadlock_detected then
         -- skip locked may wait all the same where a row is being updated at that moment.
         _held := '{}';

@@ -365,6 +365,7 @@ begin
     where id in (select id from agent.event where id = any(_ids) and claimed_by is not null and vt > _now order by id for update skip locked);
     get diagnostics _rescued = row_count;
     if _rescued > 0 then
+        perform agent.note_parked(_ids, false);
         perform pg_notify('agent_event', '');
     end if;
     return _rescued;

@@ -154,6 +154,7 @@ begin
     set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null, attempts = greatest(attempts - 1, 0)
     , retrying = coalesce((_given ->> 'blocking')::boolean, false)
     where id = _id;
+    perform agent.note_parked(array[_id], true);
     perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
     if _until < _now + interval '1 minute' then
         perform pg_notify('agent_event', '');
@@ -204,6 +205,7 @@ begin
         select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null)
     then
         update agent.event set vt = agent.clock() where id = _id;
+        perform agent.note_parked(array[_id], false);
         perform agent.reelect(array[_found.group_key]);
         perform pg_notify('agent_event', '');
     end if;

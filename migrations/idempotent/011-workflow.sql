@@ -18,6 +18,7 @@ begin
             perform agent.archive_events(array[_waiting.id], 'failed', 'child_' || _outcome);
         elsif _waiting.waits_for = 0 then
             update agent.event set vt = agent.clock() where id = _waiting.id;
+            perform agent.note_parked(array[_waiting.id], false);
             perform agent.reelect(array[_waiting.group_key]);
             perform pg_notify('agent_event', '');
         end if;
@@ -148,6 +149,7 @@ begin
         perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
         update agent.event set vt = 'infinity', deadline = (_awaited ->> 'until')::timestamptz, claimed_by = null, heartbeat_at = null, retrying = false
         where id = _id;
+        perform agent.note_parked(array[_id], true);
         perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
     end if;
     return _held;

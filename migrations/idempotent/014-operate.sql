@@ -73,6 +73,7 @@ begin
         , 'named', _who <> session_user or _why is not null)))
     where id = any(_running) and cancelled_by is null;
     if _running <> '{}' then
+        perform agent.note_parked(_running, false);
         -- A notification has less than 8,000 bytes; an empty one concerns all.
         perform pg_notify('agent_cancel', case when cardinality(_running) <= 300 then array_to_string(_running, ' ') else '' end);
     end if;

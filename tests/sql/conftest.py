@@ -41,6 +41,27 @@ insert into agent.test_clock values ('0');
 create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
 return clock_timestamp() + (select shift from agent.test_clock);
 """
+NOTED = """
+create function public.parked_is_noted() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _e agent.event;
+    _state agent.limit_state;
+begin
+    select * into _e from agent.event where id = new.id and lane < 0 and head and claimed_by is null and isfinite(vt);
+    select * into _state from agent.limit_state where kind = _e.kind and limit_key = _e.changes #>> '{0,limit_key}' order by at desc limit 1;
+    if _e.id is not null and _state.blocked_at is null and not exists (
+        select from agent.limit_note where kind = _e.kind and limit_key = _e.changes #>> '{0,limit_key}' and due_at <= greatest(_e.vt, agent.clock()))
+    then
+        raise exception 'no note finds the parked event % (agent.note_parked)', _e.id;
+    end if;
+    return null;
+end
+$$;
+create constraint trigger parked_is_noted after update on agent.event deferrable initially deferred
+for each row when (new.lane < 0 and new.head and (new.claimed_by is null or new.vt < old.vt)) execute function public.parked_is_noted();
+"""
+"""Fails a transaction that moves a parked event and notes it for no claim: a function forgot ``agent.note_parked``."""
 
 Connect = Callable[..., Awaitable[Connection]]
 
@@ -53,7 +74,7 @@ async def queue_database(server: Server, template: str) -> AsyncIterator[str]:
     """Return the URI of the database that the queue's tests share, as its owner."""
     async with server.fresh(template) as name:
         owner = await asyncpg.connect(server.uri(name))
-        await owner.execute(CLOCK)
+        await owner.execute(CLOCK + NOTED)
         await owner.close()
         yield server.uri(name)
 

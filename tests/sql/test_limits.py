@@ -272,6 +272,7 @@ async def test_an_older_event_that_comes_while_no_slot_is_free_is_claimed_later(
     assert await claim(queue) == []
     older = await enqueue(queue)
     await queue.execute("update agent.event set vt = vt - interval '1 hour' where id = $1", older)
+    await queue.execute("select agent.note_parked(array[$1::int8], false)", older)
     assert await claim(queue) == []
     await complete(queue, pair(running))
     assert [row["id"] for row in await claim(queue)] == [older]
