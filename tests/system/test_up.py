@@ -51,7 +51,7 @@ async def assert_an_assistant_connects_as_it_is_told(running: Up) -> None:
     assert {"find_message", "cancel_job"} <= tools
 
 
-async def test_a_message_is_answered_and_a_second_run_keeps_it_and_ends_with_its_worker(
+async def test_a_message_is_answered_and_kept_over_a_stop_and_a_crash_and_the_end_of_a_member_ends_all(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / ("a" * 60) / ("b" * 60)
@@ -76,13 +76,24 @@ async def test_a_message_is_answered_and_a_second_run_keeps_it_and_ends_with_its
         await gone(first)
         assert leftovers(tmp_path) == []
     assert not exists(Path(socket_directory))
-    async with up(data) as second:
-        await second.ready()
-        assert await second.system.query("select count(*) from agent.event_hist") == "1"
-        second.member("/bin/postgres").kill()
-        assert await second.child.wait() == 1
-        await gone(second)
-    assert "postgres ended with code -9" in second.shown
+    async with up(data) as crashed:
+        await crashed.ready()
+        for kill in (
+            psutil.Process.suspend,
+            psutil.Process.kill,
+        ):  # suspend them first, so that none can clean up
+            for process in crashed.family:
+                with suppress(psutil.NoSuchProcess):
+                    kill(process)
+        await gone(crashed)
+    assert "postmaster.pid" in leftovers(tmp_path)
+    async with up(data) as third:
+        await third.ready()
+        assert await third.system.query("select count(*) from agent.event_hist") == "1"
+        third.member("/bin/postgres").kill()
+        assert await third.child.wait() == 1
+        await gone(third)
+    assert "postgres ended with code -9" in third.shown
 
 
 async def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path: Path) -> None:
@@ -100,10 +111,16 @@ async def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "SURELANE_PORT" in system.shown
 
 
-async def test_a_database_that_is_given_is_used(tmp_path: Path, empty_database: str) -> None:
-    async with up(tmp_path / "pg", {"SURELANE_DEV_DATABASE_URL": empty_database}) as system:
+async def test_a_database_that_is_given_is_used_and_a_second_ctrl_c_ends_it_at_once(
+    tmp_path: Path, empty_database: str
+) -> None:
+    env = {"SURELANE_DEV_DATABASE_URL": empty_database, "SURELANE_DRAIN_TIMEOUT": "10m"}
+    async with up(tmp_path / "pg", env) as system:
         await system.ready()
-        assert await system.end(signal.SIGINT) == 0
+        system.member("surelane_dev.program worker").suspend()  # it cannot drain
+        system.child.process.send_signal(signal.SIGINT)
+        await until(lambda: "SIGINT: ending" in system.shown, what="the first signal")
+        assert await system.end(signal.SIGINT) == 130
         await gone(system)
     assert not exists(tmp_path / "pg")
     connection = await asyncpg.connect(empty_database)
@@ -129,28 +146,9 @@ async def assert_works_in_a_long_directory_with_a_role_for_each_service_and_keep
     assert str(data) not in system.database
 
 
-async def test_however_it_is_killed_nothing_survives_and_it_starts_again(tmp_path: Path) -> None:
-    data = tmp_path / "pg"
-    async with up(data) as killed:
+async def test_when_it_is_killed_nothing_survives(tmp_path: Path) -> None:
+    async with up(tmp_path / "pg") as killed:
         await killed.ready()
         killed.child.process.kill()
         await gone(killed)
-    async with up(data) as crashed:
-        await crashed.ready()
-        for kill in (
-            psutil.Process.suspend,
-            psutil.Process.kill,
-        ):  # suspend them first, so that none can clean up
-            for process in crashed.family:
-                with suppress(psutil.NoSuchProcess):
-                    kill(process)
-        await gone(crashed)
-    assert "postmaster.pid" in leftovers(tmp_path)
-    async with up(data, {"SURELANE_DRAIN_TIMEOUT": "10m"}) as stuck:
-        await stuck.ready()
-        stuck.member("surelane_dev.program worker").suspend()  # it cannot drain
-        stuck.child.process.send_signal(signal.SIGTERM)
-        await until(lambda: "ending" in stuck.shown, what="the first signal")
-        assert await stuck.end(signal.SIGINT) == 130  # Ctrl-C ends it at once
-        await gone(stuck)
     assert leftovers(tmp_path) == []

@@ -26,43 +26,44 @@ async def answers(uri: str) -> bool:
         await connection.close()
 
 
-async def test_a_server_left_running_is_stopped_first(tmp_path: Path) -> None:
-    async with embedded(tmp_path, on_line=print, settings=CRASHABLE):
-        pass
-    data = tmp_path / MAJOR
+@pytest.fixture(scope="module")
+async def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a server's data, from whose half-made one an earlier owner had begun."""
+    directory = tmp_path_factory.mktemp("made")
+    half_made = directory / f"{MAJOR}.new"
+    half_made.mkdir()
+    (half_made / "PG_VERSION").write_text(f"{MAJOR}\n")
+    async with embedded(directory, on_line=print, settings=CRASHABLE) as server:
+        assert await answers(server.uri)
+    return directory
+
+
+async def test_a_server_left_running_is_stopped_first(made: Path) -> None:
+    data = made / MAJOR
     options = ("-c", "listen_addresses=", "-c", f"unix_socket_directories={data}")
     leftover = await Child.start(
-        "leftover", program("postgres"), "-D", data, *options, on_line=print, user=server_user(tmp_path)
+        "leftover", program("postgres"), "-D", data, *options, on_line=print, user=server_user(made)
     )
     await until(lambda: status(data) == "ready", what="the server to be left over")
-    async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
+    async with embedded(made, on_line=print, settings=CRASHABLE) as server:
         await leftover.wait()  # its exit code may be lost: the process that stopped it may have read it first
         assert await answers(server.uri)
 
 
-async def test_a_pid_that_is_another_program_s_by_now_is_left_alone(tmp_path: Path) -> None:
-    async with embedded(tmp_path, on_line=print, settings=CRASHABLE):
-        pass
-    data = tmp_path / MAJOR
+async def test_a_pid_that_is_another_program_s_by_now_is_left_alone(made: Path) -> None:
+    data = made / MAJOR
     for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
         (data / name).write_text(f"{os.getpid()}\n{data}\n")
-    async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
+    async with embedded(made, on_line=print, settings=CRASHABLE) as server:
         assert await answers(server.uri)
 
 
-async def test_a_directory_half_made_is_made_again(tmp_path: Path) -> None:
-    half_made = tmp_path / f"{MAJOR}.new"
-    half_made.mkdir()
-    (half_made / "PG_VERSION").write_text(f"{MAJOR}\n")
-    async with embedded(tmp_path, on_line=print, settings=CRASHABLE) as server:
-        assert await answers(server.uri)
-    assert names(tmp_path) == [MAJOR]
+def test_a_directory_half_made_was_made_again(made: Path) -> None:
+    assert names(made) == [MAJOR]
 
 
-async def test_only_the_server_s_user_may_enter_its_data(tmp_path: Path) -> None:
-    async with embedded(tmp_path, on_line=print, settings=CRASHABLE):
-        mode = stat.S_IMODE((tmp_path / MAJOR).stat().st_mode)
-    assert mode == 0o700
+def test_only_the_server_s_user_may_enter_its_data(made: Path) -> None:
+    assert stat.S_IMODE((made / MAJOR).stat().st_mode) == 0o700
 
 
 async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -73,14 +74,9 @@ async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_server_that_does_not_start_says_so(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_start_says_so(made: Path) -> None:
     lines: list[str] = []
     with pytest.raises(PostgresError, match="ended with code 1 instead of starting"):
-        async with embedded(tmp_path, on_line=lines.append, settings={"shared_buffers": "much"}):
+        async with embedded(made, on_line=lines.append, settings={"shared_buffers": "much"}):
             pass
     assert any("shared_buffers" in line for line in lines)
-
-
-def test_another_run_of_the_tests_does_not_close_the_way_to_the_data(tmp_path: Path) -> None:
-    """Each run of pytest closes the directory that it shares with a user's other runs."""
-    assert not any(parent.name.startswith("pytest-of-") for parent in tmp_path.parents)
