@@ -16,6 +16,19 @@ _FILL = """
         select clock_timestamp() - make_interval(secs => ($1 - i) / 1000.0), 'group ' || i / $5) as event (t, g)
 """
 
+# Each event is stored by a transaction of its own, in a lane that its kind's limit decides.
+_STORE = """
+    do $do$ begin
+        for i in 0 .. {count} - 1 loop
+            insert into agent.event (event_ts, vt, event, kind, head, lane)
+            select t, t, jsonb_build_object('number', i, 'text', repeat('x', {text}), 'team_id', 'T' || i %{workspaces})
+            , '{kind}', true, agent.lane_for('{kind}', 1::int2, null, '{{}}')
+            from (values (clock_timestamp() - make_interval(secs => ({count} - i) / 1000.0))) as event (t);
+            commit;
+        end loop;
+    end $do$
+"""
+
 
 async def fill(
     connection: Connection,
@@ -36,6 +49,15 @@ async def fill(
     """
     await connection.execute("insert into agent.kind (kind) values ($1) on conflict do nothing", KIND)
     await connection.execute(_FILL, count, PAYLOAD_BYTES - 46, KIND, item_key, group_size, workspace)
+
+
+async def store_singly(connection: Connection, count: int, *, workspaces: int) -> None:
+    """Add ``count`` events of several workspaces, each in a transaction of its own, as ingest stores rare events."""
+    await connection.execute("insert into agent.kind (kind) values ($1) on conflict do nothing", KIND)
+    await connection.execute("set synchronous_commit = off")
+    await connection.execute(
+        _STORE.format(count=count, text=PAYLOAD_BYTES - 46, workspaces=workspaces, kind=KIND)
+    )
 
 
 async def clear(connection: Connection) -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from benchmarks import consumer, figures, ours
 from benchmarks.bench import Bench, at_rest
-from benchmarks.fill import KIND, fill
+from benchmarks.fill import KIND, store_singly
 from benchmarks.ours import Drain, drain
 from benchmarks.programs.handlers import PERIOD, RATED, SEVERAL
 from benchmarks.result import Bars, Result, Table, Verdict
@@ -18,6 +18,8 @@ WORKERS = 20
 SECONDS = 60
 MOST_OVER, LEAST_RATE = 1.01, 0.9
 NONE, FAR, WORKSPACES = "no limit", "far from its limit", "far from its limit, per workspace"
+AFTERWARDS = "far from its limit, which came after the events"
+SPACES = 50
 
 _SPANS = (
     "select result ->> 'began' as began, result ->> 'ended' as ended from agent.event_hist where kind = $1"
@@ -29,12 +31,14 @@ async def measure(bench: Bench) -> Result:
     rated, few = await _flooded(bench)
     rounds: dict[str, list[Drain]] = {}
     for _ in range(bench.rounds):
-        for name, handlers, per in (
-            (NONE, "counting", None),
-            (FAR, "far", "kind"),
-            (WORKSPACES, "far", "workspace"),
+        for name, handlers, per, afterwards in (
+            (NONE, "counting", None, False),
+            (FAR, "far", "kind", False),
+            (WORKSPACES, "far", "workspace", False),
+            (AFTERWARDS, "far", "kind", True),
         ):
-            rounds.setdefault(name, []).append(await _drained(bench, handlers, per))
+            done = await _drained(bench, handlers, per, afterwards=afterwards)
+            rounds.setdefault(name, []).append(done)
             bench.say(f"{name}: {figures.rate(rounds[name][-1].rate)} events/s")
     return _result(bench, rated, few, rounds)
 
@@ -68,25 +72,31 @@ async def _spans(connection: Connection, kind: str) -> list[tuple[float, float]]
     return sorted((float(row["began"]), float(row["ended"])) for row in rows)
 
 
-async def _drained(bench: Bench, handlers: str, per: str | None) -> Drain:
+async def _drained(bench: Bench, handlers: str, per: str | None, *, afterwards: bool = False) -> Drain:
+    """Drain a queue of events that were stored singly, under the limit or ``afterwards`` before it."""
     count = bench.size(100_000, 20_000)
 
-    async def parked(connection: Connection) -> None:
-        await fill(connection, count, workspace="T1")
-        if per is not None:
-            body = {"per": per, "concurrency": 10_000, "rate": 1_000_000, "period": 60}
-            await connection.execute(
-                "select agent.declare_limits('fill', array[$1], $2)", KIND, json.dumps({KIND: body})
-            )
-            if per == "workspace":
-                await connection.execute("select agent.set_limit($1, null, null, null, $2)", KIND, per)
-                await connection.execute(
-                    "update agent.event set event = jsonb_set(event, '{team_id}', to_jsonb('T' || id % 50))"
-                )
+    async def stored(connection: Connection) -> None:
+        if not afterwards:
+            await _limit(connection, per)
+        await store_singly(connection, count, workspaces=SPACES)
+        if afterwards:
+            await _limit(connection, per)
             while await connection.fetchval("select agent.park_events($1, 5000)", KIND):
                 pass
 
-    return await drain(bench, count, parked, lambda database: consumer.worker(database.worker, handlers))
+    return await drain(bench, count, stored, lambda database: consumer.worker(database.worker, handlers))
+
+
+async def _limit(connection: Connection, per: str | None) -> None:
+    if per is None:
+        return
+    body = {"per": per, "concurrency": 10_000, "rate": 1_000_000, "period": 60}
+    await connection.execute(
+        "select agent.declare_limits('fill', array[$1], $2)", KIND, json.dumps({KIND: body})
+    )
+    if per == "workspace":  # the worker declares a limit per kind
+        await connection.execute("select agent.set_limit($1, null, null, null, $2)", KIND, per)
 
 
 def at_most(moments: Sequence[float], period: float) -> int:
@@ -120,8 +130,10 @@ def _result(
             {workers} workers are flooded for {seconds} s with events of two kinds: one may begin
             {RATED} times in {PERIOD} s, the other may run {SEVERAL} at once. Handlers note when
             they begin and end. Then one worker drains a queue of events that do nothing, without a
-            limit and with one that is never reached, for the kind and for each of 50 workspaces, in
-            turn, {bench.rounds} rounds.
+            limit and with one that is never reached, for the kind and for each of {SPACES}
+            workspaces, in turn, {bench.rounds} rounds. Each event was stored by a transaction of
+            its own, under the limit; in the last queue the limit came afterwards, so that every row
+            was moved once.
         """,
         table=Table(
             ("what", "measured", "limit"),

@@ -607,8 +607,13 @@ begin
             ) as e
             where known.key not like _per || ':%' limit _most);
     end if;
+    -- In the order of their vt, in which one note is enough for a key (agent.note_key).
     update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event), changes = agent.with_limit_key(e.changes, agent.limit_key(e.kind, e.event, e.changes #>> '{0,limit_key}'))
-    where e.id in (select held.id from agent.event as held where held.id = any(_found) order by held.id for update skip locked);
+    from (
+        select held.place from (select w.ctid as place, w.vt from agent.event as w where w.id = any(_found) order by w.id for update skip locked) as held
+        order by held.vt offset 0
+    ) as sorted
+    where e.ctid = sorted.place;
     get diagnostics _parked = row_count;
     perform agent.note_parked(_found, false);
     return _parked;

@@ -163,7 +163,9 @@ create table agent.limit_note
 with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_scale_factor = 0
 , autovacuum_vacuum_insert_threshold = 50000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
 , autovacuum_vacuum_cost_delay = 0);
-create index limit_note_due on agent.limit_note (kind, due_at);
+-- With the key, so that the first notes are always read in order. Otherwise the planner may prefer
+-- to read all notes of a kind from limit_note_key, and sort them.
+create index limit_note_due on agent.limit_note (kind, due_at) include (limit_key);
 create index limit_note_key on agent.limit_note (kind, limit_key, due_at);
 
 -- Installations of the Slack app by OAuth: the tokens of a workspace or of a whole organization. A

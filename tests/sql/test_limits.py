@@ -472,6 +472,36 @@ async def test_a_transaction_notes_each_key_once(queue: Connection) -> None:
         assert len(await claim(queue)) == 1
 
 
+async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connection) -> None:
+    """Events that are stored singly leave a note each. No claim may read all notes of a kind to sort them."""
+    async with queue.transaction():
+        await queue.execute("set local enable_seqscan = off; set local enable_bitmapscan = off")
+        plan = await queue.fetch(
+            "explain (costs off) select kind, limit_key, due_at from agent.limit_note"
+            " where kind = 'job' and due_at <= now() order by due_at limit 64"
+        )
+    assert [line.strip(" ->") for (line,) in plan][:2] == [
+        "Limit",
+        "Index Only Scan using limit_note_due on limit_note",
+    ]
+
+
+async def test_a_kind_that_becomes_limited_notes_each_key_once_a_step(queue: Connection) -> None:
+    """In whatever order its events were stored."""
+    rows = "from generate_series(1, 300) as nth order by random()"
+    await queue.execute(
+        "insert into agent.event (event_ts, vt, kind, event, head, lane) select now()"
+        f", now() - nth * interval '1 second', 'job', jsonb_build_object('team_id', 'T' || nth % 3), true, 0 {rows}"
+    )
+    await queue.execute("select agent.register_kinds(array['job'])")
+    await declare(queue, per="workspace", concurrency=1000)
+    await queue.execute("delete from agent.limit_note")
+    assert await queue.fetchval("select agent.park_events('job', 1000)") == 300
+    assert await queue.fetchval("select count(*) from agent.limit_note") == 3
+    await queue.execute("select agent.note_keys('job', 10)")
+    assert len(await claim(queue, limit=1000)) == 300
+
+
 async def test_a_settle_far_from_the_limit_notes_nothing(queue: Connection) -> None:
     await declare(queue, concurrency=1000)
     for _ in range(3):
