@@ -52,8 +52,8 @@ $$;
 -- the key of the thread that its replies will be in. Of a top-level direct message the key is team
 -- and channel; clicks and reactions on it share that key. The id of a direct message's channel
 -- begins with D. An event without a channel has no group. Organizations that share a channel (Slack
--- Connect) name it by one id, and the author's or the installation's team beside it: the key of such
--- an event has no team.
+-- Connect) name it by one id, and the author's or the installation's team beside it: the key of
+-- such an event has no team.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp

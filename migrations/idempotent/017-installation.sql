@@ -1,8 +1,8 @@
 -- Installations of the Slack app by OAuth. Tokens are sealed by the services before they come here.
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
--- later installation replaces an earlier one, and keeps what was to be erased after an uninstall. The
--- bot's wakes the events that wait for it.
+-- later installation replaces an earlier one, and keeps what was to be erased after an uninstall.
+-- The bot's wakes the events that wait for it.
 create or replace function agent.save_installation
 ( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[], _expire timestamptz[]
 ) returns void

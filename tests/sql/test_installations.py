@@ -302,8 +302,8 @@ async def test_an_install_makes_the_events_visible_that_wait_for_it_and_wakes_wo
     worker = await connect("surelane_worker")
     mine, others = [await waiting_event(queue, worker, team, 1) for team in ("T1", "T2")]
     locked = await waiting_event(queue, worker, "T1", 2)
-    why = "select (agent.why_waiting($1)).*"
-    assert (await queue.fetchrow(why, mine))["reason"] == "not_installed"
+    why = "select (agent.why_waiting($1)).reason"
+    assert await queue.fetchval(why, mine) == "not_installed"
     heard: asyncio.Queue[str] = asyncio.Queue()
     await worker.add_listener("agent_event", lambda *message: heard.put_nowait(message[-1]))
     foreign, ingest = await connect(), kept(await connect("surelane_ingest"))
@@ -314,9 +314,9 @@ async def test_an_install_makes_the_events_visible_that_wait_for_it_and_wakes_wo
         assert await heard.get() == ""
     visible = await queue.fetch("select id from agent.event where vt <= agent.clock()")
     assert [row["id"] for row in visible] == [mine]
-    assert (await queue.fetchrow(why, mine))["reason"] == "no_worker"
-    assert (await queue.fetchrow(why, others))["reason"] == "not_installed"
-    assert (await queue.fetchrow(why, locked))["reason"] != "not_installed"
+    assert await queue.fetchval(why, mine) == "no_worker"
+    assert await queue.fetchval(why, others) == "not_installed"
+    assert await queue.fetchval(why, locked) != "not_installed"
     assert await kept(worker).await_one(locked, Owner("T1"), datetime(2100, 1, 1, tzinfo=UTC))
 
 

@@ -265,6 +265,6 @@ async def test_the_tokens_of_many_workspaces_are_looked_up_once_each(pool: Pool)
 
     tokens = Tokens(find, lambda token: cast("SlackClients", token), installations.await_one)
     owners = [Owner(f"T{nth}") for nth in range(100)] * 5
-    found = await asyncio.gather(*(tokens.clients_of(owner) for owner in owners))
+    found: list[object] = [*await asyncio.gather(*(tokens.clients_of(owner) for owner in owners))]
     assert found == [f"xoxb-{nth}" for nth in range(100)] * 5
     assert sorted(owner.identity for owner in looked) == sorted(f"T{nth}" for nth in range(100))

@@ -1,4 +1,4 @@
-"""In a channel that organizations share, one message is one event, and one thread one group, whoever reports it."""
+"""In a channel that organizations share, one message is one event, and one thread one group, for all reporters."""
 
 import asyncio
 import json
@@ -107,7 +107,7 @@ async def test_after_a_crash_the_other_workspaces_report_is_no_second_answer(
     assert shared.answers(message) == [(EAST, "die")]
 
 
-async def test_a_shared_thread_is_one_group_whoever_writes_and_whoever_reports(shared: Shared) -> None:
+async def test_a_shared_thread_is_one_group_for_all_authors_and_reporters(shared: Shared) -> None:
     first = shared.write(EAST, "one")
     await shared.report(EAST, first)
     for author, reporter in ((BAKERY, EAST), (BAKERY, BAKERY), (EAST, BAKERY)):

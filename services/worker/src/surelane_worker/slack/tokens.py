@@ -4,11 +4,11 @@ A lookup is kept for a minute, for a bounded number of installations. Many event
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from surelane.errors import SurelaneError
@@ -66,17 +66,14 @@ class Tokens:
         self._find = find
         self._make = make
         self._await_one = await_one
-        self._known: OrderedDict[Owner, _Known] = OrderedDict()
+        self._known: dict[Owner | None, _Known] = {}
+        """In the order of their lookups."""
         self._lookups: dict[Owner, asyncio.Task[SlackClients | None]] = {}
 
     def kept(self, event: Event) -> SlackClients | None:
         """Return the clients for an event where they are known: of nearly all events, without a task's detour."""
-        owner = owner_of(event)
-        known = None if owner is None else self._known.get(owner)
-        if known is None or owner is None or asyncio.get_running_loop().time() >= known.until:
-            return None
-        self._known.move_to_end(owner)
-        return known.clients
+        known = self._known.get(owner_of(event))
+        return None if known is None or monotonic() >= known.until else known.clients
 
     async def clients_for(self, event: Event) -> SlackClients | None:
         """Return the clients for an event; ``None`` for a job without one.
@@ -104,9 +101,8 @@ class Tokens:
 
     async def clients_of(self, owner: Owner) -> SlackClients | None:
         """Return the clients of an installation; ``None`` if there is none, or none with a bot."""
-        known, now = self._known.get(owner), asyncio.get_running_loop().time()
-        if known is not None and now < known.until:
-            self._known.move_to_end(owner)
+        known = self._known.get(owner)
+        if known is not None and monotonic() < known.until:
             return known.clients
         lookup = self._lookups.get(owner)
         if lookup is None:
@@ -120,7 +116,6 @@ class Tokens:
             lookup.exception()  # those who wait have it; without any, asyncio would complain
 
     async def _look_up(self, owner: Owner, known: _Known | None) -> SlackClients | None:
-        clock = asyncio.get_running_loop().time
         try:
             row = (await self._find(owner, BOT)).get(BOT)
         except SurelaneError as error:
@@ -129,17 +124,17 @@ class Tokens:
             _log.warning("a token cannot be looked up; the last one is used", error=type(error).__name__)
             return known.clients
         if row is None or row.token is None:
-            self._keep(owner, _Known(None, clock() + MISSING_FOR))
+            self._keep(owner, _Known(None, monotonic() + MISSING_FOR))
             return None
         clients = self._make(row.token)
-        self._keep(owner, _Known(clients, clock() + jittered(KEPT_FOR / 1.3)))
+        self._keep(owner, _Known(clients, monotonic() + jittered(KEPT_FOR / 1.3)))
         return clients
 
     def _keep(self, owner: Owner, known: _Known) -> None:
+        self._known.pop(owner, None)
         self._known[owner] = known
-        self._known.move_to_end(owner)
-        while len(self._known) > MOST:
-            self._known.popitem(last=False)
+        while len(self._known) > MOST:  # the one that was looked up first
+            del self._known[next(iter(self._known))]
 
 
 def owner_of(event: Event) -> Owner | None:
@@ -149,8 +144,9 @@ def owner_of(event: Event) -> Owner | None:
     """
     payload = event.payload
     authorizations = payload.get("authorizations")
-    listed = isinstance(authorizations, list) and authorizations
-    named = object_in(authorizations[0]) if listed else payload
+    named = payload
+    if isinstance(authorizations, list) and authorizations:
+        named = object_in(authorizations[0])
     team = named.get("team_id")
     if team and isinstance(team, str) and not named.get("is_enterprise_install"):
         return Owner(team)  # of nearly all events
