@@ -10,16 +10,12 @@ import asyncpg
 
 from surelane_operator.changes import Changes, Replay
 from surelane_operator.filters import ENDED, LIVE, STATUSES, Cursor, Filter
+from surelane_operator.rows import LISTED, parsed
 from surelane_service.figures import Measured
 from surelane_service.rates import rate_text
 
 __all__ = ["LISTED", "Cursor", "Filter", "Operations", "Replay", "no_step", "parsed"]
 
-LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
-, left(reason, 1000) as reason, dedupe_key
-, item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
-, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
-"""The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
 _LINK = re.compile(r"https?://[^/]+/archives/([A-Z0-9]+)/p(\d+)(\d{6})")
 
 
@@ -202,13 +198,4 @@ def _limit(row: asyncpg.Record) -> dict[str, Any]:
         "declared_rate": rate("declared_rate", "declared_period"),
         "set_at": row["set_at"],
         "set_by": row["set_by"],
-    }
-
-
-def parsed(row: asyncpg.Record) -> dict[str, Any]:
-    """Return a row as a dictionary, with its JSON parsed."""
-    parsed = {"payload", "errors", "result", "changes"}
-    return {
-        name: json.loads(value) if name in parsed and isinstance(value, str) else value
-        for name, value in row.items()
     }
