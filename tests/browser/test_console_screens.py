@@ -1,6 +1,7 @@
 """The operator's page in a browser: from the overview to the cause of an unanswered message, and what helps."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -123,6 +124,24 @@ async def test_the_overview_shows_what_the_doctor_finds(desk: Desk) -> None:
         await expect(page.get_by_role("list").filter(has_text="ahead of the database")).to_be_visible()
         row = page.get_by_role("row").filter(has_text="slack.reaction_added no worker")
         await expect(row).to_be_visible()
+
+
+async def test_a_reply_leads_to_its_message(desk: Desk) -> None:
+    identity = await desk.stage.message("replying", timedelta(minutes=4))
+    await desk.stage.claim("replying", "worker-a")
+    notes = {
+        "replies": {"0": "1767225600.000100", "1": None, "2": "", "3": "1767225700.000200"},
+        "elsewhere": {"3": "C0OTHER"},
+        "streams": {"4": {"ts": "1767225800.000300", "stopped": True}},
+    }
+    await desk.pool.execute("select agent.note_event($1, 1, $2)", identity, json.dumps(notes))
+    await desk.pool.execute("select agent.complete_events(array[$1::int8], array[1])", identity)
+    async with desk.open(f"/console/events/{identity}") as page:
+        replies = page.get_by_role("listitem").filter(has_text="replied")
+        await expect(replies).to_have_count(3)
+        for nth, place in enumerate((CHANNEL, "C0OTHER", CHANNEL)):
+            link = replies.nth(nth).get_by_role("link", name="open the message in Slack")
+            await expect(link).to_have_attribute("href", re.compile(f"channel={place}&message_ts=17672257*"))
 
 
 async def test_an_open_page_follows_its_event(desk: Desk) -> None:

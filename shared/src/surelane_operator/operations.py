@@ -112,8 +112,8 @@ class Operations(Changes, Measured):
         """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
 
         ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only. ``steps`` are those of a
-        durable handler, with its sleeps, waits and signals. ``replay_of`` is the id of the event that this one runs
-        again, ``replayed_as`` the ids of those that run this one again.
+        durable handler, with its sleeps, waits and signals. ``replies`` are its messages in Slack. ``replay_of`` is the
+        id of the event that this one runs again, ``replayed_as`` the ids of those that run this one again.
         """
         row = await self._database.fetchrow(
             # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
@@ -127,8 +127,12 @@ class Operations(Changes, Measured):
         job = parsed(row)
         replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
         replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
+        replies = await self._database.fetch(
+            "select * from agent.list_replies($1, $2)", identity, row["event_ts"]
+        )
         return job | {
             "steps": json.loads(steps),
+            "replies": [dict(reply) for reply in replies],
             "replay_of": replay_of[0] if replay_of else None,
             "replayed_as": replayed_as,
         }
