@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import urlencode
 
 import aiohttp
 import asyncpg
@@ -10,12 +11,14 @@ from aiohttp import web
 
 from benchmarks import figures
 from benchmarks.bench import Bench, Database, at_rest
+from benchmarks.operated import operate
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Calls, Connection
 from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.console import Console
 from surelane_operator.console.screen import Sources
+from surelane_operator.filters import STATUSES, cursor_after
 from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examinations
 from surelane_service.probes import private_app, serving
@@ -24,62 +27,6 @@ REQUESTS = 20
 LIVE = 100_000
 LIMIT = 0.2
 """Seconds; the 95th percentile of every screen."""
-STEP = 50_000
-"""Events of history per statement."""
-
-_KINDS = "(array['slack.app_mention', 'slack.message.im', 'agent-turn', 'dispatch', 'mail'])[1 + n % 5]"
-_PAYLOAD = """jsonb_build_object('type', 'event_callback', 'team_id', 'T' || n % 50, 'event_id', 'Ev' || n
-    , 'event', jsonb_build_object('type', 'app_mention', 'user', 'U' || n % 500, 'channel', 'C' || n % 100
-    , 'text', repeat('word ', 50)))"""
-# Every 500th event is a continuation, and the 40 after it are its children. One in a hundred failed.
-_HISTORY = f"""
-    insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, group_key, head, lane
-    , enqueued_at, enqueued_by, claimed_by, retrying, errors, outcome, finished_at, finished_by, continuation_id
-    , waits_for)
-    select n, t, 1, t, array[t], {_PAYLOAD}, {_KINDS}
-    , 'Ev' || n, 'T1:C' || n % 100 || ':' || n / 7, true, n % 16
-    , t, 'bench', 'worker-' || n % 10, false
-    , case when n % 100 = 77 then '[{{"message": "no such order"}}]' else '[]' end::jsonb
-    , case when n % 100 = 77 then 'failed' else 'completed' end, t + interval '1 second', 'worker-' || n % 10
-    , case when n % 500 between 1 and 40 then n / 500 * 500 end, case when n % 500 = 0 then 0 end
-    from generate_series($1::int8, $2::int8) as n
-    cross join lateral (select now() - interval '90 days' * (1 - n / $3::float8)) as moment (t)
-"""
-_STEPS = """
-    insert into agent.step (event_id, name, nth, sort, event_ts, result, attempt, started_at, finished_at)
-    select n, 'look up', 1, 'step', now(), '"found"', 1, now(), now() from generate_series(1, $1::int8, 10) as n
-"""
-# Of a hundred events 83 are pending, 5 wait behind one thread, 10 are children, 2 are scheduled.
-_LIVE = f"""
-    insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, continuation_id)
-    select n, t, case when n % 100 > 97 then t + interval '1 day' else t end, {_PAYLOAD}, {_KINDS}, 'Ev' || n
-    , case when n % 100 < 5 then 'T1:C1:crowd' end, n % 100 >= 5 or n = $1, n % 16
-    , case when n % 100 between 50 and 59 then $1 + $2 + n / 5000 end
-    from generate_series($1::int8, $1::int8 + $2 - 1) as n
-    cross join lateral (select now() - interval '1 millisecond' * ($1 + $2 - n)) as moment (t)
-"""
-_JOINS = """
-    insert into agent.event (id, event_ts, vt, event, kind, head, lane, waits_for)
-    select distinct continuation_id, now(), timestamptz 'infinity', jsonb '{}', 'join', true, 0, 500
-    from agent.event where continuation_id is not null
-"""
-_RUNNING = """
-    update agent.event set attempts = 1, claimed = array[now()], claimed_by = 'worker-' || id % 10, heartbeat_at = now()
-    , vt = now() + interval '1 hour' where id in (select id from agent.event where group_key is null limit 200)
-"""
-_QUESTIONS = """
-    with asking as (
-        update agent.event set vt = now() + interval '1 day'
-        where id in (select id from agent.event where group_key is null and claimed_by is null limit 500) returning id
-    ), asked as (
-        insert into agent.step (event_id, name, nth, sort, event_ts, result, attempt, started_at, finished_at)
-        select id, 'ask:1 asked', 1, 'step', now(), '{"text": "Shall I?", "choices": ["Yes", "No"], "by": null}', 1
-        , now(), now()
-        from asking
-    )
-    insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at)
-    select id, 'ask:1', 1, 'wait', now(), 1, now() from asking
-"""
 
 
 class _SignedIn:
@@ -95,7 +42,7 @@ async def measure(bench: Bench) -> Result:
     live = bench.size(LIVE, 5_000)
     async with bench.database() as database:
         async with at_rest(database) as admin:
-            await _fill(bench, admin, history, live)
+            await operate(admin, history, live, bench.say)
         async with at_rest(database) as admin:
             screens = await _screens(admin, history)
         async with _served(database) as url, aiohttp.ClientSession() as session:
@@ -103,44 +50,24 @@ async def measure(bench: Bench) -> Result:
     return _result(times, history, live)
 
 
-async def _fill(bench: Bench, admin: Connection, history: int, live: int) -> None:
-    # Without the triggers: their speed is not measured here.
-    await admin.execute("set session_replication_role = replica; set synchronous_commit = off; set jit = off")
-    await admin.execute(
-        f"insert into agent.kind (kind) select distinct {_KINDS} from generate_series(0, 4) as n"
-        " union select 'join'"
-    )
-    for first in range(1, history + 1, STEP):
-        await admin.execute(_HISTORY, first, min(first + STEP - 1, history), history)
-    await admin.execute(_STEPS, history)
-    await admin.execute(_LIVE, history + 1, live)
-    await admin.execute(_JOINS)
-    await admin.execute(_RUNNING)
-    await admin.execute(_QUESTIONS)
-    await admin.execute("select setval('agent.event_id_seq', $1)", 2 * (history + live))
-    for number in range(10):
-        await admin.execute(
-            "select agent.announce_worker($1, (select array_agg(kind) from agent.kind), '0.2.0', interval '0', 3)",
-            f"worker-{number}",
-        )
-    await admin.execute("reset session_replication_role")
-    bench.say(f"filled with {history:,} events of history and {live:,} live ones")
-
-
 async def _screens(admin: Connection, history: int) -> Mapping[str, str]:
     """Return what is measured of each screen."""
     joining = await admin.fetchval("select max(id) from agent.event where kind = 'join'")
     running = await admin.fetchval("select min(id) from agent.event where claimed_by is not null")
     ended = history // 2 // 500 * 500
-    return {
+    thread = await admin.fetchval("select group_key from agent.event_hist where id = $1", ended)
+    deep = cursor_after(
+        dict(await admin.fetchrow("select id, finished_at from agent.event_hist where id = $1", ended))
+    )
+    screens = {
         "overview": "/",
-        "events": "/events",
-        "events that failed": "/events?status=failed",
-        "events of a kind and an error": "/events?status=failed&kind=mail&error=no+such",
-        "events by text": "/events?text=nothing+has+this",
         "event, running": f"/events/{running}",
+        "event, waiting in a thread": f"/events/{history + 104}",
         "event, ended long ago": f"/events/{ended + 1}",
         "thread with 5,000 events": "/thread?key=T1%3AC1%3Acrowd",
+        "thread, ended long ago": f"/thread?{urlencode({'key': thread})}",
+        "found by key": f"/find?q=Ev{ended + 1}",
+        "found by a message's link": "/find?q=https://acme.slack.com/archives/C1x1/p1767225600000100",
         "kinds": "/kinds",
         "kind": "/kinds/mail",
         "workflows": "/workflows",
@@ -153,6 +80,29 @@ async def _screens(admin: Connection, history: int) -> Mapping[str, str]:
         "doctor": "/doctor",
         "actions": "/actions",
     }
+    filters = {
+        "events": {},
+        **{f"events, {state}": {"status": state} for state in STATUSES},
+        "events, failed or expired": {"status": "failed,expired"},
+        "events of a kind": {"kind": "mail"},
+        "events of a rare kind, expired": {"kind": "report", "status": "expired"},
+        "events of a key": {"key": f"Ev{ended + 1}"},
+        "events of a thread": {"key": thread},
+        "events of a key that is unknown": {"key": "none"},
+        "events of a month": {"since": "2026-09-01", "until": "2026-10-01"},
+        "events of a workspace": {"workspace": "T1"},
+        "events of a workspace that is unknown": {"workspace": "T0NONE"},
+        "events of a channel": {"channel": "C1x1"},
+        "events of a user": {"user": "U1x1"},
+        "events of an error": {"error": "overloaded"},
+        "events that failed with an error": {"status": "failed", "error": "no such"},
+        "events by text of keys": {"text": "nothing has this"},
+        "ended events of a workspace that is unknown": {"status": "completed", "workspace": "T0NONE"},
+        "events, a deep page": {"after": deep},
+        "events of a kind, a deep page": {"kind": "mail", "status": "failed", "after": deep},
+        "events of a channel, a deep page": {"channel": "C1x1", "after": deep},
+    }
+    return screens | {name: f"/events?{urlencode(fields)}" for name, fields in filters.items()}
 
 
 @asynccontextmanager

@@ -672,6 +672,33 @@ begin
 end
 $$;
 
+-- The messages with which handlers replied to an event, the oldest first: at most 100 of them, as the
+-- notes of its row say (surelane_worker.slack.notes). A reply stands in the event's channel, unless
+-- its note names another.
+create or replace function agent.list_replies(_id int8, _event_ts timestamptz) returns table (at timestamptz, channel text, ts text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    return query
+    select agent.to_timestamptz(r.ts::numeric), coalesce(n.notes #>> array['elsewhere', r.ordinal], agent.event_channel(n.event)), r.ts
+    from (
+        select e.event, e.notes from agent.event as e where e.id = _id
+        union all select h.event, h.notes from agent.event_hist as h where h.id = _id and h.event_ts = _event_ts
+        limit 1
+    ) as n
+    cross join lateral (
+        select noted.key as ordinal, coalesce(noted.value ->> 'ts', noted.value #>> '{}') as ts
+        from jsonb_each(coalesce(n.notes -> 'replies', '{}') || coalesce(n.notes -> 'streams', '{}')) as noted
+    ) as r
+    -- One that is being sent has no timestamp, nor has one through a response URL.
+    where r.ts ~ '^\d{10}\.\d{6}$' order by 1 limit 100;
+end
+$$;
+
 -- The events of a Slack message: those of its thread that happened with it. _thread is the ts of
 -- the message that began the thread, where the message is a reply. Returns those of the first of
 -- _teams that has one.

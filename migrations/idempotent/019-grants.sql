@@ -59,7 +59,7 @@ declare
     _operating text := 'requeue_events(int8[]), agent.replay_event(int8, text, jsonb), agent.search_jobs(text[], text[], timestamptz, int4), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
         ', agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4), agent.why_waiting(int8, int4)'
         ', agent.children(int8), agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.cancel_job(int8, text, text, boolean)'
-        ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)'
+        ', agent.cancel_jobs(int8[], text, text, boolean), agent.list_steps(int8), agent.list_replies(int8, timestamptz), agent.worker_alive(timestamptz), agent.alive_for(), agent.priority_of(int4), agent.list_workers(), agent.free_groups(text, int4)'
         ', agent.list_limits(), agent.set_limit(text, int4, int4, interval, text), agent.reset_limit(text)'
         ', agent.begin_action(text, text, text, text, jsonb), agent.continue_action(int8, jsonb, boolean), agent.list_actions(int8, text, int4)'
         ', agent.read_action(int8), agent.count_jobs(text[], text[], text, timestamptz, timestamptz, int4), agent.expire_jobs(int8[], text)'

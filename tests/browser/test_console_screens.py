@@ -1,6 +1,7 @@
 """The operator's page in a browser: from the overview to the cause of an unanswered message, and what helps."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -125,6 +126,24 @@ async def test_the_overview_shows_what_the_doctor_finds(desk: Desk) -> None:
         await expect(row).to_be_visible()
 
 
+async def test_a_reply_leads_to_its_message(desk: Desk) -> None:
+    identity = await desk.stage.message("replying", timedelta(minutes=4))
+    await desk.stage.claim("replying", "worker-a")
+    notes = {
+        "replies": {"0": "1767225600.000100", "1": None, "2": "", "3": "1767225700.000200"},
+        "elsewhere": {"3": "C0OTHER"},
+        "streams": {"4": {"ts": "1767225800.000300", "stopped": True}},
+    }
+    await desk.pool.execute("select agent.note_event($1, 1, $2)", identity, json.dumps(notes))
+    await desk.pool.execute("select agent.complete_events(array[$1::int8], array[1])", identity)
+    async with desk.open(f"/console/events/{identity}") as page:
+        replies = page.get_by_role("listitem").filter(has_text="replied")
+        await expect(replies).to_have_count(3)
+        for nth, place in enumerate((CHANNEL, "C0OTHER", CHANNEL)):
+            link = replies.nth(nth).get_by_role("link", name="open the message in Slack")
+            await expect(link).to_have_attribute("href", re.compile(f"channel={place}&message_ts=17672257*"))
+
+
 async def test_an_open_page_follows_its_event(desk: Desk) -> None:
     identity = await desk.stage.queue.enqueue("agent-turn")
     async with desk.open(f"/console/events/{identity}") as page:
@@ -232,6 +251,20 @@ async def test_all_that_match_are_cancelled_and_those_on_other_pages_too(desk: D
         await expect(page.get_by_role("dialog")).to_contain_text("Cancel 60 events?")
         await page.get_by_role("dialog").get_by_role("button", name="Yes").click()
         await expect(page.get_by_role("status").last).to_contain_text("60 cancelled")
+
+
+async def test_all_of_a_workspace_are_cancelled(desk: Desk) -> None:
+    await desk.pool.execute(
+        "select agent.enqueue('crowded', jsonb_build_object('team_id', 'T' || n % 20), 0)"
+        " from generate_series(1, 1200) as n"
+    )
+    async with desk.open("/console/events?kind=crowded&status=pending&workspace=T7") as page:
+        await page.get_by_role("checkbox", name="Select all on this page").check()
+        await page.get_by_role("checkbox", name="all that match").check()
+        await page.get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("Cancel 60 events?")
+        await page.get_by_role("dialog").get_by_role("button", name="Yes").click()
+        await expect(page.get_by_role("status").last).to_contain_text("60 cancelled, of 1,200 looked at")
 
 
 async def test_a_viewer_is_offered_no_change(desk: Desk) -> None:

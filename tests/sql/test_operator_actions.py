@@ -1,14 +1,18 @@
 """Each change of an operator is kept: who, when, what, and what came of it."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable, InvalidInput
+from surelane_operator import changes
 from surelane_operator.acting import acting_as
-from surelane_operator.operations import Filter, Operations
+from surelane_operator.filters import LIVE, Filter, read_cursor
+from surelane_operator.narrowing import Narrow, Narrowed
+from surelane_operator.operations import Operations
 from surelane_service.cron import Cron
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, ending, enqueue, live
@@ -86,6 +90,30 @@ async def test_a_change_to_many_shows_its_progress_and_each_answer(
     assert kept["finished_at"] is not None
 
 
+async def test_a_change_that_looks_for_its_events_is_bounded_and_goes_on_where_it_ended(
+    queue: Connection, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MOST_LOOKED", 2000)
+    await queue.execute(
+        "select agent.enqueue('job', jsonb_build_object('team_id', 'T' || n % 100)) from generate_series(1, 3000) as n"
+    )
+    which = Narrowed(Filter(LIVE, ["job"]), Narrow(workspace="T7"))
+    assert len(await operations.change_all("cancel", which, 1000)) == 20
+    (first,) = await operations.actions.list_actions()
+    assert first["detail"] == {
+        "filter": {"statuses": list(LIVE), "kinds": ["job"], "workspace": "T7"},
+        "limit": 1000,
+    }
+    place = first["result"].pop("next")
+    assert first["result"] == {"cancelled": 20, "looked": 2000}
+    rest = Narrowed(which.which, which.narrow, read_cursor(place))
+    assert len(await operations.change_all("cancel", rest, 1000)) == 10
+    second, _ = await operations.actions.list_actions()
+    assert second["result"] == {"cancelled": 10, "looked": 1000}
+    assert second["detail"]["after"] == place
+    assert await operations.count(Filter(LIVE), 5000) == 2970
+
+
 async def test_steps_that_were_done_stay_done_and_are_counted_when_a_later_one_fails(
     queue: Connection, operations: Operations, connect: Connect
 ) -> None:
@@ -94,7 +122,7 @@ async def test_steps_that_were_done_stay_done_and_are_counted_when_a_later_one_f
     action = await operations.begin_change("cancel", ids, 1000)
     pages = operations._pages
 
-    async def broken(which: Filter | Sequence[int], limit: int) -> AsyncIterator[Sequence[int]]:
+    async def broken(which: Any, limit: int) -> AsyncIterator[Any]:
         async for page in pages(which, limit):
             yield page
             kept = await Operations(await connect()).actions.read(action)

@@ -73,6 +73,31 @@ async def test_all_that_match_are_previewed_and_changed_with_progress(
     assert action["result"] == {"requeued": 700}
 
 
+async def test_all_that_match_what_no_index_has_are_previewed_and_changed(
+    script: Person, connection: Connection
+) -> None:
+    await connection.execute(
+        "select agent.enqueue('bulk', jsonb_build_object('team_id', 'T' || n % 100)) from generate_series(1, 1200) as n"
+    )
+    wanted = {"action": "cancel", "filter": {"kind": ["bulk"], "workspace": "T9"}}
+    _, preview = await call(script, "POST", "/v1/jobs/bulk/preview", wanted)
+    assert (preview["matching"], preview["more"], preview["looked"]) == (12, False, 1200)
+    assert len(preview["sample"]) == 10
+    status, action = await call(script, "POST", "/v1/jobs/bulk", {**wanted, "limit": 5})
+    assert status == 202
+    action = await until_over(script, action)
+    assert (action["result"]["cancelled"], action["detail"]["filter"]["workspace"]) == (5, "T9")
+    again = {**wanted, "cursor": action["result"]["next"]}
+    action = await until_over(script, (await call(script, "POST", "/v1/jobs/bulk", again))[1])
+    assert action["result"]["cancelled"] == 7
+    assert "next" not in action["result"]
+    nothing = {"action": "retry", "filter": {"status": ["cancelled"], "error": "no such thing"}}
+    _, preview = await call(script, "POST", "/v1/jobs/bulk/preview", nothing)
+    assert (preview["matching"], preview["looked"]) == (0, 12)
+    nothing["filter"] = {"status": ["cancelled"], "text": " "}
+    assert (await call(script, "POST", "/v1/jobs/bulk/preview", nothing))[1]["matching"] == 12
+
+
 async def test_selected_events_are_changed_and_the_others_are_told(
     script: Person, connection: Connection
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from surelane.calls import Connection
 from surelane_dev.simulator.posting.payloads import command_form
+from surelane_operator.operations import Operations
+from surelane_operator.timeline import story_of
 from tests.processes import Service
 from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.worker import ended, worker
@@ -51,6 +53,17 @@ async def test_reply_goes_into_the_thread(slack: Stand, connection: Connection) 
         "event_type": "surelane_reply",
         "event_payload": {"event_id": row["item_key"], "ordinal": 0},
     }
+
+
+async def test_the_timeline_tells_of_each_reply(slack: Stand, connection: Connection) -> None:
+    identity, message = await slack.mention("twice")
+    await ended(connection, identity)
+    replies = slack.simulator.workspace.channels[message.channel].replies(message.ts)
+    job = await Operations(connection).get(identity)
+    assert job is not None
+    told = [step.detail for step in story_of(job) if step.what == "replied"]
+    assert told == [f"message {reply.ts} in {message.channel}" for reply in replies]
+    assert len(told) == 2
 
 
 async def test_first_attempt_does_not_look_for_earlier_replies(slack: Stand, connection: Connection) -> None:

@@ -13,7 +13,8 @@ from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
 from surelane.jobs import Priority
 from surelane.json_text import json_text
 from surelane_operator.actions import ActionLog, some
-from surelane_operator.filters import Cursor, Filter
+from surelane_operator.filters import Cursor, Filter, cursor_after
+from surelane_operator.narrowing import LOOKS_AT, Found, Narrow, Narrowed, find_jobs
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.envelopes import has_sealed, workspace_of_sealed
 from surelane_service.groups import free_groups
@@ -23,6 +24,10 @@ from surelane_service.sealing import Sealing
 
 STEP = 500
 """Events per statement of a change to many. Each step is kept when a later one fails."""
+MOST_LOOKED = 1_000_000
+"""Events that a change to many looks at, at most, where no index has its filter. Another change goes on from there."""
+TELLS_EVERY = 10_000
+"""Events that it looks at before it stores again how far it came, where none of them matches."""
 Verb = Literal["retry", "cancel", "expire"]
 """What may be done to many events. To retry is to requeue: all attempts begin again."""
 _STEPS: Mapping[Verb, str] = {
@@ -50,6 +55,15 @@ class Replay:
     id: int | None
     key: str | None
     steps: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The next events of a change to many. ``looked`` and ``next`` are those of a change that looks for its events."""
+
+    ids: Sequence[int]
+    looked: int = 0
+    next: Cursor | None = None
 
 
 class Changes(ABC):
@@ -82,12 +96,15 @@ class Changes(ABC):
         return answers
 
     async def begin_change(
-        self, verb: Verb, which: Filter | Sequence[int], limit: int, *, reason: str | None = None
+        self, verb: Verb, which: Filter | Narrowed | Sequence[int], limit: int, *, reason: str | None = None
     ) -> int:
         """Keep that many events will be changed, and return the action's id for :meth:`change_all`."""
         if isinstance(which, Filter):
-            wanted = {name: _plain(value) for name, value in asdict(which).items() if value is not None}
-            detail: dict[str, Any] = {"filter": wanted, "limit": limit}
+            detail: dict[str, Any] = {"filter": _given(which), "limit": limit}
+        elif isinstance(which, Narrowed):
+            detail = {"filter": _given(which.which) | _given(which.narrow), "limit": limit}
+            if which.after:
+                detail["after"] = cursor_after(asdict(which.after))
         else:
             detail = some(which)
         return await self.actions.begin(verb, detail | _reason(reason))
@@ -95,7 +112,7 @@ class Changes(ABC):
     async def change_all(
         self,
         verb: Verb,
-        which: Filter | Sequence[int],
+        which: Filter | Narrowed | Sequence[int],
         limit: int,
         *,
         reason: str | None = None,
@@ -103,7 +120,9 @@ class Changes(ABC):
     ) -> dict[int, str]:
         """Change up to ``limit`` events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
 
-        Each step stores how many events got which answer, so that the action shows the progress.
+        Each step stores how many events got which answer, so that the action shows the progress. Where no index has
+        the filter, the change looks at :data:`MOST_LOOKED` events at most, a thousand per statement. Then the result
+        also has ``looked``, and ``next``, the cursor from which another change goes on.
 
         Args:
             verb, reason: as of :meth:`change`.
@@ -115,17 +134,24 @@ class Changes(ABC):
             action = await self.begin_change(verb, which, limit, reason=reason)
         answers: dict[int, str] = {}
         outcome: dict[str, Any] = {"stopped": True}
+        place: dict[str, Any] = {}
+        told = 0
         try:
             async for page in self._pages(which, limit):
-                async with self.actions.going_on(action) as kept:
-                    answers |= await _step(kept.calls, verb, page, reason)
-                    kept.result = _tally(answers)
+                if page.ids or page.looked >= told + TELLS_EVERY:
+                    async with self.actions.going_on(action) as kept:
+                        if page.ids:
+                            answers |= await _step(kept.calls, verb, page.ids, reason)
+                        place, told = _place(page), page.looked
+                        kept.result = _tally(answers) | place
+                else:
+                    place = _place(page)
             outcome = {}
         except (DatabaseRefused, DatabaseUnavailable) as error:
             outcome = {"error": type(error).__name__}
             raise
         finally:
-            await self.actions.end(action, _tally(answers) | outcome)
+            await self.actions.end(action, _tally(answers) | place | outcome)
         return answers
 
     async def requeue(self, ids: Sequence[int]) -> list[int]:
@@ -147,17 +173,46 @@ class Changes(ABC):
     async def _change_ids(self, verb: Verb, ids: Sequence[int]) -> dict[int, str]:
         return await self.change_all(verb, ids, len(ids))
 
-    async def _pages(self, which: Filter | Sequence[int], limit: int) -> AsyncIterator[Sequence[int]]:
+    async def _pages(self, which: Filter | Narrowed | Sequence[int], limit: int) -> AsyncIterator[_Page]:
         """Yield the ids of the events that match, :data:`STEP` at a time."""
+        if isinstance(which, Narrowed):
+            async for page in self._looking(which, limit):
+                yield page
+            return
         if not isinstance(which, Filter):
             for start in range(0, min(len(which), limit), STEP):
-                yield which[start : min(start + STEP, limit)]
+                yield _Page(which[start : min(start + STEP, limit)])
             return
         after: Cursor | None = None
-        while limit > 0 and (page := await self.list_jobs(which, min(limit, STEP), after)):
-            yield [job["id"] for job in page]
-            limit -= len(page)
-            after = Cursor(page[-1]["id"], page[-1]["finished_at"])
+        while limit > 0 and (jobs := await self.list_jobs(which, min(limit, STEP), after)):
+            yield _Page([job["id"] for job in jobs])
+            limit -= len(jobs)
+            after = Cursor(jobs[-1]["id"], jobs[-1]["finished_at"])
+
+    async def look_for(self, which: Narrowed, most: int) -> Found:
+        """Return those that match of the first ``most`` events, in statements of a thousand each."""
+        jobs: list[dict[str, Any]] = []
+        looked, after = 0, which.after
+        while looked < most:
+            found = await find_jobs(self._database, which.which, which.narrow, LOOKS_AT, after)
+            jobs += found.jobs
+            looked += found.looked
+            after = found.next
+            if after is None:
+                break
+        return Found(jobs, after, looked)
+
+    async def _looking(self, which: Narrowed, limit: int) -> AsyncIterator[_Page]:
+        """Look for the events that match, from the newest on, a bounded number per statement."""
+        looked, after = 0, which.after
+        while limit > 0 and looked < MOST_LOOKED:
+            found = await find_jobs(self._database, which.which, which.narrow, min(limit, STEP), after)
+            looked += found.looked
+            limit -= len(found.jobs)
+            yield _Page([job["id"] for job in found.jobs], looked, found.next)
+            if found.next is None:
+                return
+            after = found.next
 
     async def replay(self, identity: int, *, from_step: str | None = None, payload: Any = None) -> Replay:  # noqa: ANN401 - any JSON value
         """Run an ended event again as a new event.
@@ -394,6 +449,17 @@ async def _step(calls: Calls, verb: Verb, ids: Sequence[int], reason: str | None
 
 def _tally(answers: Mapping[int, str]) -> dict[str, Any]:
     return dict(Counter(answers.values()))
+
+
+def _place(page: _Page) -> dict[str, Any]:
+    """Return how far a change came that looks for its events; nothing of another one."""
+    place: dict[str, Any] = {"looked": page.looked} if page.looked else {}
+    return place | ({"next": cursor_after(asdict(page.next))} if page.next else {})
+
+
+def _given(which: Filter | Narrow) -> dict[str, Any]:
+    """Return the fields of a filter that were given."""
+    return {name: _plain(value) for name, value in asdict(which).items() if value}
 
 
 def _with(answer: str, answers: Mapping[int, str]) -> list[int]:

@@ -1,11 +1,16 @@
 """Filters of events and pages of them."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
 STATUSES = ("pending", "scheduled", "running", "completed", "failed", "cancelled", "expired")
 LIVE, ENDED = STATUSES[:3], STATUSES[3:]
+MAX_ID = 2**63 - 1
+MAX_CURSOR = 100
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +38,26 @@ class Cursor:
 
     id: int
     finished_at: datetime | None = None
+
+
+def read_cursor(text: str) -> Cursor:
+    """Read a cursor.
+
+    Raises:
+        ValueError: :func:`cursor_after` has not written it.
+    """
+    try:
+        identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
+        finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
+        cursor = Cursor(int(identity), finished_at)
+    except (ValueError, OverflowError):
+        cursor = None
+    if cursor is None or len(text) > MAX_CURSOR or not 0 < cursor.id <= MAX_ID:
+        raise ValueError("pass `next` of the page before")
+    return cursor
+
+
+def cursor_after(row: Mapping[str, Any]) -> str:
+    """Return the cursor of the page that follows a row."""
+    moment = row["finished_at"].isoformat() if row["finished_at"] else ""
+    return base64.urlsafe_b64encode(f"{row['id']} {moment}".encode()).decode().rstrip("=")

@@ -11,17 +11,13 @@ import asyncpg
 from surelane.calls import Connection, Pool
 from surelane_operator.changes import Changes, Replay
 from surelane_operator.filters import ENDED, LIVE, STATUSES, Cursor, Filter
+from surelane_operator.rows import LISTED, parsed
 from surelane_service.figures import Measured
 from surelane_service.rates import rate_text
 from surelane_service.sealing import Sealing
 
 __all__ = ["LISTED", "Cursor", "Filter", "Operations", "Replay", "no_step", "parsed"]
 
-LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
-, left(reason, 1000) as reason, dedupe_key
-, item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
-, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
-"""The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
 _LINK = re.compile(r"https?://[^/]+/archives/([A-Z0-9]+)/p(\d+)(\d{6})")
 
 
@@ -127,8 +123,8 @@ class Operations(Changes, Measured):
         """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
 
         ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only. ``steps`` are those of a
-        durable handler, with its sleeps, waits and signals. ``replay_of`` is the id of the event that this one runs
-        again, ``replayed_as`` the ids of those that run this one again.
+        durable handler, with its sleeps, waits and signals. ``replies`` are its messages in Slack. ``replay_of`` is the
+        id of the event that this one runs again, ``replayed_as`` the ids of those that run this one again.
         """
         row = await self._database.fetchrow(
             # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
@@ -142,12 +138,16 @@ class Operations(Changes, Measured):
         job = parsed(row)
         replay_of = [change["id"] for change in job["changes"] if change.get("action") == "replay of"]
         replayed_as = [change["id"] for change in job["changes"] if change.get("action") == "replayed as"]
+        replies = await self._database.fetch(
+            "select * from agent.list_replies($1, $2)", identity, row["event_ts"]
+        )
         return job | {
             "payload": await self.sealing.shown(job["payload"]),
             "result": await self.sealing.shown(job["result"]),
             "errors": await self.sealing.shown_errors(job["errors"]),
             "error": (await self.sealing.shown_errors(job["errors"][-1:]) or [{}])[0].get("message"),
             "steps": [await self._step(step) for step in json.loads(steps)],
+            "replies": [dict(reply) for reply in replies],
             "replay_of": replay_of[0] if replay_of else None,
             "replayed_as": replayed_as,
         }
@@ -224,13 +224,4 @@ def _limit(row: asyncpg.Record) -> dict[str, Any]:
         "declared_rate": rate("declared_rate", "declared_period"),
         "set_at": row["set_at"],
         "set_by": row["set_by"],
-    }
-
-
-def parsed(row: asyncpg.Record) -> dict[str, Any]:
-    """Return a row as a dictionary, with its JSON parsed."""
-    parsed = {"payload", "errors", "result", "changes"}
-    return {
-        name: json.loads(value) if name in parsed and isinstance(value, str) else value
-        for name, value in row.items()
     }

@@ -49,6 +49,7 @@ def _steps(job: Mapping[str, Any]) -> Iterator[Step]:
         if moment := _moment(error.get("at")):
             yield Step(moment, "failed", error.get("worker"), f"{error.get('type')}: {error.get('message')}")
     yield from _stored(job)
+    yield from _replied(job)
     for change in job["changes"]:
         if died := _moment(change.get("died_at")):
             yield Step(died, "died", change.get("worker"), _DIED)
@@ -67,6 +68,15 @@ def _stored(job: Mapping[str, Any]) -> Iterator[Step]:
     for stored in job.get("steps", ()):
         for step in _durable(stored):
             yield replace(step, what=f"{step.what} (kept)") if step.at < job["enqueued_at"] else step
+
+
+def _replied(job: Mapping[str, Any]) -> Iterator[Step]:
+    """Yield the replies that Slack took, except those that a step tells of."""
+    told = {step["posted"]["ts"] for step in job.get("steps", ()) if step.get("posted")}
+    for reply in job.get("replies", ()):
+        if reply["ts"] not in told:
+            place = f" in {reply['channel']}" if reply["channel"] else ""
+            yield Step(reply["at"], "replied", None, f"message {reply['ts']}{place}")
 
 
 def _durable(step: Mapping[str, Any]) -> Iterator[Step]:

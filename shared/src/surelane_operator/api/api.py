@@ -11,6 +11,7 @@ from surelane_operator.api import models
 from surelane_operator.api.changes import ChangesApi
 from surelane_operator.api.operation import Operation, Refused, document
 from surelane_operator.api.panels import PanelsApi
+from surelane_operator.filters import cursor_after
 from surelane_operator.operations import Operations, no_step
 from surelane_operator.panels.examinations import Examinations
 from surelane_operator.panels.messages import why
@@ -133,7 +134,7 @@ class OperatorApi:
     async def list_jobs(self, query: models.JobsQuery) -> models.JobPage:
         """List events, newest first."""
         jobs = await self._operations.list_jobs(query.filter(), query.limit, query.cursor)
-        following = models.cursor_after(jobs[-1]) if len(jobs) == query.limit else None
+        following = cursor_after(jobs[-1]) if len(jobs) == query.limit else None
         return models.JobPage.model_validate({"jobs": jobs, "next": following})
 
     async def search_jobs(self, query: models.SearchQuery) -> models.JobsFound:

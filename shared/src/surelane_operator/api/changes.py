@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
-from surelane_operator.api.models import MAX_ID, EventPath, ListedJob, Status, Strict, Text, Which, digits
+from surelane_operator.api.models import EventPath, ListedJob, Place, Status, Strict, Text, Which, digits
 from surelane_operator.api.operation import Operation, Refused
 from surelane_operator.changes import Verb
-from surelane_operator.filters import ENDED, LIVE, Filter
+from surelane_operator.filters import ENDED, LIVE, MAX_ID, Filter
+from surelane_operator.narrowing import Narrow, Narrowed
 from surelane_operator.operations import Operations
 from surelane_service.logs import get_logger
 
@@ -27,6 +29,9 @@ PATIENCE = 1.0
 """Seconds that a request waits for its change to end: most do."""
 FAREWELL = 5.0
 """Seconds that changes have to keep how far they came when the service stops."""
+PREVIEW_LOOKS = 10_000
+"""Events that a preview looks at, at most, where no index has the filter."""
+Part = Annotated[Text, Field(min_length=1, max_length=200)]
 Identity = Annotated[int, Field(ge=1, le=MAX_ID)]
 _CHANGEABLE: dict[Verb, tuple[str, ...]] = {"retry": ENDED, "cancel": LIVE, "expire": LIVE[:2]}
 _logger = get_logger(__name__)
@@ -36,6 +41,15 @@ class BulkFilter(Which):
     """The filter of a change to many events: that of the list."""
 
     status: list[Status] | None = None
+    workspace: Part | None = None
+    channel: Part | None = None
+    user: Part | None = None
+    error: Part | None = Field(None, description="part of the error or the reason, in any case")
+    text: Part | None = Field(None, description="parts of the keys, separated by spaces, in any case")
+
+    def narrow(self) -> Narrow:
+        """Return what no index has."""
+        return Narrow(self.workspace, self.channel, self.user, self.error, (self.text or "").split())
 
 
 class BulkTarget(Strict):
@@ -59,13 +73,15 @@ class BulkTarget(Strict):
                 raise ValueError(f"{', '.join(sorted(wrong))}: only {', '.join(possible)} can be changed so")
         return self
 
-    def which(self) -> Filter | list[int]:
+    def which(self) -> Filter | Narrowed | list[int]:
         """Return the filter, or the ids."""
         if self.filter is None:
             return self.ids or []
         wanted = self.filter.filter()
         statuses = wanted.statuses or _CHANGEABLE[self.action]
-        return Filter(statuses, wanted.kinds, wanted.key, wanted.since, wanted.until)
+        which = Filter(statuses, wanted.kinds, wanted.key, wanted.since, wanted.until)
+        narrow = self.filter.narrow()
+        return Narrowed(which, narrow) if narrow else which
 
 
 class Bulk(BulkTarget):
@@ -73,6 +89,15 @@ class Bulk(BulkTarget):
 
     limit: int = Field(MOST, ge=1, le=MOST, description="change this many at most, the newest first")
     reason: Annotated[Text, Field(max_length=1000)] | None = Field(None, description="kept with the action")
+    cursor: Place | None = Field(
+        None,
+        description="`next` of the result of a change that looked at some of the events: go on from there",
+    )
+
+    def which(self) -> Filter | Narrowed | list[int]:
+        """Return the filter, or the ids."""
+        which = super().which()
+        return replace(which, after=self.cursor) if isinstance(which, Narrowed) else which
 
 
 class Preview(BaseModel):
@@ -81,6 +106,10 @@ class Preview(BaseModel):
     matching: int = Field(description=f"events that would be changed, counted up to {COUNTED}")
     more: bool = Field(description="whether there are more than that")
     unchanged: int = Field(description="of the ids, those that the change leaves alone")
+    looked: int | None = Field(
+        None,
+        description="how many events were looked at, where no index has the filter; null: the index counted",
+    )
     sample: list[ListedJob] = Field(description=f"the newest {SAMPLE} of them")
 
 
@@ -158,12 +187,21 @@ class ChangesApi:
             counted = await self._operations.count(which, COUNTED + 1)
             sample = await self._operations.list_jobs(which, SAMPLE)
             return _preview(min(counted, COUNTED), 0, sample, more=counted > COUNTED)
-        found = await self._operations.list_ids(which)
-        fitting = [job for job in found if job["status"] in _CHANGEABLE[body.action]]
+        if isinstance(which, Narrowed):
+            found = await self._operations.look_for(which, PREVIEW_LOOKS)
+            return _preview(
+                len(found.jobs), 0, found.jobs[:SAMPLE], more=found.next is not None, looked=found.looked
+            )
+        named = await self._operations.list_ids(which)
+        fitting = [job for job in named if job["status"] in _CHANGEABLE[body.action]]
         return _preview(len(fitting), len(set(which)) - len(fitting), fitting[:SAMPLE], more=False)
 
     async def change_jobs(self, body: Bulk) -> Action:
-        """Retry, cancel or expire many events, in steps. The answer is the action, which shows the progress."""
+        """Retry, cancel or expire many events, in steps. The answer is the action, which shows the progress.
+
+        Where no index has the filter, one request looks at a million events at most. The result's `next` is then the
+        cursor of the request that goes on.
+        """
         if len(self._tasks) >= AT_ONCE:
             raise Refused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
         which = body.which()
@@ -200,7 +238,7 @@ class ChangesApi:
             raise Refused(404, "there is no such action")
         return Action.model_validate(found)
 
-    async def _change(self, action: int, which: Filter | Sequence[int], body: Bulk) -> None:
+    async def _change(self, action: int, which: Filter | Narrowed | Sequence[int], body: Bulk) -> None:
         try:
             await self._operations.change_all(
                 body.action, which, body.limit, reason=body.reason, action=action
@@ -209,7 +247,9 @@ class ChangesApi:
             _logger.warning("a change to many events stopped", action=action, error=type(error).__name__)
 
 
-def _preview(matching: int, unchanged: int, sample: list[dict[str, Any]], *, more: bool) -> Preview:
+def _preview(
+    matching: int, unchanged: int, sample: list[dict[str, Any]], *, more: bool, looked: int | None = None
+) -> Preview:
     return Preview.model_validate(
-        {"matching": matching, "more": more, "unchanged": unchanged, "sample": sample}
+        {"matching": matching, "more": more, "unchanged": unchanged, "sample": sample, "looked": looked}
     )

@@ -1,6 +1,5 @@
 """Models of what the operator's API reads and answers. Its OpenAPI document is made from them."""
 
-import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
@@ -20,14 +19,10 @@ from pydantic import (
 )
 
 from surelane.jobs import Priority
-from surelane_operator.filters import Cursor, Filter
+from surelane_operator.filters import MAX_CURSOR, MAX_ID, Cursor, Filter, read_cursor
 from surelane_operator.timeline import Step, trace_of
 from surelane_service.cron import CatchUp, Cron
 from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
-
-MAX_ID = 2**63 - 1
-MAX_CURSOR = 100
-"""Characters."""
 
 
 def digits(text: object) -> object:
@@ -57,30 +52,6 @@ def _in_utc(moment: datetime) -> datetime:
 def _visible_at(moment: datetime | None) -> datetime | None:
     # PostgreSQL's infinity arrives as the last moment of the year 9999.
     return None if moment is None or moment.year == 9999 else moment
-
-
-def read_cursor(text: str) -> Cursor:
-    """Read a cursor.
-
-    Raises:
-        ValueError: :func:`cursor_after` has not written it.
-    """
-    """Read the cursor of a page; raise ``ValueError`` where it is none."""
-    try:
-        identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
-        finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
-        cursor = Cursor(int(identity), finished_at)
-    except (ValueError, OverflowError):
-        cursor = None
-    if cursor is None or len(text) > MAX_CURSOR or not 0 < cursor.id <= MAX_ID:
-        raise ValueError("pass `next` of the page before")
-    return cursor
-
-
-def cursor_after(row: dict[str, Any]) -> str:
-    """Return the cursor of the page that follows a row."""
-    moment = row["finished_at"].isoformat() if row["finished_at"] else ""
-    return base64.urlsafe_b64encode(f"{row['id']} {moment}".encode()).decode().rstrip("=")
 
 
 Status = Literal["pending", "scheduled", "running", "completed", "failed", "cancelled", "expired"]

@@ -6,8 +6,9 @@ from datetime import datetime
 from pydantic import Field
 
 from surelane.calls import Calls, Pool
-from surelane_operator.api.models import EventPath, FindQuery, Kind, Place, Strict, cursor_after
+from surelane_operator.api.models import EventPath, FindQuery, Kind, Place, Strict
 from surelane_operator.api.operation import Operation, Refused
+from surelane_operator.filters import cursor_after
 from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examination, Examinations
 from surelane_operator.panels.kinds import KindPage, read_kinds

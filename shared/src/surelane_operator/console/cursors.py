@@ -1,8 +1,7 @@
 """The place in a list at which a page begins, as an address names it."""
 
-from surelane_operator.api.models import cursor_after, read_cursor
 from surelane_operator.console.screen import Asked, Missing
-from surelane_operator.operations import Cursor
+from surelane_operator.filters import Cursor, cursor_after, read_cursor
 
 __all__ = ["begin", "cursor_after"]
 

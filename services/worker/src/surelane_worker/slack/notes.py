@@ -57,6 +57,10 @@ class Notebook:
         noted = replies[str(ordinal)]
         return noted if isinstance(noted, str) else Sent.PERHAPS
 
+    def place_elsewhere(self, ordinal: int | str, channel: str) -> None:
+        """Note with the next note that a reply or a stream stands in another channel than its event."""
+        self._part("elsewhere")[str(ordinal)] = channel
+
     async def note_reply(self, ordinal: int | str, ts: str | None) -> None:
         """Note a reply's timestamp; ``None``: it is being sent.
 

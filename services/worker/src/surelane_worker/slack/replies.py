@@ -149,6 +149,8 @@ class Replies:
             **arguments,
             "metadata": metadata_of(event, ordinal, arguments.get("metadata")),
         }
+        if channel != place.channel:
+            notebook.place_elsewhere(ordinal, channel)
         await notebook.note_reply(ordinal, None)
         try:
             ts = await self._post_once(event, ordinal, thread, message)
@@ -389,10 +391,12 @@ class Replies:
         arguments.setdefault("recipient_team_id", place.team)
         arguments.setdefault("recipient_user_id", place.user)
         event = self._owner or event
-        ordinal = self._next_ordinal(event)
+        ordinal, notebook = self._next_ordinal(event), self.notebook(event)
+        if channel != place.channel:
+            notebook.place_elsewhere(ordinal, channel)
         return Stream(
             self._once,
-            self.notebook(event),
+            notebook,
             ordinal,
             metadata_of(event, ordinal),
             {"channel": channel, "thread_ts": thread_ts, **arguments},

@@ -23,6 +23,7 @@ MARKS = {
     "waits": "?",
     "waited": "✓",
     "signalled": "↓",
+    "replied": "↑",
     "completed": "✓",
     "cancelled": "✕",
     "expired": "✕",
@@ -103,10 +104,12 @@ def _head(detail: str) -> int | None:
 
 def _told(sources: Sources, job: Mapping[str, Any], place: Place) -> Iterator[Told]:
     errors = {_moment(error.get("at")): error for error in job["errors"]}
-    posted = {_moment(step["finished_at"]): step["posted"] for step in job["steps"] if step.get("posted")}
+    posted = {
+        ("step", _moment(step["finished_at"])): step["posted"] for step in job["steps"] if step.get("posted")
+    } | {("replied", reply["at"]): reply for reply in job["replies"] if reply["channel"]}
     for step in story_of(job):
         what = step.what.removesuffix(" (kept)")
-        message = posted.get(step.at) if what == "step" else None
+        message = posted.get((what, step.at))
         error = errors.get(step.at, {}) if what == "failed" else {}
         yield Told(
             step,

@@ -6,10 +6,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from surelane.errors import InvalidInput
-from surelane_operator.api.models import cursor_after, read_cursor
-from surelane_operator.console.looks import Narrow, find_jobs
 from surelane_operator.console.screen import Asked, Screen, Sources, Values
-from surelane_operator.filters import STATUSES, Cursor, Filter
+from surelane_operator.filters import STATUSES, Cursor, Filter, cursor_after, read_cursor
+from surelane_operator.narrowing import Narrow, find_jobs
 
 PAGE = 50
 FIELDS = ("status", "kind", "workspace", "channel", "user", "since", "until", "error", "text", "key")
@@ -34,7 +33,7 @@ def events(sources: Sources) -> Screen:
             "looked": found.looked if found and narrow else None,
             "next": None if address is None else f"/console/events?{urlencode(address)}",
             "first": None if after is None else f"/console/events?{urlencode(given)}",
-            "matching": _matching(which),
+            "matching": _matching(which, narrow),
             "narrowed": bool(narrow),
         }
 
@@ -82,7 +81,7 @@ def cursor_after_row(cursor: Cursor) -> str:
     return cursor_after({"id": cursor.id, "finished_at": cursor.finished_at})
 
 
-def _matching(which: Filter) -> dict[str, Any]:
+def _matching(which: Filter, narrow: Narrow) -> dict[str, Any]:
     """Return the filter as the API takes it for a change to all that match."""
     given = {
         "status": which.statuses,
@@ -90,5 +89,10 @@ def _matching(which: Filter) -> dict[str, Any]:
         "key": which.key,
         "since": which.since and which.since.isoformat(),
         "until": which.until and which.until.isoformat(),
+        "workspace": narrow.workspace,
+        "channel": narrow.channel,
+        "user": narrow.user,
+        "error": narrow.error,
+        "text": " ".join(narrow.words),
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in given.items() if value}

@@ -37,18 +37,17 @@ async function change(verb) {
   const preview = await call("POST", "/v1/jobs/bulk/preview", wanted);
   if (preview === null) return;
   const [begin, end, done] = VERBS[verb];
-  if (!preview.matching) return toast(`None of these events can be ${done}.`, true);
+  if (!preview.matching && !preview.more) return toast(`None of these events can be ${done}.`, true);
   const number = `${preview.matching.toLocaleString("en")}${preview.more ? " or more" : ""}`;
   const kinds = [...new Set(preview.sample.map((job) => job.kind))].join(", ");
+  const looked = preview.looked && preview.more ? `\nOnly the newest ${preview.looked.toLocaleString("en")} were looked at for this preview.` : "";
   const left = preview.unchanged ? `\n${preview.unchanged} of the selected cannot be ${done} and stay as they are.` : "";
   const space = end.startsWith("?") ? "" : " ";
-  if (!(await confirmed(`${begin} ${number} event${preview.matching === 1 ? "" : "s"}${space}${end}\nKinds: ${kinds}.${left}`))) return;
-  let action = await call("POST", "/v1/jobs/bulk", wanted);
-  while (action && !action.finished_at) {
-    toast(`Going on: ${results(action)}`);
-    await new Promise((resolve) => setTimeout(resolve, 1500));
-    action = await call("GET", `/v1/actions/${action.id}`);
-  }
+  if (!(await confirmed(`${begin} ${number} event${preview.matching === 1 ? "" : "s"}${space}${end}${kinds && `\nKinds: ${kinds}.`}${looked}${left}`))) return;
+  let action = await made(wanted);
+  // One change looks at a bounded number of events. A person may let another one look at older ones.
+  while (action?.result?.next && !action.result.error && (await confirmed(`${results(action)}. Look at older events, too?`)))
+    action = await made({ ...wanted, cursor: action.result.next });
   if (action === null) return;
   toast(`${results(action)}.`, Boolean(action.result?.error));
   picked.clear();
@@ -57,16 +56,26 @@ async function change(verb) {
   show();
 }
 
+// Makes a change and waits for its end, however long it takes; null: it failed.
+async function made(wanted) {
+  let action = await call("POST", "/v1/jobs/bulk", wanted);
+  while (action && !action.finished_at) {
+    toast(`Going on: ${results(action)}`);
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    action = await call("GET", `/v1/actions/${action.id}`);
+  }
+  return action;
+}
+
 function results(action) {
-  const counts = Object.entries(action.result ?? {});
-  return counts.length ? counts.map(([name, count]) => `${count} ${name}`).join(", ") : "nothing was changed";
+  const { looked, next, ...counts } = action.result ?? {};
+  const told = Object.entries(counts).map(([name, count]) => `${count} ${name}`);
+  return (told.join(", ") || "nothing was changed") + (looked ? `, of ${looked.toLocaleString("en")} looked at` : "");
 }
 
 export function picking() {
   bar = document.querySelector("#picking");
   if (!bar) return;
-  // What no index has narrows the list on this page only; the API's filter does not know it.
-  bar.querySelector(".all").hidden = "narrowed" in bar.dataset;
   document.addEventListener("change", ({ target }) => {
     if (target.matches("[data-pick]")) {
       if (target.checked) picked.add(target.dataset.pick);
