@@ -38,8 +38,8 @@ _BEFORE_NONCE = _HEADER + _SALT_BYTES
 _BEFORE_TEXT = _BEFORE_NONCE + NONCE_BYTES
 _FIELD = f'"{SEALED}": "'
 _PLAIN, _COMPRESSED = b"\x00", b"\x01"
-_SMALL = 1200
-"""Bytes below which a value is not compressed: its row is not stored out of line in any case."""
+_SMALL = 400
+"""Bytes below which a value is not compressed. Larger ones cost the database more than compressing them."""
 _HEADER_TEXT = 12
 """Characters of base64 that hold the header."""
 

@@ -5,7 +5,7 @@ It happens in the services. The database, its log and its dumps never have the t
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakValueDictionary
@@ -122,14 +122,18 @@ class Sealing:
 
     async def open_events(self, events: Sequence[Event]) -> None:
         """Decrypt the events that can be. The others stay as they are; :meth:`enter` says why."""
-        sealed = [event for event in events if SEALED in event.body and event.workspace is None]
+        sealed = [
+            (event, text)
+            for event in events
+            if event.workspace is None and (text := sealed_text(event.body)) is not None
+        ]
         if sealed:
             try:
-                keys = await self._data_keys.by_ids(_key_ids(sealed))
+                keys = await self._data_keys.by_ids(_key_ids(text for _, text in sealed))
             except SurelaneError:
                 keys = {}
-            for event in sealed:
-                _open_event(event, keys)
+            for event, text in sealed:
+                _open_event(event, text, keys)
         if self.on:
             for event in events:
                 if event.workspace is None and not _is_locked(event):
@@ -247,12 +251,12 @@ def _sealed_in(payload: object) -> Iterator[tuple[dict[str, Any], bytes]]:
         yield from ((value, VALUE) for _, value in sealed_fields(payload))
 
 
-def _key_ids(events: Sequence[Event]) -> set[bytes]:
-    """Return the ids of the data keys of events. Each has one: its first sealed value's."""
+def _key_ids(sealed: Iterable[str]) -> set[bytes]:
+    """Return the ids of the data keys of sealed values."""
     ids: set[bytes] = set()
-    for event in events:
+    for text in sealed:
         try:
-            ids.add(key_id_of(sealed_text(event.body)))
+            ids.add(key_id_of(text))
         except DamagedError:
             continue
     return ids
@@ -263,12 +267,11 @@ def _is_locked(event: Event) -> bool:
     return event.workspace is None and SEALED in event.body and any(True for _ in _sealed_in(event.payload))
 
 
-def _open_event(event: Event, keys: Mapping[bytes, DataKey]) -> None:
+def _open_event(event: Event, sealed: str, keys: Mapping[bytes, DataKey]) -> None:
     """Put the decrypted payload in its place, if a key opens it."""
-    sealed = sealed_text(event.body)
     try:
         key = keys[key_id_of(sealed)]
-        event.body, event.workspace = key.open(str(sealed), EVENT), key.workspace
+        event.body, event.workspace = key.open(sealed, EVENT), key.workspace
     except KeyError:
         return
     except DamagedError:
