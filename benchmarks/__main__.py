@@ -23,6 +23,7 @@ NAMES = (
     "backlog",
     "console",
     "durable",
+    "encryption",
     "held_vacuum",
     "history",
     "latency",

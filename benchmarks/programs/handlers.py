@@ -29,6 +29,7 @@ napping = Handlers()
 busy = Handlers()
 answering = Handlers()
 durable = Handlers()
+returning = Handlers()
 _tally = tally.Tally()
 
 
@@ -76,6 +77,14 @@ async def nap(event: Event, ctx: Context) -> None:  # noqa: ARG001
     """Wait for a short time, then count the event."""
     await asyncio.sleep(SHORT_NAP)
     _tally.add()
+
+
+@returning.on("bench")
+async def give_back(event: Event, ctx: Context) -> dict[str, str]:  # noqa: ARG001
+    """Read the payload and return what was said, after a short time."""
+    await asyncio.sleep(SHORT_NAP)
+    _tally.add()
+    return {"said": event.slack["text"]}
 
 
 @busy.on("bench")

@@ -124,7 +124,7 @@ async def test_what_cannot_be_opened_says_why(service: Connection, queue: Connec
     with pytest.raises(NoKeyError, match="it is encrypted, and SURELANE_ENCRYPTION_KEYS is not set"):
         await sealing(service, "none", on=False).opened(value)
     with pytest.raises(DamagedError):
-        await sealing(service).opened({**value, "team_id": "T2"})
+        await sealing(service).opened({**value, SEALED: value[SEALED][:-8] + "AAAAAAA="})
     shown = await sealing(service, "none", on=False).shown(value)
     assert shown[SEALED].startswith("cannot be decrypted: it is encrypted")
     assert shown["event"]["user"] == "U1"

@@ -186,7 +186,9 @@ async def test_damaged_events_and_those_of_an_erased_workspace_end_with_the_reas
     text, _ = await other.event(json.dumps(mention(text="gone") | {"team_id": "T2"}), None)
     await connection.execute("update agent.event set kind = 'echo', group_key = null, head = true")
     await connection.execute(
-        "update agent.event set event = jsonb_set(event, '{event,user}', '\"U2\"') where id = $1", damaged
+        "update agent.event set event = jsonb_set(event, '{surelane.sealed}', to_jsonb("
+        "left(event ->> 'surelane.sealed', 200))) where id = $1",
+        damaged,
     )
     await connection.execute("update agent.event set event = $2 where id = $1", erased, text)
     await connection.execute("delete from agent.data_key where workspace = 'T2'")

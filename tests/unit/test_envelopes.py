@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from surelane_service.envelopes import IDS, SEALED, DamagedError, DataKey, clear_part, key_id_of, workspace_of
+from surelane_service.envelopes import (
+    EVENT,
+    IDS,
+    SEALED,
+    VALUE,
+    DamagedError,
+    DataKey,
+    clear_part,
+    key_id_of,
+    workspace_of,
+)
 
 SECRET = "the merger closes on friday"
 KEY = DataKey.new("T0ACME")
@@ -34,14 +44,14 @@ def sealed(payload: dict[str, Any], key: DataKey = KEY) -> dict[str, Any]:
 
 def test_a_sealed_payload_opens_as_it_was_and_shows_no_text() -> None:
     value = sealed(MENTION)
-    assert json.loads(KEY.open(value)) == MENTION
+    assert json.loads(KEY.open(value[SEALED])) == MENTION
     assert SECRET not in json.dumps(value)
     assert SECRET.encode() not in b64decode(value[SEALED])
     assert value["event"] == {
         name: MENTION["event"][name]  # type: ignore[index]
         for name in ("type", "channel_type", "ts", "channel", "user")
     }
-    assert key_id_of(value) == KEY.id
+    assert key_id_of(value[SEALED]) == KEY.id
     assert workspace_of(value) == "T0ACME"
 
 
@@ -62,24 +72,20 @@ def test_erasing_finds_the_ids_that_stand_in_the_text() -> None:
 def test_texts_of_every_kind_of_payload_are_hidden(payload: dict[str, Any]) -> None:
     value = sealed(payload)
     assert SECRET not in json.dumps(value)
-    assert json.loads(KEY.open(value)) == payload
+    assert json.loads(KEY.open(value[SEALED])) == payload
 
 
 def test_the_same_text_is_sealed_differently_each_time() -> None:
     assert sealed(MENTION)[SEALED] != sealed(MENTION)[SEALED]
 
 
-@pytest.mark.parametrize("changed", ["sealed", "clear", "added", "version", "short", "garbage", "missing"])
+@pytest.mark.parametrize("changed", ["sealed", "version", "short", "garbage", "purpose"])
 def test_a_changed_value_is_refused(changed: str) -> None:
     value = sealed(MENTION)
     raw = bytearray(b64decode(value[SEALED]))
     match changed:
         case "sealed":
             raw[-1] ^= 1
-        case "clear":
-            value["event"]["channel"] = "C0ELSEWHERE"
-        case "added":
-            value["event"]["thread_ts"] = "1.1"
         case "version":
             raw[0] = 9
         case "short":
@@ -87,22 +93,20 @@ def test_a_changed_value_is_refused(changed: str) -> None:
     value[SEALED] = b64encode(bytes(raw)).decode()
     if changed == "garbage":
         value[SEALED] = "☃"
-    if changed == "missing":
-        del value[SEALED]
     with pytest.raises(DamagedError, match="damaged, or was changed"):
-        KEY.open(value)
+        KEY.open(value[SEALED], EVENT if changed == "purpose" else VALUE)
 
 
 def test_another_workspaces_key_does_not_open_it() -> None:
     with pytest.raises(DamagedError):
-        DataKey(KEY.id, "T0OTHER", DataKey.new("T0OTHER").raw).open(sealed(MENTION))
+        DataKey(KEY.id, "T0OTHER", DataKey.new("T0OTHER").raw).open(sealed(MENTION)[SEALED])
 
 
 def test_large_values_are_compressed_and_numbers_keep_their_form() -> None:
     text = json.dumps({"text": "again " * 10_000})
     assert len(KEY.seal(text, {})) < len(text) / 20
     numbers = '{"n": 1.10, "large": 1e400}'
-    assert KEY.open(json.loads(KEY.seal(numbers, {}))) == numbers
+    assert KEY.open(json.loads(KEY.seal(numbers, {}))[SEALED]) == numbers
 
 
 def test_a_key_never_shows_itself() -> None:

@@ -1,7 +1,7 @@
 """Sealed values: JSON objects that hold an encrypted value beside the few fields that stay in the clear.
 
 The value is encrypted with a workspace's data key. What SQL and operators need of an event stays beside it, in its
-place: ids, timestamps and types, no text. These fields are authenticated with the value. See ADR 0071.
+place: ids, timestamps and types, no text. Handlers get the value alone. See ADR 0071.
 """
 
 import binascii
@@ -11,7 +11,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,35 +26,32 @@ IDS = "surelane.ids"
 """The field with the ids of people, channels and workspaces that stand in the value, so that erasing finds them."""
 WORKSPACE = "surelane.workspace"
 """The field with the workspace of a value that does not name one itself."""
+EVENT, VALUE = b"event", b"value"
+"""What is sealed: the payload of an event, or another value. One does not open as the other."""
 CONTENT_KEY = "sealed:"
 """How the natural key of an event begins that Slack gave none."""
 
 _VERSION = b"\x01"
 _SALT_BYTES = 16
 _HEADER = len(_VERSION) + ID_BYTES
-_BEFORE_TEXT = _HEADER + _SALT_BYTES + NONCE_BYTES
+_BEFORE_NONCE = _HEADER + _SALT_BYTES
+_BEFORE_TEXT = _BEFORE_NONCE + NONCE_BYTES
+_FIELD = f'"{SEALED}": "'
 _PLAIN, _COMPRESSED = b"\x00", b"\x01"
-_SMALL = 1200
-"""Bytes below which a value is not compressed: its row is not stored out of line in any case."""
+_SMALL = 400
+"""Bytes below which a value is not compressed. Larger ones cost the database more than compressing them."""
 _HEADER_TEXT = 12
 """Characters of base64 that hold the header."""
 
-_ID = re.compile(r"\S{1,200}")
+MOST_CLEAR = 200
+"""Characters of a field that stays in the clear."""
 _MENTION = re.compile(r"<[@#]([UWC][A-Z0-9]{2,20})")
 _WHOLE = re.compile(r'"([UWCDGTEB][A-Z0-9]{8,20})"')
 """What may be an id where it is a whole value: one that has a digit."""
-_CLEAR = (
-    "type",
-    "command",
-    "channel_type",
-    "ts",
-    "thread_ts",
-    "event_ts",
-    "user_id",
-    "channel_id",
-    "team_id",
+_CLEAR = frozenset(
+    ("type", "command", "channel_type", "ts", "thread_ts", "event_ts", "user_id", "channel_id", "team_id")
 )
-_CLEAR_OUTSIDE = (*_CLEAR, "enterprise_id", "event_id", "event_time", "agent")
+_CLEAR_OUTSIDE = _CLEAR | {"enterprise_id", "event_id", "event_time", "agent"}
 _NAMED_OBJECTS = ("channel", "user", "team", "enterprise")
 """Fields that hold an id, or an object with one."""
 _PARTS = {
@@ -67,7 +64,7 @@ _OWN = "surelane."
 
 
 class DamagedError(SealedError):
-    """A sealed value was changed, or its clear fields were."""
+    """A sealed value was changed."""
 
     def __init__(self) -> None:
         super().__init__("it is damaged, or was changed in the database")
@@ -96,38 +93,34 @@ class DataKey:
         """Return the place for which the key itself is sealed."""
         return json.dumps(["data_key", self.workspace, self.id.hex()])
 
-    def seal(self, text: str, clear: Mapping[str, Any]) -> str:
+    def seal(self, text: str, clear: Mapping[str, Any], purpose: bytes = VALUE) -> str:
         """Return JSON text as a sealed value, JSON text as well, with ``clear`` beside it.
 
         Each value has a key of its own, derived from 16 random bytes. So a workspace may have any number of values.
         """
-        beside = _ENCODED(clear)
-        ids = _further_ids(text, beside)
         random = os.urandom(_SALT_BYTES + NONCE_BYTES)
-        salt, nonce = random[:_SALT_BYTES], random[_SALT_BYTES:]
         header = _VERSION + self.id
         plain = text.encode()
         packed = _PLAIN + plain if len(plain) < _SMALL else _COMPRESSED + zlib.compress(plain, 1)
-        sealed = self._cipher(salt).encrypt(nonce, packed, _authenticated(header, beside, ids))
+        sealed = self._cipher(random[:_SALT_BYTES]).encrypt(random[_SALT_BYTES:], packed, header + purpose)
+        beside = json.dumps(clear)
+        named = ",".join(f'"{name}"' for name in _further_ids(text, beside))
         encoded = binascii.b2a_base64(header + random + sealed, newline=False).decode()
-        comma = "," if clear else ""
-        named = f'"{IDS}":{_ENCODED(ids)},' if ids else ""
-        return f'{beside[:-1]}{comma}{named}"{SEALED}":"{encoded}"}}'
+        return f'{beside[:-1]}{"," if clear else ""}"{IDS}":[{named}],"{SEALED}":"{encoded}"}}'
 
-    def open(self, value: Mapping[str, Any]) -> str:
-        """Return the JSON text of a value that this key sealed.
+    def open(self, sealed: str, purpose: bytes = VALUE) -> str:
+        """Return the JSON text that this key sealed. ``sealed`` is the field :data:`SEALED` of a value.
 
         Raises:
-            DamagedError: it was changed.
+            DamagedError: it was changed, or sealed for another purpose.
         """
-        beside = _ENCODED({name: part for name, part in value.items() if name not in (SEALED, IDS)})
-        sealed = _bytes_of(value)
-        salt, nonce = sealed[_HEADER : _HEADER + _SALT_BYTES], sealed[_HEADER + _SALT_BYTES : _BEFORE_TEXT]
+        raw = _decoded(sealed)
+        if raw[:1] != _VERSION or len(raw) < _BEFORE_TEXT + TAG_BYTES:
+            raise DamagedError
+        cipher, nonce = self._cipher(raw[_HEADER:_BEFORE_NONCE]), raw[_BEFORE_NONCE:_BEFORE_TEXT]
         try:
-            packed = self._cipher(salt).decrypt(
-                nonce, sealed[_BEFORE_TEXT:], _authenticated(sealed[:_HEADER], beside, value.get(IDS, ()))
-            )
-        except (InvalidTag, TypeError):
+            packed = cipher.decrypt(nonce, raw[_BEFORE_TEXT:], raw[:_HEADER] + purpose)
+        except InvalidTag:
             raise DamagedError from None
         return (zlib.decompress(packed[1:]) if packed[:1] == _COMPRESSED else packed[1:]).decode()
 
@@ -163,19 +156,21 @@ def workspace_of_sealed(value: object) -> str:
     return given if isinstance(given, str) else workspace_of(value)
 
 
-def key_id_of(value: Mapping[str, Any]) -> bytes:
-    """Return the id of the data key that sealed a value.
+def key_id_of(sealed: object) -> bytes:
+    """Return the id of the data key that sealed a value, by its field :data:`SEALED`.
 
     Raises:
-        DamagedError: it is no sealed value.
+        DamagedError: it cannot be one.
     """
-    text = value.get(SEALED)
-    if not isinstance(text, str) or len(text) < _HEADER_TEXT:
+    if not isinstance(sealed, str) or len(sealed) < _HEADER_TEXT:
         raise DamagedError
-    try:
-        return binascii.a2b_base64(text[:_HEADER_TEXT], strict_mode=True)[len(_VERSION) :]
-    except ValueError:
-        raise DamagedError from None
+    return _decoded(sealed[:_HEADER_TEXT])[len(_VERSION) :]
+
+
+def sealed_text(body: str) -> str | None:
+    """Return the first field :data:`SEALED` in JSON text that the database wrote; ``None``: there is none."""
+    begin = body.find(_FIELD)
+    return None if begin < 0 else body[begin + len(_FIELD) : body.index('"', begin + len(_FIELD))]
 
 
 def clear_part(value: object) -> dict[str, Any]:
@@ -195,28 +190,30 @@ def workspace_of(value: object) -> str:
     if not isinstance(team, str):
         team = value.get("team")
         team = team.get("id") if isinstance(team, dict) else team
-    return team if isinstance(team, str) and len(team) <= 100 and _ID.fullmatch(team) else ""
+    return team if isinstance(team, str) and len(team) <= 100 and _is_clear(team) else ""
 
 
-def _part(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    part = _fields(value, names)
-    for name in _NAMED_OBJECTS:
-        found = value.get(name)
-        if isinstance(found, dict):
-            part[name] = _fields(found, ("id",))
-        elif isinstance(found, str) and _ID.fullmatch(found):
-            part[name] = found
-    for name, inside in _PARTS.items():
-        if isinstance(found := value.get(name), dict):
-            part[name] = _fields(found, inside)
-    actions, view, event = value.get("actions"), value.get("view"), value.get("event")
+def _part(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    part: dict[str, Any] = {}
+    for name, found in value.items():
+        if name in names or name in _NAMED_OBJECTS:
+            if _is_clear(found):
+                part[name] = found
+            elif name in _NAMED_OBJECTS and isinstance(found, dict):
+                part[name] = _fields(found, ("id",))
+        elif name in _PARTS and isinstance(found, dict):
+            part[name] = _fields(found, _PARTS[name])
+        elif name == "event" and isinstance(found, dict) and names is _CLEAR_OUTSIDE:
+            part[name] = _part(found, _CLEAR)
+    return part | _own_ids(value)
+
+
+def _own_ids(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ids of the worker's own buttons and modals."""
+    actions, view = value.get("actions"), value.get("view")
     if isinstance(actions, list) and actions and _is_own(actions[0], "action_id"):
-        part["actions"] = [{"action_id": actions[0]["action_id"]}]
-    if _is_own(view, "callback_id"):
-        part["view"] = {"callback_id": value["view"]["callback_id"]}
-    if isinstance(event, dict) and names is _CLEAR_OUTSIDE:
-        part["event"] = _part(event, _CLEAR)
-    return part
+        return {"actions": [{"action_id": actions[0]["action_id"]}]}
+    return {"view": {"callback_id": value["view"]["callback_id"]}} if _is_own(view, "callback_id") else {}
 
 
 def _fields(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -224,14 +221,14 @@ def _fields(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _is_clear(value: object) -> bool:
-    return type(value) is int or (isinstance(value, str) and _ID.fullmatch(value) is not None)
+    """Return whether a value is a number or a text without spaces: an id, a time, a type."""
+    if isinstance(value, str):
+        return len(value) <= MOST_CLEAR and value.split() == [value]
+    return type(value) is int
 
 
 def _is_own(value: object, name: str) -> bool:
     return isinstance(value, dict) and str(value.get(name)).startswith(_OWN)
-
-
-_ENCODED = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _further_ids(text: str, beside: str) -> list[str]:
@@ -240,15 +237,8 @@ def _further_ids(text: str, beside: str) -> list[str]:
     return sorted(name for name in names if name not in beside)
 
 
-def _authenticated(header: bytes, beside: str, ids: Sequence[str]) -> bytes:
-    return header + f"{beside}\0{','.join(ids)}".encode()
-
-
-def _bytes_of(value: Mapping[str, Any]) -> bytes:
+def _decoded(sealed: str) -> bytes:
     try:
-        sealed = binascii.a2b_base64(value[SEALED], strict_mode=True)
-    except (ValueError, TypeError, KeyError):
+        return binascii.a2b_base64(sealed, strict_mode=True)
+    except ValueError:
         raise DamagedError from None
-    if sealed[:1] != _VERSION or len(sealed) < _BEFORE_TEXT + TAG_BYTES:
-        raise DamagedError
-    return sealed

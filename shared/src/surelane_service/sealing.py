@@ -5,7 +5,7 @@ It happens in the services. The database, its log and its dumps never have the t
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,7 +16,9 @@ from surelane.events import Event
 from surelane.json_text import json_text
 from surelane_service.data_keys import DataKeys, NoKeyError
 from surelane_service.envelopes import (
+    EVENT,
     SEALED,
+    VALUE,
     WORKSPACE,
     DamagedError,
     DataKey,
@@ -24,6 +26,7 @@ from surelane_service.envelopes import (
     is_sealed,
     key_id_of,
     sealed_fields,
+    sealed_text,
     workspace_of,
 )
 from surelane_service.keys import Keyring, SealedError
@@ -72,20 +75,26 @@ class Sealing:
         data_key = await self.key_for(workspace_of(payload))
         if key is None and not (payload.get("event_id") or payload.get("trigger_id")):
             key = data_key.content_key(text)
-        return data_key.seal(text, _clear(payload, data_key)), key
+        return data_key.seal(text, _clear(payload, data_key), EVENT), key
 
-    async def payload(self, value: Any, workspace: str | None = None) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+    async def payload(
+        self,
+        value: Any,  # noqa: ANN401 - any JSON value
+        workspace: str | None = None,
+        purpose: bytes = EVENT,
+    ) -> dict[str, Any]:
         """Encrypt a job's payload.
 
         Args:
             value: the payload: a JSON value, a pydantic model or a dataclass.
             workspace: whose key to use where it names no workspace; by default that of the event that is handled.
+            purpose: whether it is the whole payload, or a part of it.
         """
         fallback = CURRENT.get() if workspace is None else workspace
         text = json_text(value)
         plain = json.loads(text)  # the payload may be a model
         data_key = await self.key_for(workspace_of(plain) or fallback or "")
-        sealed: dict[str, Any] = json.loads(data_key.seal(text, _clear(plain, data_key)))
+        sealed: dict[str, Any] = json.loads(data_key.seal(text, _clear(plain, data_key), purpose))
         return sealed
 
     async def value(self, text: str, workspace: str | None = None) -> str:
@@ -113,17 +122,21 @@ class Sealing:
 
     async def open_events(self, events: Sequence[Event]) -> None:
         """Decrypt the events that can be. The others stay as they are; :meth:`enter` says why."""
-        sealed = [event for event in events if _may_be_sealed(event)]
+        sealed = [
+            (event, text)
+            for event in events
+            if event.workspace is None and (text := sealed_text(event.body)) is not None
+        ]
         if sealed:
             try:
-                keys = await self._data_keys.by_ids(_key_ids([event.payload for event in sealed]))
+                keys = await self._data_keys.by_ids(_key_ids(text for _, text in sealed))
             except SurelaneError:
                 keys = {}
-            for event in sealed:
-                _open_event(event, keys)
+            for event, text in sealed:
+                _open_event(event, text, keys)
         if self.on:
             for event in events:
-                if event.workspace is None and not _may_be_sealed(event):
+                if event.workspace is None and not _is_locked(event):
                     event.workspace = workspace_of(event.payload)
                 self._events[event.id] = event
 
@@ -140,11 +153,11 @@ class Sealing:
         """
         try:
             for event in events:
-                if _may_be_sealed(event):
+                if _is_locked(event):
                     await self.open_events([event])
-                if _may_be_sealed(event):
-                    for value in _sealed_in(event.payload):
-                        await self._opened(value)  # says why
+                if _is_locked(event):
+                    for value, purpose in _sealed_in(event.payload):
+                        await self._text(value, purpose)  # says why
                 if self.on:
                     await self.key_for(event.workspace or "")
         except (DatabaseUnavailable, TransientConflict) as error:
@@ -157,9 +170,9 @@ class Sealing:
             SealedError: it cannot be decrypted; it says why.
         """
         if is_sealed(value):
-            return await self._opened(value)
+            return json.loads(await self._text(value))
         for name, inner in sealed_fields(value):
-            value = {**value, name: await self._opened(inner)}
+            value = {**value, name: json.loads(await self._text(inner, VALUE))}
         return value
 
     async def text(self, stored: str) -> str:
@@ -197,15 +210,17 @@ class Sealing:
                 shown.append(dict(record))
         return shown
 
-    async def _opened(self, value: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
-        return json.loads(await self._text(value))
-
-    async def _text(self, value: Mapping[str, Any]) -> str:
-        identity = key_id_of(value)
+    async def _text(self, value: Mapping[str, Any], purpose: bytes | None = None) -> str:
+        identity = key_id_of(value[SEALED])
         key = (await self._data_keys.by_ids([identity])).get(identity)
         if key is None:
             raise await self._data_keys.why_missing(identity)
-        return key.open(value)
+        if purpose is not None:
+            return key.open(value[SEALED], purpose)
+        try:
+            return key.open(value[SEALED])
+        except DamagedError:
+            return key.open(value[SEALED], EVENT)
 
 
 def _clear(payload: object, key: DataKey) -> dict[str, Any]:
@@ -228,43 +243,51 @@ def _sealed_error(record: dict[str, Any], key: DataKey) -> dict[str, Any]:
     return {**rest, "message": ENCRYPTED, _CONTENT: json.loads(key.seal(json.dumps(content), {}))}
 
 
-def _sealed_in(payload: object) -> Iterator[dict[str, Any]]:
-    """Yield the sealed values of a payload: itself, or those of its fields."""
+def _sealed_in(payload: object) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield the sealed values of a payload, itself or those of its fields, and their purpose."""
     if isinstance(payload, dict) and SEALED in payload:
-        yield payload
+        yield payload, EVENT
     else:
-        yield from (value for _, value in sealed_fields(payload))
+        yield from ((value, VALUE) for _, value in sealed_fields(payload))
 
 
-def _key_ids(payloads: Sequence[object]) -> set[bytes]:
+def _key_ids(sealed: Iterable[str]) -> set[bytes]:
+    """Return the ids of the data keys of sealed values."""
     ids: set[bytes] = set()
-    for value in (value for payload in payloads for value in _sealed_in(payload)):
+    for text in sealed:
         try:
-            ids.add(key_id_of(value))
+            ids.add(key_id_of(text))
         except DamagedError:
             continue
     return ids
 
 
-def _may_be_sealed(event: Event) -> bool:
+def _is_locked(event: Event) -> bool:
     """Return whether an event still is to be decrypted. Its text may also quote the field's name."""
     return event.workspace is None and SEALED in event.body and any(True for _ in _sealed_in(event.payload))
 
 
-def _open_event(event: Event, keys: Mapping[bytes, DataKey]) -> None:
+def _open_event(event: Event, sealed: str, keys: Mapping[bytes, DataKey]) -> None:
     """Put the decrypted payload in its place, if a key opens it."""
-    payload: Any = event.payload
     try:
-        if is_sealed(payload):
-            key = keys[key_id_of(payload)]
-            event.body, event.workspace = key.open(payload), key.workspace
-        else:
-            opened = dict(payload)
-            for name, value in sealed_fields(payload):
-                key = keys[key_id_of(value)]
-                opened[name] = json.loads(key.open(value))
-                event.workspace = key.workspace
-            event.body = json.dumps(opened)
+        key = keys[key_id_of(sealed)]
+        event.body, event.workspace = key.open(sealed, EVENT), key.workspace
+    except KeyError:
+        return
+    except DamagedError:
+        _open_fields(event, keys)
+    vars(event).pop("payload", None)  # it is parsed anew
+
+
+def _open_fields(event: Event, keys: Mapping[bytes, DataKey]) -> None:
+    """Decrypt the fields of a payload that is not sealed as a whole: a webhook's."""
+    opened, workspace = event.payload, None
+    try:
+        for name, value in sealed_fields(opened):
+            key = keys[key_id_of(value[SEALED])]
+            opened = {**opened, name: json.loads(key.open(value[SEALED]))}
+            workspace = key.workspace
     except (DamagedError, KeyError):
         return
-    del event.payload  # it is parsed anew
+    if workspace is not None:
+        event.body, event.workspace = json.dumps(opened), workspace

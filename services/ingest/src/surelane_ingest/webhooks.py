@@ -25,6 +25,7 @@ from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
 from surelane_ingest.tracing import answered
 from surelane_ingest.writer import NotStored
+from surelane_service.envelopes import VALUE
 from surelane_service.intake import Intake
 from surelane_service.keys import SealedError
 from surelane_service.logs import get_logger
@@ -181,7 +182,7 @@ async def _encrypted(sealing: Sealing | None, given: Json) -> str:
     if sealing is None or not sealing.on:
         return given.text
     try:
-        return json.dumps(await sealing.payload(given.value, ""))
+        return json.dumps(await sealing.payload(given.value, "", VALUE))
     except (SurelaneError, SealedError) as error:
         _logger.warning(NotStored.NO_KEY.value, error=type(error).__name__)
         raise Refused(503, NotStored.NO_KEY.value) from None
