@@ -6,7 +6,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.otlp import Receiver, receiving
 from tests.processes import until
-from tests.scenario import Mention, answered_once, eventually, new_mention, outcomes, send
+from tests.scenario import Mention, eventually, new_mention, outcomes, send
 from tests.system.whole import Whole, whole
 
 
@@ -87,13 +87,3 @@ async def test_no_text_of_a_message_and_no_secret_is_exported_or_logged(database
     for marked in (mention.text, running.system.signing_secret, running.system.bot_token):
         assert marked.encode() not in receiver.exported
         assert marked not in logs
-
-
-async def test_an_exporter_that_is_away_costs_no_event(database: str) -> None:
-    env = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
-        "OTEL_TRACES_EXPORTER": "otlp",
-        "OTEL_BSP_SCHEDULE_DELAY": "100",
-    }
-    async with whole(database, env=env) as running:
-        await answered_once(running.system)
