@@ -13,7 +13,7 @@ import pytest
 from surelane.calls import Connection
 from tests.sql.queue_steps import enqueue
 
-MOVES = re.compile(r"update agent\.event\b(?: as e)?\s+set\b((?:(?!\breturning\b|;).)*)", re.S)
+MOVES = re.compile(r"update agent\.event\b(?: as e)?\s+set\b((?:(?!\breturning\b|;).)*)", re.DOTALL)
 MOVED = re.compile(r"\b(vt|lane|claimed_by|head) = (?!false)")
 CLAIMS = {"claim_event", "claim_events"}
 """They record the keys that they look at, in ``agent.hold_key``."""
@@ -28,7 +28,9 @@ async def test_each_function_that_moves_events_notes_parked_ones(queue: Connecti
         for row in rows
         if any(MOVED.search(update) for update in MOVES.findall(row["prosrc"]))
     }
-    assert {"promote", "member_joins", "move_event", "return_events", "end_claims", "extend_leases"} < set(moving)
+    assert {"promote", "member_joins", "move_event", "return_events", "end_claims", "extend_leases"} < set(
+        moving
+    )
     forgets = {name for name, source in moving.items() if "agent.note_parked(" not in source}
     assert forgets == CLAIMS | MEMBERS
 
