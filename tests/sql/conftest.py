@@ -42,16 +42,21 @@ create or replace function agent.clock() returns timestamptz language sql volati
 return clock_timestamp() + (select shift from agent.test_clock);
 """
 NOTED = """
-create function public.parked_is_noted() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp
+create function public.parked_is_noted() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     _e agent.event;
+    _key text;
     _state agent.limit_state;
 begin
     select * into _e from agent.event where id = new.id and lane < 0 and head and claimed_by is null and isfinite(vt);
-    select * into _state from agent.limit_state where kind = _e.kind and limit_key = _e.changes #>> '{0,limit_key}' order by at desc limit 1;
+    _key := _e.changes #>> '{0,limit_key}';
+    select * into _state from agent.limit_state where kind = _e.kind and limit_key = _key order by at desc limit 1;
     if _e.id is not null and _state.blocked_at is null and not exists (
-        select from agent.limit_note where kind = _e.kind and limit_key = _e.changes #>> '{0,limit_key}' and due_at <= greatest(_e.vt, agent.clock()))
+        select from agent.limit_note
+        where kind = _e.kind and limit_key = _key and due_at <= greatest(_e.vt, agent.clock()))
     then
         raise exception 'no note finds the parked event % (agent.note_parked)', _e.id;
     end if;
@@ -59,7 +64,8 @@ begin
 end
 $$;
 create constraint trigger parked_is_noted after update on agent.event deferrable initially deferred
-for each row when (new.lane < 0 and new.head and (new.claimed_by is null or new.vt < old.vt)) execute function public.parked_is_noted();
+for each row when (new.lane < 0 and new.head and (new.claimed_by is null or new.vt < old.vt))
+execute function public.parked_is_noted();
 """
 """Fails a transaction that moves a parked event and notes it for no claim: a function forgot ``agent.note_parked``."""
 
