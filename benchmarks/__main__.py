@@ -33,6 +33,7 @@ NAMES = (
     "ingest",
     "limits",
     "memory",
+    "pages",
     "statements",
     "tracing",
     "workspaces",
@@ -74,6 +75,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--history", type=int, help="events of history behind `console` (default 1,000,000; quick: 20,000)"
     )
+    parser.add_argument(
+        "--minutes", type=float, help="how long `pages` keeps its pages open (default 10; quick: 0.2)"
+    )
     arguments = parser.parse_args()
     arguments.rounds = arguments.rounds or (1 if arguments.quick else ROUNDS)
     arguments.output = arguments.output or (None if arguments.quick else DOCS)
@@ -87,7 +91,8 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)
-        bench = Bench(server, template, arguments.quick, arguments.rounds, arguments.history)
+        given = (arguments.quick, arguments.rounds, arguments.history, arguments.minutes)
+        bench = Bench(server, template, *given)
         for name in names:
             print(name, file=sys.stderr, flush=True)
             try:

@@ -34,6 +34,9 @@ class Bench:
     history: int | None = None
     """Events of history behind the operator's page, where the run names a number."""
 
+    minutes: float | None = None
+    """How long the operator's pages stay open, where the run names a number."""
+
     def size(self, full: int, quick: int) -> int:
         """Return the amount to measure: ``quick`` for a run that only shows that the benchmark works, else ``full``."""
         return quick if self.quick else full

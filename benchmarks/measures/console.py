@@ -29,7 +29,7 @@ LIMIT = 0.2
 """Seconds; the 95th percentile of every screen."""
 
 
-class _SignedIn:
+class SignedIn:
     """Stands in for the sign-in, which is not measured."""
 
     def viewer(self, _: web.Request) -> Viewer:
@@ -56,9 +56,8 @@ async def _screens(admin: Connection, history: int) -> Mapping[str, str]:
     running = await admin.fetchval("select min(id) from agent.event where claimed_by is not null")
     ended = history // 2 // 500 * 500
     thread = await admin.fetchval("select group_key from agent.event_hist where id = $1", ended)
-    deep = cursor_after(
-        dict(await admin.fetchrow("select id, finished_at from agent.event_hist where id = $1", ended))
-    )
+    moment = await admin.fetchval("select finished_at from agent.event_hist where id = $1", ended)
+    deep = cursor_after({"id": ended, "finished_at": moment})
     screens = {
         "overview": "/",
         "event, running": f"/events/{running}",
@@ -115,7 +114,7 @@ async def _served(database: Database) -> AsyncIterator[str]:
     async with asyncpg.create_pool(database.worker, min_size=2, max_size=2) as pool:
         examinations = Examinations(database.worker)
         console = Console(Sources(Operations(pool), Calls(pool), examination=examinations.latest))
-        app = private_app(unready, console.routes(), middlewares=[Guard(None, _SignedIn()).middleware])
+        app = private_app(unready, console.routes(), middlewares=[Guard(None, SignedIn()).middleware])
         app.on_shutdown.append(console.close)
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:
             yield f"http://127.0.0.1:{port}/console"
