@@ -261,8 +261,8 @@ return (
 -- Begins an erasure, or returns the unfinished one of the same filter, which goes on where it
 -- stopped. _filter is {"user", "team", "channel"}, combined by "and". It covers the events that are
 -- stored now; of a whole workspace that has a data key those that are stored once no process
--- encrypts with that key. Returns its number, the key of its hashes, whether it goes on, and about how many
--- events there are to look at.
+-- encrypts with that key. Returns its number, the key of its hashes, whether it goes on, and about
+-- how many events there are to look at.
 create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -307,9 +307,9 @@ return (
 -- removes history, then steps without an event, schedules and limits' keys. A last look at the
 -- queue finds events that were requeued meanwhile. Each step is kept when a later one fails. Of a
 -- whole workspace it destroys the data key at the end; before its beginning it waits until no
--- process encrypts with it.
--- Returns where it is ("key" as it waits so, "done" at the end), how many events it looked at, how many still run or are
--- locked by others, and what it removed so far. Waits 500 ms for a lock at most, then raises 55P03.
+-- process encrypts with it. Returns where it is ("key" as it waits so, "done" at the end), how many
+-- events it looked at, how many still run or are locked by others, and what it removed so far.
+-- Waits 500 ms for a lock at most, then raises 55P03.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
 )

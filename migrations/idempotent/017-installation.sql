@@ -283,7 +283,8 @@ begin atomic
     where k.id > _after and substring(k.sealed from 2 for 8) <> _key order by k.id limit _limit;
 end;
 
--- Replace a sealed data key by the same one sealed with another key. False: it has changed meanwhile.
+-- Replace a sealed data key by the same one sealed with another key. False: it has changed
+-- meanwhile.
 create or replace function agent.seal_data_key(_id bytea, _sealed bytea, _anew bytea) returns boolean
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -307,8 +308,8 @@ begin
 end
 $$;
 
--- Destroy the retired data keys of a workspace. Returns how many. What they encrypted cannot be read
--- again.
+-- Destroy the retired data keys of a workspace. Returns how many. What they encrypted cannot be
+-- read again.
 create or replace function agent.destroy_data_keys(_workspace text, _retired_for interval) returns int4
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -11,7 +11,7 @@ import surelane_migrations.settings
 import surelane_worker.settings
 from surelane_ingest.settings import IngestSettings
 from surelane_operator.console.access.settings import AccessSettings
-from surelane_service.settings import ServiceSettings, load_settings
+from surelane_service.settings import SealingSettings, load_settings
 
 LIBPQ = {"PGPASSWORD"}
 """The variables that the database driver reads by itself."""
@@ -37,7 +37,7 @@ READ = {
 OPERATORS = {
     str(field.validation_alias)
     for name, field in AccessSettings.model_fields.items()
-    if name not in ServiceSettings.model_fields
+    if name not in SealingSettings.model_fields
 }
 """The variables that ingest's image reads for the operator's API only, a deployment of its own."""
 

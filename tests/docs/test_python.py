@@ -46,7 +46,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 """What a page takes for granted: functions of the reader's."""
 BEGUN = ("docs/durable.md", "docs/jobs.md")
 """Pages whose blocks go on with the imports and the `handlers` of another page."""
-WITHOUT_HANDLERS = ("docs/installing.md",)
+WITHOUT_HANDLERS = ("docs/encryption.md", "docs/installing.md")
 """Pages that show something else, such as a Bolt app."""
 AGAINST_A_QUEUE = ("connection.transaction", "Session(")
 """Blocks with one of these run against a queue, in tests of their own."""

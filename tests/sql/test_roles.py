@@ -18,19 +18,30 @@ INSTALLING = {
     "installations_to_seal",
     "seal_installation",
     "use_oauth_state",
+<<<<<<< HEAD
     "uninstall",
+=======
+    "data_keys_to_seal",
+    "seal_data_key",
+>>>>>>> seal
 }
 """What reads and writes the tokens of installations: for ingest and workers."""
-INGEST_MAY = INSTALLING | {
-    "insert_event",
-    "insert_events",
-    "insert_requests",
-    "fire_trigger",
-    "answer_dispatch",
-    "measure_queue",
-    "schema_version",
-    "take_answers",
-}
+SEALING = {"data_key", "add_data_key", "find_data_keys"}
+"""What gives a service the sealed data keys."""
+INGEST_MAY = (
+    INSTALLING
+    | SEALING
+    | {
+        "insert_event",
+        "insert_events",
+        "insert_requests",
+        "fire_trigger",
+        "answer_dispatch",
+        "measure_queue",
+        "schema_version",
+        "take_answers",
+    }
+)
 
 
 async def callable_by(queue: Connection, role: str) -> set[str]:
@@ -106,7 +117,12 @@ async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
 
 
 async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Connect) -> None:
-    assert await callable_by(queue, "agent_producer") == {"enqueue", "enqueue_jobs", "fan_out", "signal"}
+    assert await callable_by(queue, "agent_producer") == SEALING | {
+        "enqueue",
+        "enqueue_jobs",
+        "fan_out",
+        "signal",
+    }
     producer = await connect("surelane_producer")
     identity = await enqueue(producer, item_key="i")
     assert await producer.fetchval("select agent.signal('i', 'go')") == "sent"
