@@ -18,12 +18,9 @@ INSTALLING = {
     "installations_to_seal",
     "seal_installation",
     "use_oauth_state",
-<<<<<<< HEAD
     "uninstall",
-=======
     "data_keys_to_seal",
     "seal_data_key",
->>>>>>> seal
 }
 """What reads and writes the tokens of installations: for ingest and workers."""
 SEALING = {"data_key", "add_data_key", "find_data_keys"}
