@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import asyncpg
+from surelane.calls import Row
 
 LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key
@@ -12,7 +12,7 @@ LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(er
 """The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
 
 
-def parsed(row: asyncpg.Record) -> dict[str, Any]:
+def parsed(row: Row) -> dict[str, Any]:
     """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
     return {
