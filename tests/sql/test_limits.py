@@ -487,7 +487,7 @@ async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connectio
 
 
 async def test_a_kind_that_becomes_limited_notes_each_key_once_a_step(queue: Connection) -> None:
-    """In whatever order its events were stored."""
+    """The order in which its events were stored makes no difference."""
     rows = "from generate_series(1, 300) as nth order by random()"
     await queue.execute(
         "insert into agent.event (event_ts, vt, kind, event, head, lane) select now()"
