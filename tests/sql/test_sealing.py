@@ -1,6 +1,7 @@
 """Data keys in the database: made once, sealed anew, destroyed; and sealed events are queued as plain ones are."""
 
 import asyncio
+import hashlib
 import json
 from datetime import timedelta
 from typing import Any
@@ -14,8 +15,9 @@ from surelane_operator.cli.command import app
 from surelane_operator.operations import Operations
 from surelane_service.data_keys import DataKeys, KeyDestroyedError, NoKeyError
 from surelane_service.engine import Engine
-from surelane_service.envelopes import SEALED, DamagedError, clear_part
-from surelane_service.keys import Keyring, new_key
+from surelane_service.envelopes import SEALED, VALUE, DamagedError, clear_part
+from surelane_service.intake import Intake
+from surelane_service.keys import Keyring, SealedError, new_key
 from surelane_service.sealed_engine import SealedEngine
 from surelane_service.sealed_queue import SealedQueue
 from surelane_service.sealing import Sealing
@@ -229,3 +231,32 @@ async def test_dedupe_keys_and_searches_by_place_work_as_before(
         " where matches"
     )
     assert [row["id"] for row in found] == [one]
+
+
+async def test_a_webhooks_payload_is_sealed_inside_its_event(queue: Connection, service: Connection) -> None:
+    seal = sealing(service)
+    payload = {"text": SECRET, SEALED: "a field of the sender's"}
+    text = json.dumps(await seal.payload(payload, "", VALUE))
+    assert not (await Intake(queue).fire_trigger("deploys", "w1", text)).duplicate
+    assert (await Intake(queue).fire_trigger("deploys", "w1", text)).duplicate
+    assert SECRET not in await queue.fetchval("select event::text from agent.event")
+    (event,) = await Engine(service).claim_events(["trigger-fire"], 1, worker="w")
+    await seal.open_events([event])
+    await seal.require([event])
+    assert event.payload == {"trigger": "deploys", "webhook_id": "w1", "payload": payload}
+    plain = json.dumps({SEALED: "AAAA"})
+    await Intake(queue).fire_trigger("deploys", "w2", plain)
+    (foreign,) = await Engine(service).claim_events(["trigger-fire"], 1, worker="w")
+    with pytest.raises(SealedError):
+        await seal.require([foreign])
+
+
+async def test_an_event_that_slack_gave_no_key_is_stored_once_and_its_key_tells_nothing(
+    service: Connection,
+) -> None:
+    text = json.dumps({"type": "shortcut", "team": {"id": "T1"}, "text": SECRET})
+    (first, key), (second, again) = [await sealing(service).event(text, None) for _ in range(2)]
+    assert first != second
+    assert key == again
+    assert key is not None
+    assert hashlib.sha256(text.encode()).hexdigest() not in key

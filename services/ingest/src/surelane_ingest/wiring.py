@@ -161,13 +161,13 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
 
 @asynccontextmanager
 async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing | None]:
-    """Yield what encrypts and decrypts, with connections of its own; ``None`` without keys."""
+    """Yield what encrypts and decrypts, with a connection of its own; ``None`` without keys."""
     keys = Keyring.of(settings.encryption_keys)
     if keys is None:
         yield None
         return
     budget = settings.database_budget
-    async with _pool(settings.database_url, 2, statement_timeout=budget, connect_timeout=budget) as pool:
+    async with _pool(settings.database_url, 1, statement_timeout=budget, connect_timeout=budget) as pool:
         yield Sealing(pool, keys, on=settings.encrypt_events)
 
 

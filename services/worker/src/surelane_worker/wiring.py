@@ -81,8 +81,8 @@ async def _refresher(
 
 
 async def _sealing(settings: WorkerSettings, stack: AsyncExitStack) -> Sealing:
-    """Return what encrypts and decrypts. Its connections are its own: looks at data keys wait for nothing else."""
-    pool = await _pool(settings, stack, 2, LOCK_TIMEOUT)
+    """Return what encrypts and decrypts. Its connection is its own: looks at data keys wait for nothing else."""
+    pool = await _pool(settings, stack, 1, LOCK_TIMEOUT)
     return Sealing(pool, Keyring.of(settings.encryption_keys), on=settings.encrypt_events)
 
 
