@@ -1,9 +1,8 @@
 """Rows of events as the database gives them."""
 
 import json
-from typing import Any
-
-import asyncpg
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(error, 1000) as error
 , left(reason, 1000) as reason, dedupe_key
@@ -12,7 +11,13 @@ LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(er
 """The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
 
 
-def parsed(row: asyncpg.Record) -> dict[str, Any]:
+class _Row(Protocol):
+    """A row of the driver."""
+
+    def items(self) -> Iterable[tuple[str, Any]]: ...
+
+
+def parsed(row: _Row) -> dict[str, Any]:
     """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
     return {
