@@ -672,9 +672,9 @@ begin
 end
 $$;
 
--- The messages with which handlers replied to an event, the oldest first: at most 100 of them, as the
--- notes of its row say (surelane_worker.slack.notes). A reply stands in the event's channel, unless
--- its note names another.
+-- The messages with which handlers replied to an event, the oldest first: at most 100 of them, as
+-- the notes of its row say (surelane_worker.slack.notes). A reply stands in the event's channel,
+-- unless its note names another.
 create or replace function agent.list_replies(_id int8, _event_ts timestamptz) returns table (at timestamptz, channel text, ts text)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp

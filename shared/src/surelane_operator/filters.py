@@ -50,7 +50,7 @@ def read_cursor(text: str) -> Cursor:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
         cursor = Cursor(int(identity), finished_at)
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):  # JSON may bring another type than text
         cursor = None
     if cursor is None or len(text) > MAX_CURSOR or not 0 < cursor.id <= MAX_ID:
         raise ValueError("pass `next` of the page before")
