@@ -68,6 +68,7 @@ begin
         order by e.id limit 1000 for update of e skip locked);
     if _ids <> '{}' then
         update agent.event set vt = agent.clock() where id = any(_ids);
+        perform agent.note_parked(_ids, false);
         delete from agent.install_wait where event_id = any(_ids);
         perform pg_notify('agent_event', '');
     end if;

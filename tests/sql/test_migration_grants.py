@@ -12,7 +12,7 @@ from surelane_dev.accounts import OWNER, uri_of
 from surelane_dev.postgres import embedded
 from tests.databases import CRASHABLE, as_role
 from tests.sql.migrations import command, connected, server_directory
-from tests.sql.test_roles import INSTALLING
+from tests.sql.test_roles import INSTALLING, SEALING
 
 EXECUTABLE = """
 select distinct proname::text from pg_proc
@@ -34,6 +34,7 @@ INGEST = sorted(
         "take_answers",
     }
     | INSTALLING
+    | SEALING
 )
 
 
