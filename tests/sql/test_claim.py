@@ -52,7 +52,13 @@ async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
 
 def event_of(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
     """Convert a claimed row to an event, each field by its name."""
-    named = {**row, "body": row["event"], "claim": len(row["claimed"]), "prior_vt": prior_vt, "workspace": None}
+    named = {
+        **row,
+        "body": row["event"],
+        "claim": len(row["claimed"]),
+        "prior_vt": prior_vt,
+        "workspace": None,
+    }
     return Event(**{field.name: named[field.name] for field in fields(Event)})
 
 
