@@ -42,6 +42,13 @@ PAYLOADS: list[dict[str, Any]] = [
         ("reaction_added", None, {"item": {"type": "message", "channel": "C1", "ts": "1.1"}}),
     )
 ] + [
+    {
+        "type": "event_callback",
+        "team_id": "T2",
+        "event_id": "Ev1",
+        "is_ext_shared_channel": True,
+        "event": {"type": "app_mention", "channel": "C1", "user": "U1", "text": SECRET, "ts": "1.2"},
+    },
     {"command": "/deploy", "text": SECRET, "team_id": "T1", "channel_id": "C1", "user_id": "U1"},
     {
         "type": "block_actions",

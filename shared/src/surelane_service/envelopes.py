@@ -51,7 +51,7 @@ _WHOLE = re.compile(r'"([UWCDGTEB][A-Z0-9]{8,20})"')
 _CLEAR = frozenset(
     ("type", "command", "channel_type", "ts", "thread_ts", "event_ts", "user_id", "channel_id", "team_id")
 )
-_CLEAR_OUTSIDE = _CLEAR | {"enterprise_id", "event_id", "event_time", "agent"}
+_CLEAR_OUTSIDE = _CLEAR | {"enterprise_id", "event_id", "event_time", "agent", "is_ext_shared_channel"}
 _NAMED_OBJECTS = ("channel", "user", "team", "enterprise")
 """Fields that hold an id, or an object with one."""
 _PARTS = {
@@ -221,10 +221,10 @@ def _fields(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _is_clear(value: object) -> bool:
-    """Return whether a value is a number or a text without spaces: an id, a time, a type."""
+    """Return whether a value is a number, true or false, or a text without spaces: an id, a time, a type."""
     if isinstance(value, str):
         return len(value) <= MOST_CLEAR and value.split() == [value]
-    return type(value) is int
+    return isinstance(value, int)
 
 
 def _is_own(value: object, name: str) -> bool:
