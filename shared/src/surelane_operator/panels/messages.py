@@ -58,7 +58,7 @@ class Lookup(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Matches:
     """What a text leads to.
 
     Attributes:
@@ -72,7 +72,7 @@ class Place:
     newest: Sequence[Mapping[str, Any]]
 
 
-async def place_of(operations: Operations, calls: Calls, text: str) -> Place:
+async def matches_of(operations: Operations, calls: Calls, text: str) -> Matches:
     """Look up a link to a message, a channel and a ts, an event's id, or a natural key."""
     message = read_message(text)
     newest = await operations.list_jobs(Filter(), RECENT)
@@ -81,23 +81,23 @@ async def place_of(operations: Operations, calls: Calls, text: str) -> Place:
     else:
         teams = dict.fromkeys(parts_of(job["group_key"])[0] for job in newest if job["group_key"])
         found = await message_jobs(calls, message, list(filter(None, teams)))
-    return Place(list(dict.fromkeys(found)), message, newest)
+    return Matches(list(dict.fromkeys(found)), message, newest)
 
 
 async def look_up(
     operations: Operations, calls: Calls, text: str, received: Callable[[], Mapping[str, int]]
 ) -> Lookup:
     """Find the events of a text, and say of each why it waits or how it ended. Group and dedupe keys count, too."""
-    place = await place_of(operations, calls, text)
-    ids = place.ids
-    if place.message is None:
+    found = await matches_of(operations, calls, text)
+    ids = found.ids
+    if found.message is None:
         # A thread has the natural key of its first message.
         others = await group_jobs(calls, text, TOLD) or await operations.list_jobs(Filter(key=text), TOLD)
         ids = list(dict.fromkeys([*ids, *(job["id"] for job in others)]))
     jobs = [job for identity in ids[:TOLD] if (job := await operations.get(identity))]
     lost = None
-    if place.message is not None and not ids:
-        lost = lost_message(place.message, place.newest, await operations.clock(), received())
+    if found.message is not None and not ids:
+        lost = lost_message(found.message, found.newest, await operations.clock(), received())
     told = [FoundJob.model_validate(job | {"why": await why(operations, job)}) for job in jobs]
     return Lookup(jobs=told, more=len(ids) - len(told), lost=lost)
 
