@@ -8,7 +8,7 @@ TESTS ?= tests/system tests/testing tests/docs tests/sql tests/security tests/de
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests mostly wait, so run more of them at once than there are cores.
-JOBS ?= 4
+JOBS ?= 5
 
 .DEFAULT_GOAL := help
 .PHONY: help up test fuzz check format bench packages images docs lock clean

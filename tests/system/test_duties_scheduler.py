@@ -170,14 +170,16 @@ async def test_an_edit_during_a_look_is_not_forgotten(connection: Connection, sh
     scheduler = Scheduler(engine, (), Metrics(), retry=timedelta(milliseconds=1))
 
     async def edit() -> None:
-        await connection.execute("update agent.cron set next_at = now()")
+        await editor.execute("update agent.cron set next_at = now()")
         scheduler.due_in(0)
 
     engine.edit = edit
+    editor = await asyncpg.connect(shared_database)  # the test looks meanwhile
     duty = asyncio.create_task(scheduler.run())
     try:
         assert len(await fired(connection, 1)) == 1
     finally:
         duty.cancel()
         await asyncio.gather(duty, return_exceptions=True)
+        await editor.close()
         await close_pool(pool)

@@ -26,7 +26,7 @@ from surelane_dev.testing.crash import Crashes
 from surelane_dev.testing.database import Server, connected
 from surelane_dev.testing.slack import Slack
 from surelane_dev.testing.story import Story, stories
-from surelane_dev.testing.worker import LocalWorker
+from surelane_dev.testing.worker import SERVICE, LocalWorker
 from surelane_ingest.settings import IngestSettings
 from surelane_ingest.wiring import running as running_ingest
 from surelane_service.engine import Engine
@@ -73,6 +73,7 @@ _READY = """
 select exists (select from agent.worker where name = $1 and cardinality(kinds) > 0)
     and (select count(*) from agent.cron) >= $2
 """
+_CONNECTED = "select exists (select from pg_stat_activity where datname = $1 and application_name = $2)"
 _WAKE = "select pg_notify('agent_event', payload) from unnest(array['', 'interactive']) as payload"
 
 
@@ -248,7 +249,12 @@ class Database:
         return skipped
 
     async def rescue(self, worker: str) -> None:
-        """End the claims of a killed worker once the server has noticed the end of its session."""
+        """End the claims of a killed worker once the server has noticed the end of its sessions.
+
+        A claim that it had sent may be executed until then.
+        """
+        while await self.ask(_CONNECTED, self.name, SERVICE):  # noqa: ASYNC110 - the server gives no signal of it
+            await asyncio.sleep(FIRST_LOOK)
         engine, key, remaining = Engine(self.pool), None, 1
         while remaining:
             lost = dict((await engine.watch_sessions("the test")).lost)

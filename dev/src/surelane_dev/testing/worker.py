@@ -20,6 +20,8 @@ from surelane_worker.running.work import Work
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
 
+SERVICE = "surelane-testing-worker"
+"""The application name of its pool's sessions."""
 CONNECTIONS = 1
 """Of all its pools together. A session that is new takes longer than a test's statements in turn."""
 BETWEEN_LOOKS = timedelta(milliseconds=1)
@@ -86,7 +88,7 @@ class LocalWorker:
         async with AsyncExitStack() as stack:
             pool = await create_pool(
                 self.settings.database_url.get_secret_value(),
-                service="surelane-testing-worker",
+                service=SERVICE,
                 max_size=CONNECTIONS,
                 statement_timeout=STATEMENT_TIMEOUT,
             )
