@@ -472,7 +472,12 @@ declare
     _now timestamptz := agent.clock();
 begin
     begin
-        _held := agent.hold_claims(_ids, _claims);
+        -- A lapsed run of a limited kind no longer counts, so its slot may be taken. The worker has
+        -- stopped its handler by then.
+        _held := array(
+            select given.id from unnest(agent.hold_claims(_ids, _claims)) as given (id)
+            cross join lateral (select lane, vt from agent.event where id = given.id limit 1) as e
+            where e.lane >= 0 or e.vt > _now);
         _groups := array(select distinct group_key from agent.event where id = any(_held) and group_key is not null);
         if _groups <> '{}' then
             _held := _held

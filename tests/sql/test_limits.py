@@ -18,6 +18,7 @@ from tests.sql.queue_steps import (
     complete,
     enqueue,
     envelope,
+    extend,
     fail,
     insert,
     pair,
@@ -201,6 +202,24 @@ async def test_a_lapsed_run_counts_until_it_lapses(queue: Connection) -> None:
     await complete(queue, pair(row))
     (row,) = await claim(queue)
     assert (row["id"], row["attempts"]) == (ids[0], 2)
+
+
+async def test_a_lapsed_run_whose_slot_may_be_taken_is_not_renewed(queue: Connection) -> None:
+    await declare(queue, concurrency=1)
+    for _ in range(2):
+        await enqueue(queue)
+    (lapsed,) = await claim(queue, lease=MINUTE)
+    assert await extend(queue, pair(lapsed), lease=MINUTE) == ["done"]
+    await advance(queue, 1.1 * MINUTE)
+    (row,) = await claim(queue, lease=MINUTE)
+    # A heartbeat that a hanging database executes late.
+    assert await extend(queue, pair(lapsed), pair(row), lease=MINUTE) == ["busy", "done"]
+    assert (
+        await queue.fetchval(
+            "select count(*) from agent.event where claimed_by is not null and vt > agent.clock()"
+        )
+        == 1
+    )
 
 
 async def test_a_rescued_run_is_claimable_at_once(queue: Connection) -> None:
