@@ -247,9 +247,13 @@ class Machine(RuleBasedStateMachine):
         item = claims[number % len(claims)]
         event = self.model.standing(*item)
         late = event is not None and how == "complete" and event.cancelled and event.vt <= self.model.now
+        lapsed = event is not None and event.vt <= self.model.now
+        busy = event is not None and how == "extend" and lapsed and event.kind in LIMITS
         assert self.run(self.settled(how, item, timedelta(seconds=pause))) == [
-            "stale" if event is None or late else "done"
+            "stale" if event is None or late else "busy" if busy else "done"
         ]
+        if busy:
+            return
         if event is not None and late:
             self.model.fence_behind(event)
             self.model.archive([event], "cancelled", "cancelled while running")
