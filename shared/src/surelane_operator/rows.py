@@ -9,7 +9,7 @@ LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, left(er
 , left(reason, 1000) as reason, dedupe_key
 , item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
 , heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
-"""The columns of a list: a few kilobytes per event at most, and nothing that is stored out of line."""
+"""The columns of a list: a few kilobytes per event at most, and no large value that PostgreSQL keeps apart."""
 
 
 def parsed(row: Row) -> dict[str, Any]:
