@@ -131,6 +131,27 @@ begin
 end
 $$;
 
+-- Makes the first one in order the head of each group that these new events entered empty. Rows are
+-- stored in the order of their keys, so that batches do not deadlock, and the first one stored is
+-- the head. A claim of less than the whole group would else begin with it. Such a head is this
+-- transaction's own, so this waits for no other one.
+create or replace function agent.lead_with_first(_ids int8[]) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    perform agent.reelect(array(
+        select h.group_key from unnest(_ids) as new (id) join agent.event as h on h.id = new.id
+        where h.head and h.group_key is not null and h.claimed_by is null
+        and exists (
+            select from agent.event as m where m.group_key = h.group_key and not m.head and m.claimed_by is null
+            and (m.event_ts, m.id) < (h.event_ts, h.id) and m.vt <= agent.clock())));
+end
+$$;
+
 -- However a head leaves the queue, its group gets the next one in the same transaction. One that
 -- lapsed and is deleted by hand, which history does not know, may have killed its worker: its
 -- members go back unspent, as in every other way it may leave.
@@ -170,9 +191,10 @@ end
 $$;
 
 -- A new member joins its group as its transaction commits. It makes sure that there is a head,
--- which cannot leave before the member is committed and seen by the election. It becomes the head
--- itself where there is none, or where the head yields to it. Until then it holds no lock, so a
--- transaction that stays open delays neither the group's claims nor its settles.
+-- which cannot leave before the member is committed and seen by the election. Where there is none,
+-- or where the head yields to it, the group gets another one: this member, or one that its
+-- transaction stored and that comes before it. Until then it holds no lock, so a transaction that
+-- stays open delays neither the group's claims nor its settles.
 create or replace function agent.member_joins() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -188,15 +210,12 @@ begin
         exit when not found;
         if agent.lock_head(_member.group_key, _member.kind, _member.vt) then
             if agent.head_yields(_member.group_key, _member.kind, _member.vt) then
-                update agent.event set head = false where group_key = _member.group_key and head;
-                update agent.event set head = true, vt = greatest(vt, agent.clock()), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = new.id;
-                perform agent.note_parked(array[new.id], false);
+                perform agent.reelect(array[_member.group_key]);
             end if;
             exit;
         end if;
         begin
-            update agent.event set head = true, vt = greatest(vt, agent.clock()), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = new.id;
-            perform agent.note_parked(array[new.id], false);
+            perform agent.promote(_member.group_key);
         exception when unique_violation then
             null; -- another newcomer has become the head: this one joins it
         end;

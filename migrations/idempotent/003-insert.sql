@@ -177,10 +177,13 @@ set search_path = pg_catalog, pg_temp
 as $$ select id from agent.store_event(_event, null, null) $$;
 
 -- Stores the new events of a batch in one statement and returns their ids (of _ids). _kinds are the
--- events' kinds, and _apart those whose events have no group. Rows go in one
--- by one, in the order of their groups and keys. Each locks the head of its group first, so batches
--- wait in one order. Left out: an event with a duplicate in the queue, in history or earlier in the
--- batch, and the first event of a group to which another transaction has just given a head.
+-- events' kinds, and _apart those whose events have no group. Rows go in one by one: group by
+-- group, and within a group in the order in which they happened, so that its first event becomes
+-- its head, and a claim that read the clock meanwhile sees the first ones. Each locks the head of
+-- its group first, so batches wait in one order. Those that happened at one moment, or have no
+-- group, go by key; those without a time of their own as they arrived. Left out: an event with a
+-- duplicate in the queue, in history or earlier in the batch, and the first event of a group to
+-- which another transaction has just given a head.
 create or replace function agent.store_new_events
 ( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer
@@ -200,11 +203,14 @@ declare
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
+        , case when group_key is not null then event_ts end as first, case when group_key is null or exact then read.item_key end as second
         from unnest(_ids, _events, _traceparents, _item_keys, _kinds) with ordinality as given (id, event, traceparent, item_key, kind, nth)
         cross join lateral agent.event_time(event, _now)
-        -- "offset 0": the key is read once, however often it is used.
+        -- "offset 0": the keys are read once, however often they are used.
         cross join lateral (select coalesce(agent.bounded_key(given.item_key), agent.event_item_key(event)) as key offset 0) as own
-        cross join lateral (values (case when kind <> all(_apart) then agent.event_group_key(event) end, agent.outside_key(own.key))) as read (group_key, item_key)
+        cross join lateral (
+            select case when kind <> all(_apart) then agent.event_group_key(event) end as group_key, agent.outside_key(own.key) as item_key offset 0
+        ) as read
         where jsonb_typeof(event) = 'object'
         order by read.item_key, nth
     ), stored as (
@@ -215,9 +221,9 @@ begin
         , agent.clock(), traceparent
         from (
             select *, min(kind) over same_group <> max(kind) over same_group as several from new
-            window same_group as (partition by group_key order by item_key rows between unbounded preceding and unbounded following)
+            window same_group as (partition by group_key order by first, second, id rows between unbounded preceding and unbounded following)
         ) as grouped
-        order by group_key, item_key
+        order by group_key, first, second, id
         on conflict do nothing returning id, item_key, event_ts
     )
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
@@ -294,7 +300,7 @@ begin
         select g.event, g.traceparent, g.item_key, g.nth
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as g (id, event, traceparent, item_key, nth)
         where g.nth <= cardinality(_ids) and g.id <> all(_stored)
-        order by agent.stored_group_key(agent.event_kind(g.event), g.event), agent.stored_item_key(g.item_key, g.event), g.nth
+        order by agent.stored_group_key(agent.event_kind(g.event), g.event), (agent.event_time(g.event, agent.clock())).event_ts, g.nth
     loop
         ordinal := _given.nth;
         id := agent.known_event(_given.event, _given.item_key);
@@ -570,9 +576,6 @@ begin
         end loop;
     end if;
     return query select g.nth, g.id, false from unnest(_nths, _ids) as g (nth, id) join unnest(_added) as a (id) on a.id = g.id;
-    if cardinality(_added) = cardinality(_ids) then
-        return;
-    end if;
     for _place in
         select g.place from unnest(_ids) with ordinality as g (id, place)
         where not exists (select from unnest(_added) as a (id) where a.id = g.id) order by g.place
@@ -588,9 +591,16 @@ begin
         end if;
         if id is null then
             select added.id, added.duplicate into id, duplicate from agent.enqueue_job(_job, _on_duplicate) as added;
+            if not duplicate then
+                _added := _added || id;
+            end if;
         end if;
         return next;
     end loop;
+    -- Without keys they went in as they were given.
+    if exists (select from unnest(_new) as j where j.group_key is not null and (j.item_key is not null or j.dedupe_key is not null)) then
+        perform agent.lead_with_first(_added);
+    end if;
 end
 $$;
 

@@ -128,7 +128,9 @@ $$;
 -- After a group's lease lapsed: its other held members go back unspent and their claims no longer
 -- stand, so that the head is tried alone and an event that kills its worker exhausts alone. The
 -- caller has locked the heads. Steps over members that another transaction has locked, and returns
--- their groups.
+-- their groups. A head that a retry holds back goes back unspent, too: its worker reported the
+-- failure of an earlier event, and died before it released this one. The retry becomes the head,
+-- and the group is returned, as there is nothing to claim.
 create or replace function agent.fence_groups(_group_keys text[], _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -138,6 +140,9 @@ set jit = off
 as $$
 declare
     _members int8[];
+    _left text[];
+    _held_back text[];
+    _steps_down text[];
 begin
     if coalesce(_group_keys, '{}') = '{}' then
         return '{}';
@@ -148,7 +153,21 @@ begin
     -- One that was asked to be cancelled keeps its attempt, by which the sweep finds it.
     , attempts = case when cancelled_by is null then greatest(attempts - 1, 0) else attempts end
     where id = any(_members);
-    return array(select distinct group_key from agent.event where group_key = any(_group_keys) and not head and claimed_by is not null);
+    _left := array(select distinct group_key from agent.event where group_key = any(_group_keys) and not head and claimed_by is not null);
+    _held_back := array(
+        select e.group_key from agent.event as e where e.group_key = any(_group_keys) and e.group_key <> all(_left) and e.head
+        and e.claimed_by is not null and e.vt <= _now and e.cancelled_by is null
+        and exists (select from agent.event as m where m.group_key = e.group_key and not m.head and m.retrying
+            and m.kind = any((select agent.claimable_kinds())::text[])));
+    if _held_back <> '{}' then
+        -- Not where another transaction has the retry locked.
+        _steps_down := array(
+            select m.group_key from agent.event as m where m.group_key = any(_held_back) and not m.head and m.retrying for update skip locked);
+        update agent.event as e set claimed_by = null, heartbeat_at = null, vt = _now, attempts = greatest(attempts - 1, 0)
+        where e.group_key = any(_steps_down) and e.head;
+        perform agent.reelect(_steps_down);
+    end if;
+    return _left || _held_back;
 end
 $$;
 
@@ -263,20 +282,23 @@ declare
     _parked boolean := _limited <> '{}' and random() < 0.5;
     _last boolean := _limited = '{}';
 begin
-    -- Those of limited kinds come first in half of the claims.
-    loop
-        if _parked then
-            _held := agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
-        else
-            _held := agent.take_heads(case when _limited = '{}' then _kinds else agent.without_parked(_kinds) end, 1, coalesce(_max_attempts, 0), _now, null);
-        end if;
-        exit when _held.places is not null or _last;
-        _parked := not _parked;
-        _last := true;
+    -- A lapsed head may stay, as another transaction has a member locked, or as a retry holds it
+    -- back: it looks for another one.
+    for _turn in 1..5 loop
+        -- Those of limited kinds come first in half of the claims.
+        loop
+            if _parked then
+                _held := agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
+            else
+                _held := agent.take_heads(case when _limited = '{}' then _kinds else agent.without_parked(_kinds) end, 1, coalesce(_max_attempts, 0), _now, null);
+            end if;
+            exit when _held.places is not null or _last;
+            _parked := not _parked;
+            _last := true;
+        end loop;
+        exit when not _held.lapsed[1] or _held.group_keys[1] is null or agent.fence_groups(_held.group_keys[1:1], _now) = '{}';
+        _held.places := null;
     end loop;
-    if _held.lapsed[1] and _held.group_keys[1] is not null and agent.fence_groups(_held.group_keys[1:1], _now) <> '{}' then
-        return; -- another transaction has a member locked
-    end if;
     return query
     update agent.event
     set attempts = attempts + 1, vt = _now + _invisible_for, claimed = case when cardinality(claimed) < 100 then claimed || _now else agent.last_claims(claimed, _now) end, heartbeat_at = null, retrying = false

@@ -195,14 +195,17 @@ $$;
 -- How many more events of a key may begin now (null: any number), of those what runs, and until
 -- when the rate alone forbids more (null: it does not). _state as the caller read it. A caller that
 -- wants no more than _most is spared the look at what runs while the list leaves room for so many
--- in any case. What has ended then stays in it for a while. Callers set the planner's settings,
--- here and in agent.hold_key: setting them anew for each key would take longer than the rest.
+-- in any case. What has ended then stays in it for a while. One that gives no _most only looks: it
+-- locks nothing. Callers set the planner's settings, here and in agent.hold_key: setting them anew
+-- for each key would take longer than the rest.
 create or replace function agent.limit_room
 ( _limit agent.limits, _state agent.limit_state, _now timestamptz, _most int4
 , out room int4, out free_at timestamptz, out lapses_at timestamptz, out running int8[], out long int4)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    _lapsed int8[];
 begin
     running := _state.running;
     long := _state.long;
@@ -211,9 +214,21 @@ begin
     elsif cardinality(running) + _most <= _limit.concurrency and cardinality(running) < _state.long then
         room := _limit.concurrency - cardinality(running);
     else
-        -- What has ended or lapsed no longer counts.
-        select coalesce(array_agg(e.id), '{}'), min(e.vt) into running, lapses_at
-        from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null and e.vt > _now;
+        -- What has ended or lapsed no longer counts: heartbeats lock a run, and renew it only if it
+        -- has not lapsed by then. So a lapsed run that another transaction has locked may just be
+        -- renewed. It counts for another minute, as no heartbeat takes longer.
+        select coalesce(array_agg(e.id) filter (where e.vt > _now), '{}'), min(e.vt) filter (where e.vt > _now)
+        , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
+        from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null and e.vt > _now - interval '1 minute';
+        if _lapsed is not null and _most is not null then
+            _lapsed := array(
+                select lapsed from unnest(_lapsed) as lapsed
+                where lapsed <> all(array(select e.id from agent.event as e where e.id = any(_lapsed) and e.vt <= _now for update skip locked)));
+            if _lapsed <> '{}' then
+                running := running || _lapsed;
+                lapses_at := least(lapses_at, _now + interval '1 second');
+            end if;
+        end if;
         room := greatest(_limit.concurrency - cardinality(running), 0);
         long := 200 + 3 * cardinality(running);
     end if;

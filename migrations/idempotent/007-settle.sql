@@ -469,20 +469,24 @@ declare
     _held int8[];
     _groups text[];
     _sooner int8[];
-    _now timestamptz := agent.clock();
+    _now timestamptz;
 begin
     begin
+        _held := agent.hold_claims(_ids, _claims);
         -- A lapsed run of a limited kind no longer counts, so its slot may be taken. The worker has
-        -- stopped its handler by then.
+        -- stopped its handler by then. The clock is read with the rows locked: from then on a claim
+        -- counts these runs (agent.limit_room), even if this transaction ends late.
+        _now := agent.clock();
         _held := array(
-            select given.id from unnest(agent.hold_claims(_ids, _claims)) as given (id)
+            select given.id from unnest(_held) as given (id)
             cross join lateral (select lane, vt from agent.event where id = given.id limit 1) as e
             where e.lane >= 0 or e.vt > _now);
         _groups := array(select distinct group_key from agent.event where id = any(_held) and group_key is not null);
         if _groups <> '{}' then
             _held := _held
                 || array(select id from agent.event where group_key = any(_groups) and not head and claimed_by is not null for update skip locked)
-                || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null for update skip locked);
+                || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null
+                    and (lane >= 0 or vt > _now) for update skip locked);
         end if;
         -- Parked ones whose lease ends sooner than claims of their key expect.
         _sooner := array(

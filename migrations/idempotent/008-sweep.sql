@@ -67,6 +67,7 @@ declare
     _known text[];
     _most int4[];
     _ids int8[];
+    _unfenced text[];
     _cancelled int8[];
 begin
     -- As arrays: a join with the kinds would sort all attempted events before it took the oldest.
@@ -82,8 +83,9 @@ begin
     _ids := array(
         select e.id from agent.event as e where e.id = any(_ids) and e.vt <= _now and e.head
         and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null));
+    _unfenced := agent.fence_groups(array(select group_key from agent.event where id = any(_ids) and group_key is not null order by group_key), _now);
+    _ids := array(select id from agent.event where id = any(_ids) and (group_key is null or group_key <> all(_unfenced)));
     _cancelled := array(select id from agent.event where id = any(_ids) and cancelled_by is not null);
-    perform agent.fence_groups(array(select group_key from agent.event where id = any(_ids) and group_key is not null order by group_key), _now);
     return agent.archive_possible(_cancelled, 'cancelled', 'cancelled while running')
         + agent.archive_possible(array(select unnest(_ids) except select unnest(_cancelled)), 'expired', 'attempts_exhausted');
 end

@@ -54,10 +54,12 @@ begin
         raise unique_violation using message = format('a continuation under item key %L is in the queue already', _waiting.item_key);
     end if;
     for _given in
-        select g.job, g.nth from jsonb_array_elements(_children) with ordinality as g (job, nth)
-        order by g.job ->> 'group_key', g.job ->> 'item_key', g.nth
+        -- Read as they were given: so they get their times.
+        select read.job, read.nth
+        from (select agent.job_from_json(g.job) as job, g.nth from jsonb_array_elements(_children) with ordinality as g (job, nth)) as read
+        order by (read.job).group_key, (read.job).item_key, read.nth
     loop
-        _child := agent.job_from_json(_given.job);
+        _child := _given.job;
         _child.id := _ids[_given.nth];
         _child.continuation_id := _id;
         _child.dedupe_key := null;
@@ -65,6 +67,7 @@ begin
             raise unique_violation using message = format('a child under item key %L is in the queue already', _child.item_key);
         end if;
     end loop;
+    perform agent.lead_with_first(_ids);
     return _id;
 end
 $$;

@@ -248,10 +248,12 @@ declare
 begin
     perform agent.require_read_committed();
     for _first in 1..coalesce(cardinality(_ids), 0) by 500 loop
-        select array_agg(old.id), array_agg(old.event) into _found, _rows
+        -- They become visible in the order in which they happened.
+        select array_agg(old.id order by (old.event).group_key, (old.event).item_key, old.id)
+        , array_agg(old.event order by (old.event).group_key, (old.event).item_key, old.id) into _found, _rows
         from (
             select h.id, agent.requeued(h) as event from agent.event_hist as h where h.id = any(_ids[_first : _first + 499])
-            order by h.group_key, h.item_key, h.id for update skip locked
+            order by h.event_ts, h.id for update skip locked
         ) as old;
         continue when _found is null;
         perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
@@ -270,6 +272,7 @@ begin
         delete from agent.step as s using agent.event_hist as h where h.id = any(_moved) and h.outcome = 'completed' and s.event_id = h.id;
         delete from agent.signal as s using agent.event_hist as h where h.id = any(_moved) and h.outcome = 'completed' and s.event_id = h.id;
         delete from agent.event_hist as h using agent.event as e where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts;
+        perform agent.lead_with_first(_moved);
         return query select unnest(_moved);
     end loop;
 end
@@ -556,6 +559,29 @@ begin
 end
 $$;
 
+-- The ids of the live events with a key: their natural key, their group's or their dedupe key, each
+-- by its index. Of a group all are read, and for a dedupe key all that run or have failed: a held
+-- event is in no index of dedupe keys, as that would cost each claim.
+create or replace function agent.live_events_of(_key text) returns setof int8
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+    return query
+    select e.id from agent.event as e where e.item_key = _key
+    union all select e.id from agent.event as e where e.group_key = _key and e.head
+    union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is not null
+    union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is null
+    union all select e.id from agent.event as e where e.dedupe_key = _key and e.claimed = '{}'
+    union all select e.id from agent.event as e where e.dedupe_key = _key and e.claimed <> '{}' and e.claimed_by is null
+    union all select e.id from agent.event as e where e.dedupe_key = _key and e.attempts > 0 and e.claimed_by is not null;
+end
+$$;
+
 -- A page of events, newest first: live ones by id, then ended ones by when they ended. Every filter
 -- may be null. The next page begins after the last row of this one: _after_id, and for an ended row
 -- its finished_at as _after.
@@ -572,13 +598,25 @@ set jit = off
 as $$
 declare
     _left int4 := least(greatest(_limit, 1), 1000);
+    _found int4;
     _row record;
 begin
-    if _after is null and (_statuses is null or _statuses && array['pending', 'scheduled', 'running']) then
+    if _after is not null or not _statuses && array['pending', 'scheduled', 'running'] then
+        null; -- ended ones alone
+    elsif _key is not null then
+        return query
+        select j.* from agent.live_job as j where j.id = any(array(select agent.live_events_of(_key)))
+        and (_statuses is null or j.status = any(_statuses)) and (_kinds is null or j.kind = any(_kinds))
+        and (_since is null or j.enqueued_at >= _since) and (_until is null or j.enqueued_at < _until)
+        and (_after_id is null or j.id < _after_id)
+        order by j.id desc limit _left;
+        get diagnostics _found = row_count;
+        _left := _left - _found;
+    else
         for _row in
             select e.id from agent.event as e
             where (_statuses is null or case when e.vt <= now() then 'pending' when e.claimed_by is null then 'scheduled' else 'running' end = any(_statuses))
-            and (_kinds is null or e.kind = any(_kinds)) and (_key is null or _key in (e.item_key, e.group_key, e.dedupe_key))
+            and (_kinds is null or e.kind = any(_kinds))
             and (_since is null or e.enqueued_at >= _since) and (_until is null or e.enqueued_at < _until)
             and (_after_id is null or e.id < _after_id)
             order by e.id desc limit _left

@@ -290,7 +290,7 @@ language sql immutable parallel safe
 return case when jsonb_strip_nulls(_filter) - 'team' = '{}' then _filter ->> 'team' end;
 
 -- How long after its retirement no process encrypts with a data key: a minute, for which processes
--- keep it, and some seconds in which what they encrypted is stored (surelane_service.data_keys).
+-- keep it, and some seconds in which what they encrypted is stored (surelane.encryption.data_keys).
 create or replace function agent.data_key_lingers() returns interval
 language sql immutable parallel safe
 return interval '75 seconds';
@@ -443,6 +443,7 @@ begin
         _limits := _limits + _rows;
     end loop;
     delete from agent.install_wait where event_id in (select event_id from agent.install_wait where owner_id = any(_names) for update skip locked);
+    delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
     return jsonb_build_object('cron', _cron, 'limit_state', _limits);

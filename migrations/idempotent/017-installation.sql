@@ -47,6 +47,36 @@ begin
 end
 $$;
 
+-- Note who else reported a stored message of a shared channel, and forget some notes about events
+-- that have ended. There is no note where the event has ended.
+create or replace function agent.note_report(_id int8, _enterprise_wide boolean, _owner_id text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+    delete from agent.other_report as r where r.event_id in (
+        select o.event_id from agent.other_report as o
+        where o.at < agent.clock() - interval '1 hour' and not exists (select from agent.event as e where e.id = o.event_id)
+        order by o.at limit 20 for update skip locked);
+    insert into agent.other_report (event_id, owner_id, enterprise_wide, at)
+    select _id, _owner_id, _enterprise_wide, agent.clock() where exists (select from agent.event where id = _id)
+    on conflict do nothing;
+end
+$$;
+
+-- Who else reported an event and has a bot's installation now: the first of them. No row: no other.
+create or replace function agent.other_reporter(_id int8) returns table (enterprise_wide boolean, owner_id text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select r.enterprise_wide, r.owner_id from agent.other_report as r
+    where r.event_id = _id and exists (
+        select from agent.installation as i where i.owner_id = r.owner_id and i.enterprise_wide = r.enterprise_wide and i.user_id = '')
+    order by r.at, r.owner_id limit 1;
+end;
+
 -- Make events visible that wait for an installation, and wake the workers. It leaves out those that
 -- are claimed or locked, and all beyond a thousand: they are tried again by themselves.
 create or replace function agent.wake_installed(_enterprise_wide boolean, _owner_id text) returns int4
@@ -126,9 +156,10 @@ $$;
 
 -- Does one bounded step of the erasures after uninstalls: of an owner that removed the app for
 -- _grace, one owner and one worker at a time. It erases what agent.erase_step erases for the
--- owner's id. Keeps a workspace while its organization has the app, and an organization while one
--- of its workspaces has. Returns whose data it erases, the receipt's number and key, the place
--- ("done" at the end), and how many events have not ended; nulls: there is nothing to do.
+-- owner's id. Keeps a workspace while its organization has the app and for the grace after that.
+-- Keeps an organization while one of its workspaces has the app. Returns whose data it erases, the
+-- receipt's number and key, the place ("done" at the end), and how many events have not ended;
+-- nulls: there is nothing to do.
 create or replace function agent.erase_uninstalled
 ( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text, out place text, out waiting int4
 )
@@ -146,6 +177,7 @@ begin
     where u.erasure_id is not null or u.at <= agent.clock() - _grace and not exists (
         select from agent.installation as i where i.owner_id = u.owner_id and i.enterprise_wide = u.enterprise_wide
         or i.enterprise_wide and i.owner_id = u.enterprise_id or u.enterprise_wide and i.details ->> 'enterprise_id' = u.owner_id)
+    and not exists (select from agent.uninstall as o where o.owner_id = u.enterprise_id and o.enterprise_wide and o.at > agent.clock() - _grace)
     order by u.erasure_id, u.at limit 1 for update skip locked;
     if not found then
         return;

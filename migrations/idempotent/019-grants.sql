@@ -46,7 +46,7 @@ declare
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
         ', agent.take_signal(int8, int4, text, int4, interval), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
         ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)'
-        ', agent.drop_history(interval, int8, int4), agent.await_installation(int8, boolean, text, timestamptz)'
+        ', agent.drop_history(interval, int8, int4), agent.await_installation(int8, boolean, text, timestamptz), agent.other_reporter(int8)'
         ', agent.erase_uninstalled(interval, text, int4)';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue(text, jsonb, text, timestamptz, int4, text, text, text, timestamptz, text, text)'
@@ -84,7 +84,7 @@ declare
 begin
     for _grant in
         select * from (values
-            ('agent_ingest', array[_inserting, _installing, _sealing, 'schema_version(), agent.measure_queue()']),
+            ('agent_ingest', array[_inserting, _installing, _sealing, 'note_report(int8, boolean, text), agent.schema_version(), agent.measure_queue()']),
             ('agent_worker', array[_working, _installing, _sealing, _enqueuing, _reading]),
             ('agent_operator', array[_enqueuing, _sealing, _operating, _reading]),
             ('agent_producer', array[_producing, _sealing])

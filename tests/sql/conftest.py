@@ -29,6 +29,7 @@ TABLES = (
     "data_key",
     "used_oauth_state",
     "install_wait",
+    "other_report",
     "uninstall",
     "operator_action",
     "erasure",

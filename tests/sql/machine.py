@@ -219,12 +219,16 @@ class Machine(RuleBasedStateMachine):
         self.claims += [(event.id, event.claims) for event in expected]
 
     def claim_a_single_one(self) -> None:
+        held_back = [event for event in self.model.claimable() if self.model.is_held_back(event)]
+        row = self.run(claim_one(self.queue))
+        for event in held_back:
+            if self.value("select claimed_by is null from agent.event where id = $1", event.id):
+                self.model.fence(event.group)  # the claim met it, and looked for another one
         candidates = {
             event.id: event
             for event in self.model.claimable()
             if event.kind != "slack.two" or self.model.room("slack.two") > 0
         }
-        row = self.run(claim_one(self.queue))
         if row is None:
             assert not candidates
         else:

@@ -101,12 +101,37 @@ class Model:
             return head.kind in self.paused
         return not head.retrying and head.vt > newcomer.vt
 
-    def fence(self, group: str | None) -> None:
-        """Return the claimed members of a lapsed group to the queue, without counting the attempt."""
-        for event in self.members(group) if group is not None else []:
+    def fence(self, group: str | None) -> bool:
+        """Return the claimed members of a lapsed group to the queue, without counting the attempt.
+
+        Also its head, if a retry holds it back. Return whether one does.
+        """
+        if group is None:
+            return False
+        for event in self.members(group):
             if event.held and not self.is_head(event):
                 event.held, event.heartbeat, event.vt = False, None, self.now
                 event.attempts -= 0 if event.cancelled else 1
+        head = self.live[self.heads[group][0]]
+        if not self.is_held_back(head):
+            return False
+        head.held, head.heartbeat, head.vt = False, None, self.now
+        head.attempts -= 1
+        self.elect(group)
+        return True
+
+    def is_held_back(self, head: Event) -> bool:
+        """Return whether the claim of a head lapsed while another event of its group waits for a retry."""
+        return (
+            head.group is not None
+            and head.held
+            and head.vt <= self.now
+            and not head.cancelled
+            and any(
+                event.retrying and event is not head and event.kind not in self.paused
+                for event in self.members(head.group)
+            )
+        )
 
     def fence_behind(self, event: Event) -> None:
         """Fence the members behind a lapsed head that leaves or moves."""
@@ -175,7 +200,8 @@ class Model:
         """Claim a head, and with it the ``whole`` group unless its claim lapsed. Return the claimed events."""
         batch = [head]
         if head.held:
-            self.fence(head.group)
+            if self.fence(head.group):
+                return []
         elif whole and head.group is not None and head.kind not in LIMITS:
             batch += [
                 event for event in self.members(head.group) if event is not head and self.may_join(event)
@@ -214,6 +240,7 @@ class Model:
         spent = list(self._heads(lambda head: head.vt <= self.now and head.attempts > 0 and head.spent))
         for event in spent:
             self.fence(event.group)
+        spent = [event for event in spent if self.is_head(event)]
         self.archive((event for event in spent if event.cancelled), "cancelled", "cancelled while running")
         self.archive((event for event in spent if not event.cancelled), "expired", "attempts_exhausted")
         return len(spent)

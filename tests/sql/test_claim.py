@@ -77,6 +77,14 @@ async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> 
     assert single == event_of(row, None)
 
 
+async def test_the_client_says_of_each_event_when_its_lease_ends(queue: Connection) -> None:
+    for number in range(3):
+        await insert(queue, envelope(f"Ev{number}"))
+    claimed = await Engine(queue).claim_events(["slack.app_mention"], 3, worker="w")
+    leases = {row["id"]: row["vt"] for row in await queue.fetch("select id, vt from agent.event")}
+    assert {event.id: event.vt for event in claimed} == leases
+
+
 async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None:
     identity = await insert(queue, envelope("Ev1"))
     before = await queue.fetchval("select agent.clock()")

@@ -10,9 +10,11 @@ from tests.databases import Server
 from tests.sql.test_plans import pages_read
 
 LIVE = """
-insert into agent.event (event_ts, vt, kind, event, item_key, group_key, head, lane)
+insert into agent.event (event_ts, vt, kind, event, item_key, dedupe_key, claimed, attempts, claimed_by, group_key
+, head, lane)
 select now(), now() - interval '1 hour' + n * interval '1 millisecond', 'k' || n % 5, '{"team_id": "T1"}', 'L' || n
-, 'g' || n / 10, n % 10 = 0, n % 16 from generate_series(1, $1) as n
+, 'd' || n, case when n % 3 = 0 then array[now()] else '{}' end, (n < 50)::int
+, case when n < 50 and n % 3 = 0 then 'w' end, 'g' || n / 10, n % 10 = 0, n % 16 from generate_series(1, $1) as n
 """
 ENDED = """
 insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, group_key, head, lane
@@ -38,6 +40,12 @@ READS = {
     "events of a kind": "select * from agent.list_jobs(null, '{k1}')",
     "events that ended on a day": "select * from agent.list_jobs('{completed}', _since => now() - interval '1 hour')",
     "events of a thread": "select * from agent.list_jobs('{completed}', null, 'T1:C1:30')",
+    "live events of a natural key": "select * from agent.list_jobs(null, null, 'L30')",
+    "live events of a thread": "select * from agent.list_jobs(null, '{k0}', 'g30')",
+    "a held event, by its dedupe key": "select * from agent.list_jobs(null, null, 'd30')",
+    "an event that waits again, by its dedupe key": "select * from agent.list_jobs(null, null, 'd90')",
+    "an event that was never claimed, by its dedupe key": "select * from agent.list_jobs(null, null, 'd31')",
+    "events of a key that there is not": "select * from agent.list_jobs(null, null, 'nothing')",
     "all that match, counted": "select agent.count_jobs('{failed}', null, null, null, null, 10)",
     "an event's replies": "select * from agent.list_replies(1000030, now())",
     "what runs": "select * from agent.list_running(null, 20)",
@@ -45,7 +53,6 @@ READS = {
     "why an event waits": "select * from agent.why_waiting((select min(id) from agent.event))",
 }
 BOUNDED = {
-    "live events of a key": "select * from agent.list_jobs(null, null, 'E30')",
     "kinds, with up to 1,000 failures of each": "select * from agent.list_kinds(null, null, 100)",
     "the queue's depth, up to 10,000 events of a kind": "select agent.queue_figures(null)",
     "workflows": "select agent.list_workflows(null, null, 50)",

@@ -490,3 +490,24 @@ FILTERS = {
     "_key => 'item4711'": "item_key = 'item4711'",
     "_since => '2024-01-01 00:20:00+00'": "finished_at >= '2024-01-01 00:20:00+00'",
 }
+
+
+async def test_a_live_job_is_listed_by_each_of_its_keys_in_every_state(queue: Connection) -> None:
+    async def listed() -> list[list[int]]:
+        return [
+            [row["id"] for row in await queue.fetch("select id from agent.list_jobs(_key => $1)", key)]
+            for key in ("i", "g", "d")
+        ]
+
+    identity = await enqueue(queue, item_key="i", dedupe_key="d", group_key="g")
+    assert await listed() == [[identity]] * 3
+    for settles in (release, fail):
+        (row,) = await claim(queue)
+        assert await listed() == [[identity]] * 3
+        assert await settles(queue, pair(row)) == ["done"]
+        assert await listed() == [[identity]] * 3
+    (row,) = await claim(queue)
+    successor = await enqueue(queue, dedupe_key="d", group_key="g", run_at=row["vt"])
+    await advance(queue, timedelta(hours=1))
+    assert await listed() == [[identity], [successor, identity], [successor, identity]]
+    assert await queue.fetch("select from agent.list_jobs('{scheduled}', null, 'i')") == []

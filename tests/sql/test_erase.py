@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane.encryption.data_keys import UNUSED_AFTER, DataKeys, KeyDestroyedError
+from surelane.encryption.keys import Keyring, new_key
+from surelane.encryption.sealing import Sealing
 from surelane.jobs import Continuation, Job
-from surelane_service.data_keys import UNUSED_AFTER, KeyDestroyedError
-from surelane_service.keys import Keyring, new_key
-from surelane_service.sealing import Sealing
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
@@ -265,7 +265,7 @@ async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypt
     keys = Keyring([new_key()])
 
     async def sealed(event_id: str) -> str:
-        text, _ = await Sealing(queue, keys, on=True).event(envelope(event_id, text=SECRET), None)
+        text, _ = await Sealing(DataKeys(queue, keys), on=True).event(envelope(event_id, text=SECRET), None)
         return text
 
     before = await sealed("Ev1")
@@ -282,10 +282,10 @@ async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypt
     assert (await erase(queue, team="T1"))["data_key"] == 1
     assert await queue.fetchval("select count(*) from agent.job") == 0
     with pytest.raises(KeyDestroyedError):
-        await Sealing(queue, keys, on=True).opened(json.loads(before))
+        await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(before))
     later = await sealed("Ev2")
     await queue.fetchval("select agent.insert_event($1)", later)
-    assert await Sealing(queue, keys, on=True).opened(json.loads(later)) == json.loads(
+    assert await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(later)) == json.loads(
         envelope("Ev2", text=SECRET)
     )
     assert await queue.fetchval("select agent.data_key_lingers()") == UNUSED_AFTER
@@ -294,7 +294,7 @@ async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypt
 async def test_a_persons_erasure_finds_mentions_in_what_is_encrypted_and_leaves_the_key(
     queue: Connection,
 ) -> None:
-    sealing = Sealing(queue, Keyring([new_key()]), on=True)
+    sealing = Sealing(DataKeys(queue, Keyring([new_key()])), on=True)
     for event_id, text in (("Ev1", "<@U0MENTIONED> hello"), ("Ev2", "hello")):
         event, _ = await sealing.event(envelope(event_id, text=text), None)
         await queue.fetchval("select agent.insert_event($1)", event)

@@ -10,10 +10,10 @@ from slack_sdk.oauth.installation_store import Installation
 from typer.testing import CliRunner
 
 from surelane.calls import Connection
+from surelane.encryption.keys import Keyring, SealedError, new_key
 from surelane_operator.cli.command import app
 from surelane_service.installation_store import AsyncInstallations, SyncInstallations
 from surelane_service.installations import BOT, Expiring, Installations, Owner
-from surelane_service.keys import Keyring, SealedError, new_key
 from tests.databases import Server, as_role
 from tests.sql.conftest import Connect
 from tests.sql.test_roles import INSTALLING
@@ -327,3 +327,35 @@ async def test_waits_for_installs_are_forgotten_after_their_deadline(
     await kept(worker).await_one(7, Owner("T1"), datetime(2020, 1, 1, tzinfo=UTC))
     await waiting_event(queue, worker, "T2", 1)
     assert await queue.fetchval("select array_agg(owner_id) from agent.install_wait") == ["T2"]
+
+
+async def test_another_reporter_of_an_event_is_found_while_it_has_the_app(
+    queue: Connection, connect: Connect
+) -> None:
+    ingest, worker = kept(await connect("surelane_ingest")), kept(await connect("surelane_worker"))
+    event = await queue.fetchval("select agent.enqueue('turn')")
+    grid = Owner("E1", enterprise_wide=True)
+    for reporter in (Owner("T2"), grid, Owner("T2")):  # Slack repeats one
+        await ingest.note_report(event, reporter)
+    assert await worker.other_reporter(event) is None  # neither has the app
+    await ingest.save(installation(None, enterprise_id="E1", is_enterprise_install=True))
+    assert await worker.other_reporter(event) == grid
+    await ingest.save(installation("T2"))
+    assert await worker.other_reporter(event) == Owner("T2")  # reported first
+    await ingest.delete(Owner("T2"), [BOT])
+    assert await worker.other_reporter(event) == grid
+    assert await worker.other_reporter(event + 1) is None
+
+
+async def test_reports_of_events_that_have_ended_are_forgotten(queue: Connection, connect: Connect) -> None:
+    ingest = kept(await connect("surelane_ingest"))
+    ended, live = [await queue.fetchval("select agent.enqueue('turn')") for _ in range(2)]
+    noted = "select array_agg(event_id order by event_id) from agent.other_report"
+    for event in (ended, live):
+        await ingest.note_report(event, Owner("T2"))
+    await queue.execute("select agent.delete_event($1)", ended)
+    await ingest.note_report(ended, Owner("T3"))  # has ended already
+    assert await queue.fetchval(noted) == [ended, live]
+    await queue.execute("update agent.test_clock set shift = interval '2 hours'")
+    await ingest.note_report(live, Owner("T3"))
+    assert await queue.fetchval(noted) == [live, live]

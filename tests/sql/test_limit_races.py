@@ -4,13 +4,27 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from random import Random
 
 import asyncpg
 
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Pair, Row, all_done, claim, complete, fail, pair, release
+from tests.sql.queue_steps import (
+    Pair,
+    Row,
+    advance,
+    all_done,
+    claim,
+    complete,
+    enqueue,
+    extend,
+    fail,
+    pair,
+    release,
+    waits_for_lock,
+)
 
 SETTLES: dict[str, Callable[[Connection, Pair], Awaitable[list[str]]]] = {
     "c": complete,
@@ -21,6 +35,7 @@ SETTLES: dict[str, Callable[[Connection, Pair], Awaitable[list[str]]]] = {
 WORKERS = 6
 JOBS = 400
 KEYS = 5
+LEASE = timedelta(seconds=30)
 AT_ONCE, BEGUN, PERIOD = 3, 40, 0.5
 
 
@@ -94,3 +109,77 @@ async def test_claimants_keep_to_the_limit_and_lose_no_event(queue: Connection, 
     for (moments,) in begun:
         for nth in range(len(moments) - BEGUN):
             assert moments[nth + BEGUN] - moments[nth] > PERIOD * 0.5, moments
+
+
+SLOW = """
+alter function agent.hold_claims(int8[], int4[]) rename to hold_claims_soon;
+create function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
+language plpgsql volatile set lock_timeout = 0 as $$
+begin
+    perform pg_advisory_xact_lock(20), pg_advisory_unlock(20);
+    return agent.hold_claims_soon(_ids, _claims);
+end
+$$;
+"""
+"""Where heartbeats of one transaction lock their rows late. No other transaction sees it."""
+
+
+async def one_runs_and_one_waits(queue: Connection) -> Row:
+    """Store two events of a kind of which one runs at once. Claim one."""
+    await queue.execute("select agent.declare_limits('w', array['job'], $1)", '{"job": {"concurrency": 1}}')
+    for _ in range(2):
+        await enqueue(queue)
+    (row,) = await claim(queue, lease=LEASE)
+    return row
+
+
+async def test_a_heartbeat_that_waits_for_its_rows_renews_no_run_whose_slot_was_taken(
+    queue: Connection, connect: Connect
+) -> None:
+    lapsed = await one_runs_and_one_waits(queue)
+    beats = await connect()
+    await beats.execute(f"begin; {SLOW}")
+    try:
+        await queue.execute("select pg_advisory_lock(20)")
+        beat = asyncio.create_task(extend(beats, pair(lapsed), lease=LEASE))
+        await waits_for_lock(queue, beats)
+        await advance(queue, 1.1 * LEASE)
+        (row,) = await claim(queue, lease=LEASE)
+        await queue.execute("select pg_advisory_unlock(20)")
+        assert await beat == ["stale" if row["id"] == lapsed["id"] else "busy"]
+    finally:
+        await queue.execute("select pg_advisory_unlock_all()")
+        await beats.execute("rollback")
+
+
+async def test_a_run_that_a_heartbeat_may_be_renewing_keeps_its_slot(
+    queue: Connection, connect: Connect
+) -> None:
+    renewed = await one_runs_and_one_waits(queue)
+    beats = await connect()
+    await beats.execute("begin")
+    assert await extend(beats, pair(renewed), lease=3 * LEASE) == ["done"]
+    await advance(queue, 1.1 * LEASE)
+    # The claim does not see the new lease yet.
+    assert await claim(queue) == []
+    await beats.execute("commit")
+    assert await claim(queue) == []
+    assert await complete(queue, pair(renewed)) == ["done"]
+    await advance(queue, LEASE)
+    assert len(await claim(queue)) == 1
+
+
+async def test_a_lapsed_run_whose_row_stays_locked_keeps_its_slot_for_a_minute(
+    queue: Connection, connect: Connect
+) -> None:
+    """A foreign transaction that stays open stops no kind for longer."""
+    lapsed = await one_runs_and_one_waits(queue)
+    foreign = await connect()
+    await foreign.execute("begin")
+    await foreign.execute("select from agent.event where id = $1 for update", lapsed["id"])
+    await advance(queue, LEASE + timedelta(seconds=50))
+    assert await claim(queue) == []
+    await advance(queue, timedelta(seconds=20))
+    (row,) = await claim(queue)
+    assert row["id"] != lapsed["id"]
+    await foreign.execute("rollback")

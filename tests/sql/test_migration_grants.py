@@ -30,6 +30,7 @@ INGEST = sorted(
         "insert_events",
         "insert_requests",
         "measure_queue",
+        "note_report",
         "schema_version",
         "take_answers",
     }

@@ -106,7 +106,7 @@ async def test_a_schedule_shows_its_next_firings_and_its_last_run(queue: Connect
     (row,) = await claim(queue, "mail")
     await complete(queue, pair(row))
 
-    quiet, report = (await read_schedules(Calls(queue))).schedules
+    quiet, report = (await read_schedules(Calls(queue), Operations(queue).sealing)).schedules
 
     assert (quiet.following, quiet.last_run, quiet.paused) == ([], None, True)
     assert report.payload == {"a": 1}
@@ -125,7 +125,7 @@ async def test_an_unreadable_schedule_is_shown_without_times(queue: Connection) 
     await queue.execute(
         "select agent.set_cron('odd', 'mail', 'never', now(), '{}', 'Nowhere', 'one', false, 1)"
     )
-    (odd,) = (await read_schedules(Calls(queue))).schedules
+    (odd,) = (await read_schedules(Calls(queue), Operations(queue).sealing)).schedules
     assert (odd.schedule, odd.following) == ("never", [])
 
 

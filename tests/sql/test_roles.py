@@ -35,6 +35,7 @@ INGEST_MAY = (
         "fire_trigger",
         "answer_dispatch",
         "measure_queue",
+        "note_report",
         "schema_version",
         "take_answers",
     }

@@ -3,24 +3,32 @@
 import asyncio
 import hashlib
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from surelane.calls import Connection
+from surelane.calls import Calls, Connection
+from surelane.encryption.data_keys import KEPT_FOR, DataKeys, KeyDestroyedError, NoKeyError
+from surelane.encryption.envelopes import SEALED, VALUE, DamagedError, clear_part
+from surelane.encryption.keys import Keyring, SealedError, new_key
+from surelane.encryption.sealing import Sealing
+from surelane.errors import InvalidInput
+from surelane.events import Event
 from surelane.jobs import Continuation, Job
+from surelane.queue import Queue
 from surelane_operator.cli.command import app
+from surelane_operator.console.pages import Pages
+from surelane_operator.console.screen import Asked, Sources
+from surelane_operator.console.screens.schedules import schedule
 from surelane_operator.operations import Operations
-from surelane_service.data_keys import DataKeys, KeyDestroyedError, NoKeyError
+from surelane_operator.panels.schedules import read_schedules
+from surelane_service.cron import Cron
 from surelane_service.engine import Engine
-from surelane_service.envelopes import SEALED, VALUE, DamagedError, clear_part
 from surelane_service.intake import Intake
-from surelane_service.keys import Keyring, SealedError, new_key
 from surelane_service.sealed_engine import SealedEngine
-from surelane_service.sealed_queue import SealedQueue
-from surelane_service.sealing import Sealing
 from tests.databases import as_role
 from tests.sql.conftest import Connect
 
@@ -73,7 +81,7 @@ async def service(queue: Connection, connect: Connect) -> Connection:
 
 
 def sealing(connection: Connection, *keys: str, on: bool = True) -> Sealing:
-    return Sealing(connection, Keyring(keys or (NEW,)) if keys != ("none",) else None, on=on)
+    return Sealing(DataKeys(connection, Keyring(keys or (NEW,)) if keys != ("none",) else None), on=on)
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
@@ -103,6 +111,37 @@ async def test_many_events_of_a_workspace_cause_one_look(service: Connection) ->
     async with service.transaction():  # every other call would wait for it, or fail
         assert (await keys.current("T1"), keys.kept("T1")) == (first, first)
         assert await keys.by_ids([first.id]) == {first.id: first}
+
+
+async def test_a_data_key_and_its_salt_are_used_for_a_minute(
+    service: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = DataKeys(service, Keyring([NEW]))
+    first = await keys.current("T1")
+    later = monotonic() + KEPT_FOR.total_seconds()
+    monkeypatch.setattr("surelane.encryption.data_keys.monotonic", lambda: later)
+    second = await keys.current("T1")
+    assert second == first
+    assert second.ciphers is not first.ciphers
+    assert second.ciphers.current()[0] != first.ciphers.current()[0]
+
+
+async def test_claimed_events_are_remembered_as_long_as_they_are_held(
+    service: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surelane.encryption.sealing._FEW", 2)
+    seal = sealing(service)
+
+    def claimed(identity: int) -> Event:
+        now = datetime.now(UTC)
+        return Event(identity, "note", now, 1, 1, now, json.dumps({"team_id": f"T{identity}"}))
+
+    held = [claimed(1), claimed(2)]
+    await seal.open_events(held)
+    for identity in range(3, 50):
+        await seal.open_events([claimed(identity)])
+    assert [seal.workspace_of(identity) for identity in (1, 2, 3)] == ["T1", "T2", ""]
+    assert len(vars(seal)["_events"]) < 10
 
 
 async def test_a_rotation_touches_no_event_and_goes_on_while_events_come(
@@ -164,7 +203,7 @@ async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_
     queue: Connection, service: Connection
 ) -> None:
     seal = sealing(service)
-    jobs, engine = SealedQueue(service, seal), SealedEngine(service, seal)
+    jobs, engine = Queue(service, encryption=seal), SealedEngine(service, seal)
     parent = await jobs.fan_out(
         [Job("child", {"team_id": "T1", "text": SECRET}, max_attempts=1), Job("child", {"text": SECRET})],
         Continuation("then", {"text": SECRET}),
@@ -209,7 +248,7 @@ async def test_a_replay_with_another_payload_is_encrypted_as_the_event_was(
     queue: Connection, service: Connection
 ) -> None:
     seal = sealing(service)
-    identity = await SealedQueue(service, seal).enqueue("note", {"team_id": "T1", "text": "first"})
+    identity = await Queue(service, encryption=seal).enqueue("note", {"team_id": "T1", "text": "first"})
     (event,) = await Engine(service).claim_events(["note"], 1, worker="w")
     await Engine(service).settle([(event.id, 1, "complete", None)])
     replay = await Operations(service, sealing(service, on=False)).replay(
@@ -225,10 +264,76 @@ async def test_a_replay_with_another_payload_is_encrypted_as_the_event_was(
         await Operations(service).replay(identity, payload={"text": "other"})
 
 
+async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(
+    queue: Connection, service: Connection
+) -> None:
+    seal = sealing(service)
+    payload = {"team_id": "T1", "channel": "C1", "text": SECRET}
+    await SealedEngine(service, seal).set_cron("declared", kind="tick", schedule="0 3 * * *", payload=payload)
+    await Operations(service, seal).set_cron("set", Cron("0 3 * * *"), kind="tick", payload=payload)
+    assert SECRET not in await queue.fetchval("select string_agg(c::text, '') from agent.cron as c")
+    for each in (await read_schedules(Calls(queue), seal)).schedules:
+        assert each.payload == payload
+    assert [row["payload"] for row in await Operations(service, seal).list_cron()] == [payload, payload]
+
+    due = await queue.fetchval("select next_at from agent.cron where name = 'declared'")
+    assert await Engine(service).fire_cron("declared", due, [due], due + timedelta(days=1)) == 1
+    identity = await Operations(service, seal).run_cron("set")
+    assert SECRET not in await queue.fetchval("select string_agg(e::text, '') from agent.event as e")
+    events = await Engine(service).claim_events(["tick"], 2, worker="w")
+    await seal.open_events(events)
+    await seal.require(events)
+    fired = {event.payload["cron"]: event for event in events}
+    assert fired["set"].id == identity
+    assert datetime.fromisoformat(fired["declared"].payload["scheduled_at"]) == due
+    assert fired["declared"].item_key == f"cron:declared:{due:%Y-%m-%dT%H:%M:%SZ}"
+    for event in events:
+        assert event.payload == payload | {
+            "cron": event.payload["cron"],
+            "scheduled_at": event.payload["scheduled_at"],
+        }
+        assert event.workspace == "T1"
+    shown = await Operations(service, seal).get(fired["set"].id)
+    assert shown is not None
+    assert shown["payload"] == fired["set"].payload
+    own = await Queue(service, encryption=seal).enqueue("tock", {"text": SECRET, "scheduled_at": "mine"})
+    assert await seal.opened(
+        json.loads(await queue.fetchval("select event from agent.event where id = $1", own))
+    ) == {"text": SECRET, "scheduled_at": "mine"}
+
+
+async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(
+    queue: Connection, service: Connection
+) -> None:
+    cron, stored = Cron("0 3 * * *"), "select payload from agent.cron"
+    await Operations(service, sealing(service)).set_cron("s", cron, kind="tick", payload={"text": SECRET})
+    before = await queue.fetchval(stored)
+    without = Operations(service)
+    (row,) = await without.list_cron()
+    assert row["payload"][SEALED].startswith("cannot be decrypted")
+    for payload in (row["payload"], {"text": "other"}):
+        with pytest.raises(InvalidInput, match="crypted"):
+            await without.set_cron("s", cron, kind="tick", payload=payload)
+    assert await queue.fetchval(stored) == before
+    # The page has a form with the text where the key is, and none elsewhere.
+    for seal, forms, shown in ((None, 0, "cannot be decrypted"), (sealing(service), 1, SECRET)):
+        screen = schedule(Sources(Operations(queue, seal), Calls(queue)))
+        page = Pages([screen]).fragment(screen, await screen.read(Asked({"name": "s"})))
+        assert (page.count('data-action="PUT'), shown in page) == (forms, True)
+        assert json.loads(before)[SEALED] not in page
+    # Where it is switched off and the key is there, what is encrypted stays encrypted.
+    await Operations(service, sealing(service, on=False)).set_cron(
+        "s", cron, kind="tick", payload={"text": SECRET + "!"}
+    )
+    assert SECRET not in await queue.fetchval(stored)
+    await Operations(service, sealing(service, on=False)).set_cron("t", cron, kind="tick", payload={"a": 1})
+    assert json.loads(await queue.fetchval(stored + " where name = 't'")) == {"a": 1}
+
+
 async def test_dedupe_keys_and_searches_by_place_work_as_before(
     queue: Connection, service: Connection
 ) -> None:
-    jobs = SealedQueue(service, sealing(service))
+    jobs = Queue(service, encryption=sealing(service))
     payload = {"team_id": "T1", "channel": "C1", "user": "U1", "text": SECRET}
     one = await jobs.enqueue("note", payload, dedupe_key="d", group_key="g")
     assert await jobs.enqueue("note", payload, dedupe_key="d", group_key="g") == one

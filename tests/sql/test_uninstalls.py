@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
+from surelane.encryption.keys import Keyring
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations, Owner
-from surelane_service.keys import Keyring
 from surelane_worker.uninstalls import Uninstalls
 from tests.sql.conftest import Connect
 from tests.sql.test_installations import NEW, installation
@@ -121,6 +121,12 @@ async def test_a_workspace_is_kept_while_its_organization_has_the_app(fleet: Fle
     await fleet.later()
     await fleet.erase()
     assert await fleet.left() == ["T1"]
+    await fleet.installations.uninstall(GRID, "E1")  # the organization may come back within the grace
+    await fleet.erase()
+    assert await fleet.left() == ["T1"]
+    await fleet.later()
+    await fleet.erase()
+    assert await fleet.left() == []
 
 
 async def test_an_interrupted_erasure_goes_on_and_one_worker_does_it(fleet: Fleet, connect: Connect) -> None:

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from surelane.calls import Connection
+from surelane.queue import Queue
 from surelane_operator.cli.find import Key, filtered, find
 from surelane_operator.cli.output import say, show_json
 from surelane_operator.cli.session import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, Database, Json, failed, run
 from surelane_operator.cli.story import Story
 from surelane_operator.operations import Operations, no_step
 from surelane_operator.timeline import story_of, trace_of
-from surelane_service.sealed_queue import SealedQueue
 
 app = typer.Typer(help="Show one event's history; requeue, replay and cancel events.", no_args_is_help=True)
 
@@ -188,7 +188,7 @@ def signal(
     job = find(database, key)
     answer = run(
         database,
-        lambda operations, connection: SealedQueue(connection, operations.sealing).signal_id(
+        lambda operations, connection: Queue(connection, encryption=operations.sealing).signal_id(
             job["id"], name, parsed
         ),
     )

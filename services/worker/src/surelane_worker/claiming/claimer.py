@@ -4,12 +4,12 @@ import asyncio
 import time
 from contextlib import suppress
 
+from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
-from surelane_service.sealing import Sealing
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.position import Position, Side
 from surelane_worker.claiming.sharer import Sharer

@@ -58,16 +58,19 @@ class Cursors:
         if corrections < self._forgotten:
             return
         raced = corrections < self._corrections
+        latest: dict[Place, datetime] = {}
         for event in events:
-            if event.lane is None or event.prior_vt is None:
-                continue
-            place = (event.lane, event.kind)
+            if event.lane is not None and event.prior_vt is not None:
+                place = (event.lane, event.kind)
+                if place not in latest or event.prior_vt > latest[place]:
+                    latest[place] = event.prior_vt
+        for place, vt in latest.items():
             if raced and corrections < self._corrected.get(place, 0):
                 continue
-            self._lanes = max(self._lanes, event.lane + 1)
+            self._lanes = max(self._lanes, place[0] + 1)
             seen = self._cursors.get(place)
-            if seen is None or event.prior_vt - MARGIN > seen:
-                self._cursors[place] = event.prior_vt - MARGIN
+            if seen is None or vt - MARGIN > seen:
+                self._cursors[place] = vt - MARGIN
 
     def correct(self, kinds: Sequence[str], before: Sequence[datetime | None], peek: Peek) -> None:
         """Move cursors back to the events that a peek found behind them.
