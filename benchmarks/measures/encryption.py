@@ -12,8 +12,8 @@ from benchmarks.measures.tracing import Run
 from benchmarks.programs.ingest_load import request
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
-from surelane_service.envelopes import EVENT, DataKey, clear_part
-from surelane_service.keys import Keyring, new_key
+from surelane.encryption.envelopes import EVENT, DataKey, clear_text
+from surelane.encryption.keys import Keyring, new_key
 
 PLAIN, SEALED = "not encrypted", "encrypted"
 INGEST, IDLE, RESULTS = (
@@ -86,7 +86,7 @@ async def _events(connection: Connection, *, sealed: bool) -> list[str]:
     key = DataKey.new("T0")
     wrapped = Keyring([KEY]).seal(key.raw, key.place())
     await connection.execute("select agent.add_data_key($1, $2, $3)", key.workspace, key.id, wrapped)
-    return [key.seal(text, clear_part(json.loads(text)), EVENT) for text in texts]
+    return [key.seal(text, clear_text(json.loads(text)), EVENT) for text in texts]
 
 
 def _result(bench: Bench, rounds: dict[tuple[str, str], list[Run]]) -> Result:

@@ -1,5 +1,6 @@
 """List the environment variables of our programs, from their settings classes."""
 
+import re
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -42,7 +43,11 @@ OPERATORS = {
 """The variables that ingest's image reads for the operator's API only, a deployment of its own."""
 
 SECRET = {
-    image: {str(field.validation_alias) for field in _fields(module) if "Secret" in str(field.annotation)}
+    image: {
+        str(field.validation_alias)
+        for field in _fields(module)
+        if re.search("Secret|Keyring", str(field.annotation))
+    }
     for image, module in (("ingest", surelane_ingest.settings), ("worker", surelane_worker.settings))
 }
 """The secret ones among them, by their types."""

@@ -19,6 +19,8 @@ EXTRAS = {"surelane": (), "surelane_service": ("service",), "surelane_operator":
 DRIVERS = ("django", "psycopg", "sqlalchemy")
 """The extras of the client for the connections that a program brings."""
 OURS = {*EXTRAS, "surelane_ingest", "surelane_worker", "surelane_migrations", "surelane_dev"}
+LATER = {"compression"}
+"""What Python's library has from 3.14 on."""
 
 
 @cache
@@ -44,7 +46,7 @@ def imported(file: Path) -> Iterator[str]:
             case _:
                 continue
         for modules in wanted:
-            if modules[-1].partition(".")[0] not in OURS | set(sys.stdlib_module_names):
+            if modules[-1].partition(".")[0] not in OURS | LATER | set(sys.stdlib_module_names):
                 found = (providers()[module] for module in modules if module in providers())
                 yield canonical(next(found, modules[-1]))
 
@@ -74,7 +76,7 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
 def optional_in(file: Path, package: str) -> dict[str, str]:
     """Return the dependencies that a module may import because its users install them."""
     extra = file.parent.name
-    if extra in ("bolt", "mcp", "testing"):
+    if extra in ("bolt", "encryption", "mcp", "testing"):
         return declared(package, [extra])
     if extra == "model":
         bundled = ("fastmcp-slim", "openai", "pydantic-core")  # they come with pydantic-ai

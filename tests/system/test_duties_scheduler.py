@@ -11,9 +11,13 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import Keyring, SealedError, new_key
+from surelane.encryption.sealing import Sealing
 from surelane_service.cron import MISSED_AT_MOST
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
+from surelane_service.sealed_engine import SealedEngine
 from surelane_worker.duties import Scheduler
 from surelane_worker.handling.registry import Schedule
 from surelane_worker.observing.metrics import Metrics
@@ -147,6 +151,45 @@ async def test_declared_schedules_are_there_when_the_database_comes(
     assert [(row["name"], row["time_zone"], row["catch_up"]) for row in rows] == [
         ("nightly", "Europe/Berlin", "none")
     ]
+
+
+class Trying(SealedEngine):
+    """Tells when it could not store a schedule."""
+
+    failed: asyncio.Event
+
+    async def set_cron(self, *arguments: Any, **fields: Any) -> None:
+        """Store a schedule."""
+        try:
+            await super().set_cron(*arguments, **fields)
+        except SealedError:
+            self.failed.set()
+            raise
+
+
+async def test_a_declared_schedule_waits_for_a_key_that_can_encrypt_it(
+    connection: Connection,
+) -> None:
+    await connection.execute("delete from agent.data_key")
+    old, new = (Sealing(DataKeys(connection, Keyring([new_key()])), on=True) for _ in range(2))
+    await old.payload({})
+    engine, declared = Trying(connection, new), [Schedule("nightly", "0 3 * * *", "tick", {"n": 1})]
+    engine.failed = asyncio.Event()
+    duty = asyncio.create_task(Scheduler(engine, declared, Metrics(), retry=timedelta(milliseconds=50)).run())
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(2):  # it tries again
+                await engine.failed.wait()
+                engine.failed.clear()
+    finally:
+        duty.cancel()
+        await asyncio.gather(duty, return_exceptions=True)
+    assert not await connection.fetchval("select count(*) from agent.cron")
+    await connection.execute("delete from agent.data_key")
+    await engine.set_cron("nightly", kind="tick", schedule="0 3 * * *", payload={"n": 1})
+    stored = json.loads(await connection.fetchval("select payload from agent.cron"))
+    await connection.execute("delete from agent.data_key")
+    assert "n" not in stored
 
 
 class Editing(Engine):

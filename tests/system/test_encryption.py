@@ -7,14 +7,19 @@ from typing import Any
 
 import aiohttp
 import asyncpg
+import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from surelane.calls import Connection
+from surelane import Queue, SyncQueue
+from surelane.calls import Connection, Pool
+from surelane.encryption import Encryption
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import Keyring, new_key
+from surelane.encryption.sealing import Sealing
 from surelane_operator.cli.command import app
 from surelane_operator.operations import Operations
-from surelane_service.keys import Keyring, new_key
-from surelane_service.sealing import Sealing
+from surelane_service.cron import Cron
 from surelane_service.settings import DEMO_SIGNING_SECRET
 from tests.databases import Server, as_role
 from tests.processes import until
@@ -32,7 +37,7 @@ KEYS = {"SURELANE_ENCRYPTION_KEYS": KEY}
 
 async def stored(server: Server, database: str, since: str, text: str) -> list[str]:
     """Return where a text stands: tables whose dump has it, and files of the write-ahead log since a place in it."""
-    name = database.rpartition("/")[2].partition("?")[0]
+    name = database.partition("?")[0].rpartition("/")[2]
     admin = await asyncpg.connect(server.admin, database=name)
     try:
         tables = await admin.fetch(
@@ -58,7 +63,7 @@ async def stored(server: Server, database: str, since: str, text: str) -> list[s
         await admin.close()
 
 
-async def place(connection: Connection) -> str:
+async def place(connection: Connection | Pool) -> str:
     """Return the place in the write-ahead log."""
     return str(await connection.fetchval("select pg_current_wal_lsn()::text"))
 
@@ -94,14 +99,14 @@ async def test_a_dump_and_the_log_have_nothing_of_a_message_that_went_all_the_wa
             async with session.get(f"{url}/payload", headers=headers) as response:
                 shown = await response.json()
             assert said.text in shown["payload"]["event"]["text"]
-            async with session.get(f"{url}?payload=false", headers=headers) as response:
+            async with session.get(url, headers=headers) as response:
                 story = await response.json()
         assert story["result"]["said"].endswith(said.text)
         assert story["errors"][0]["message"].endswith(said.text)
         looks = await connection.fetchval(
             "select count(*) from agent.operator_action where action = 'look at payload'"
         )
-        assert looks == 1
+        assert looks == 2
 
     (total,) = await connection.fetch("select id from agent.event_hist where kind = 'sum'")
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", KEY)
@@ -133,6 +138,31 @@ async def test_the_search_finds_what_is_stored_in_the_clear(
     found = await stored(server, database, since, text)
     assert "event" in found
     assert len(found) > 1
+
+
+async def enqueue_and_schedule(server: Server, database: str, text: str, *, on: bool) -> list[str]:
+    """Store a text by another program's jobs and signals, and by schedules; return where it stands afterwards."""
+    async with asyncpg.create_pool(database, min_size=0, max_size=2) as pool:
+        encryption, since = Encryption(KEY, pool, on=on), await place(pool)
+        with psycopg.connect(database) as program:
+            queue = SyncQueue(program, Encryption(KEY, lambda: psycopg.connect(database), on=on))
+            for number in range(3):  # one of them may be split by the end of a page of the log
+                identity = queue.enqueue("job", {"text": text}, item_key=f"{text[:4]}-{number}")
+                queue.signal_id(identity, "said", {"text": text})
+        await Queue(pool, encryption=encryption).enqueue("job", {"text": text})
+        operations = Operations(pool, encryption)
+        await operations.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={"text": text})
+        await operations.run_cron("daily")
+    return await stored(server, database, since, text)
+
+
+async def test_a_dump_and_the_log_have_nothing_of_what_programs_enqueue_and_schedules_hold(
+    server: Server, database: str
+) -> None:
+    assert await enqueue_and_schedule(server, database, os.urandom(8).hex(), on=True) == []
+    found = await enqueue_and_schedule(server, database, os.urandom(8).hex(), on=False)
+    assert {"event", "signal"} <= set(found)
+    assert len(found) > 2
 
 
 async def post(database: str, *texts: str, **settings: Any) -> list[int]:
@@ -182,7 +212,7 @@ async def test_damaged_events_and_those_of_an_erased_workspace_end_with_the_reas
     damaged, erased, sound = await post(
         database, "one", "two", "three", encryption_keys=KEY, encrypt_events=True
     )
-    other = Sealing(connection, Keyring([KEY]), on=True)
+    other = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
     text, _ = await other.event(json.dumps(mention(text="gone") | {"team_id": "T2"}), None)
     await connection.execute("update agent.event set kind = 'echo', group_key = null, head = true")
     await connection.execute(

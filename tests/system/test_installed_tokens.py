@@ -16,17 +16,18 @@ from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Connection, Pool
+from surelane.encryption.keys import Keyring, new_key
 from surelane.queue import Queue
 from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.workspace.demo import SHARED
 from surelane_dev.simulator.workspace.model import Posted
 from surelane_ingest.installing import installation_of
 from surelane_operator.operations import Operations
 from surelane_service.installations import BOT, Installations, Owner
-from surelane_service.keys import Keyring, new_key
 from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.refresh import Refresher
@@ -187,6 +188,23 @@ async def test_an_install_wakes_the_event_that_waits_for_it(database: str, conne
         assert slack.said(BAKERY) == ["bread"]
 
 
+async def test_another_workspace_that_reported_a_message_of_a_shared_channel_answers_it(
+    database: str, connection: Connection
+) -> None:
+    async with stand(connection) as slack:
+        east = slack.simulator.installs.workspaces[EAST]
+        message = east.post(east.channels[SHARED], next(iter(east.users)), f"<@{east.bot.id}> bread")
+        (inner,) = events_of(east, Posted(message), {"app_mention"})
+        stored = await Queue(connection).insert_event(json.dumps(envelope(east, inner)))
+        # Its duplicate came for the bakery. Then the first workspace removed the app.
+        await slack.installations.note_report(stored, await slack.install(BAKERY))
+        async with worker(database, slack):
+            row = await ended(connection, stored)
+        assert row["outcome"] == "completed", row["errors"]
+        answer = east.channels[SHARED].replies(message.ts)[-1]
+        assert (answer.text, answer.user) == ("bread", slack.simulator.installs.workspaces[BAKERY].bot.id)
+
+
 async def test_an_event_waits_for_its_install_until_a_deadline(database: str, connection: Connection) -> None:
     async with stand(connection) as slack:
         stored, _ = await slack.mention(BAKERY, "bread")
@@ -263,7 +281,8 @@ async def test_the_tokens_of_many_workspaces_are_looked_up_once_each(pool: Pool)
         looked.append(owner)
         return await installations.find(owner, user)
 
-    tokens = Tokens(find, lambda token: cast("SlackClients", token), installations.await_one)
+    stored = installations.await_one, installations.other_reporter
+    tokens = Tokens(find, lambda token: cast("SlackClients", token), *stored)
     owners = [Owner(f"T{nth}") for nth in range(100)] * 5
     found: list[object] = [*await asyncio.gather(*(tokens.clients_of(owner) for owner in owners))]
     assert found == [f"xoxb-{nth}" for nth in range(100)] * 5

@@ -13,13 +13,13 @@ import pytest
 from yarl import URL
 
 from surelane.calls import Connection
+from surelane.encryption.keys import Keyring, new_key
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
 from surelane_ingest.installing import States
 from surelane_service.installation_store import AsyncInstallations
 from surelane_service.installations import Installations
-from surelane_service.keys import Keyring, new_key
 from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET, load_settings
 from tests.system.ingest_client import Served, envelope, served
 
@@ -305,6 +305,43 @@ async def test_a_late_report_keeps_a_newer_install_and_others(slack: Stand) -> N
     assert await slack.removed() == [(EAST, False, None)]
     assert await removal(slack, {"type": "app_uninstalled"}, GRID) == 200
     assert await slack.owners() == kept[2:]
+
+
+async def test_an_organization_removes_the_app_from_one_workspace_and_keeps_its_own_installation(
+    slack: Stand,
+) -> None:
+    for name in (GRID, EAST, BAKERY):
+        assert (await slack.browser().install(name))[0] == 200
+    owners = await slack.owners()
+    assert {(GRID, ""), (EAST, ""), (BAKERY, "")} < set(owners)
+    event = {"type": "app_uninstalled_team", "app_id": "A0OTHER", "team_id": EAST, "user_id": "U1"}
+    wide = {"team_id": EAST, "enterprise_id": GRID, "is_enterprise_install": True}
+
+    async def reported(**more: Any) -> None:
+        given = {"authorizations": [wide], "enterprise_id": GRID, "api_app_id": "A0OURS"}
+        assert await removal(slack, event | more, EAST, **given) == 200
+
+    await reported()  # another app
+    await reported(app_id="A0OURS", team_id=GRID)  # app_uninstalled and tokens_revoked come, too
+    await reported(app_id="A0OURS", team_id=None)
+    assert await slack.owners() == owners
+    await reported(app_id="A0OURS")
+    assert await slack.owners() == [each for each in owners if each[0] != EAST]
+    assert await slack.removed() == []  # the organization still has the app, so nothing is erased
+
+
+async def test_who_else_reports_a_message_of_a_shared_channel_is_noted(slack: Stand) -> None:
+    def report(team: str, event_id: str) -> dict[str, Any]:
+        event = {"type": "app_mention", "channel": "C0SHARED", "ts": "1.1", "user": "U1", "text": "bread"}
+        authorizations = [{"team_id": team, "enterprise_id": None, "is_enterprise_install": False}]
+        given = {"event_id": event_id, "authorizations": authorizations, "is_ext_shared_channel": True}
+        return envelope(event) | given
+
+    noted = "select owner_id, event_id = (select id from agent.event) as same from agent.other_report"
+    assert (await slack.served.slack.event(report(EAST, "Ev1"))).status == 200
+    assert await slack.database.fetch(noted) == []
+    assert (await slack.served.slack.event(report(BAKERY, "Ev2"))).status == 200
+    assert [tuple(row) for row in await slack.database.fetch(noted)] == [(BAKERY, True)]
 
 
 async def test_a_report_that_cannot_be_kept_is_refused_so_that_slack_repeats_it(slack: Stand) -> None:

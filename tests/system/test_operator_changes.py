@@ -133,13 +133,18 @@ async def test_an_unclear_change_is_refused(script: Person, body: dict[str, Any]
         assert (await call(script, "POST", path, body))[0] == 400
 
 
-async def test_each_look_at_a_payload_is_kept(script: Person, connection: Connection) -> None:
+async def test_each_look_at_a_payload_or_a_result_is_kept(script: Person, connection: Connection) -> None:
     identity = await Queue(connection).enqueue("secret", {"text": "hello"})
+    await connection.execute(
+        "select agent.settle(array_agg(id), array_agg(claim), array['complete'], array['\"hello, too\"'::jsonb])"
+        " from agent.claim_events(array['secret'])"
+    )
     assert await call(script, "GET", f"/v1/jobs/{identity}/payload") == (200, {"payload": {"text": "hello"}})
     _, story = await call(script, "GET", f"/v1/jobs/{identity}")
-    assert story["payload"] == {"text": "hello"}
+    assert (story["payload"], story["result"]) == ({"text": "hello"}, "hello, too")
     _, story = await call(script, "GET", f"/v1/jobs/{identity}?payload=false")
-    assert story["payload"] is None
+    assert (story["payload"], story["result"]) == (None, None)
+    assert "hello" not in json.dumps(story)
     await call(script, "GET", "/v1/jobs?kind=secret")
     _, kept = await call(script, "GET", f"/v1/actions?target=event%20{identity}")
     assert [each["action"] for each in kept["actions"]] == ["look at payload"] * 2

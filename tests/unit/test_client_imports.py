@@ -6,6 +6,7 @@ import sys
 
 HEAVY = (
     "aiohttp",
+    "cryptography",
     "django",
     "opentelemetry.sdk",
     "prometheus_client",

@@ -14,6 +14,7 @@ SOURCES = [
     for suffix in ("py", "sql")
     for file in sorted((ROOT / folder).rglob(f"*.{suffix}"))
     if "incremental" not in file.parts  # a released script never changes, not even its comments
+    and "node_modules" not in file.parts  # a peer of the benchmarks
     and file != Path(__file__)
 ]
 PROSE = {".py": r'"""(?s:.*?)"""|# .*', ".sql": r"--.*", ".md": r"(?s:.*)"}

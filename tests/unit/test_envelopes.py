@@ -1,12 +1,17 @@
 """Sealed values keep what SQL reads in the clear, hide the rest, and are refused when they were changed."""
 
 import json
+import re
 from base64 import b64decode, b64encode
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from surelane_service.envelopes import (
+from surelane.encryption import ciphers
+from surelane.encryption.ciphers import MOST_KEPT, SALT_BYTES
+from surelane.encryption.envelopes import (
     EVENT,
     IDS,
     SEALED,
@@ -14,9 +19,12 @@ from surelane_service.envelopes import (
     DamagedError,
     DataKey,
     clear_part,
+    clear_text,
+    decoded,
     key_id_of,
     workspace_of,
 )
+from surelane.encryption.packing import pack, unpack
 
 SECRET = "the merger closes on friday"
 KEY = DataKey.new("T0ACME")
@@ -37,8 +45,39 @@ MENTION = {
 }
 
 
+# What can stand in a payload at the names that SQL reads, and at others.
+NAMES = st.sampled_from(
+    (
+        *("type", "user", "channel", "ts", "team_id", "team", "event_ts", "agent", "is_ext_shared_channel"),
+        *("event_time", "event_id", "item", "message", "actions", "view", "text", "blocks"),
+    )
+)
+FOUND = (
+    st.sampled_from(
+        ("U0123456789", "1700000000.000100", "a b", "", 'a"b', "a\\b", "a\tb", "é", "%s", "x" * 201)
+    )
+    | st.booleans()
+    | st.integers()
+    | st.none()
+    | st.fixed_dictionaries({"id": st.text(max_size=3), "ts": st.just("1.2")})
+    | st.just([{"action_id": "surelane.answer"}])
+)
+OBJECTS = st.dictionaries(NAMES, FOUND)
+
+BY_THE_FIRST_FORM = (
+    "AQAAAAAAAAAAc3Nzc3Nzc3Nzc3Nzc3Nzc25ubm5ubm5ubm5ubl9bAVhjmrx4IuDefW2CmG/xaDGPWR8FDuZdOOkIEkxqRYJxZMYcfwJnf9BgJvEQETQj"
+    "53M="
+)
+"""A text that zlib compressed, sealed with a salt of its own."""
+BY_THIS_FORM = (
+    "AQAAAAAAAAAAmZRbPAiMWpxuxlgfGSMbKYvMhznFyuOHRInATVuWT4kwirP9PFzPkaJhIV4gbdkN1+407CKnlAhLbKWlpd7P4rKzlsY6wYsha31IQrFDpAXG"
+    "X5L47qbtNewEHXQz8Ht92jVccECtlQ+TaHLDwMbtY9CGykKtol6ImujjI8ziKK/9"
+)
+FIXED = DataKey(bytes(8), "T0", bytes(range(32)))
+
+
 def sealed(payload: dict[str, Any], key: DataKey = KEY) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(key.seal(json.dumps(payload), clear_part(payload)))
+    value: dict[str, Any] = json.loads(key.seal(json.dumps(payload), clear_text(payload)))
     return value
 
 
@@ -51,7 +90,7 @@ def test_a_sealed_payload_opens_as_it_was_and_shows_no_text() -> None:
         name: MENTION["event"][name]  # type: ignore[index]
         for name in ("type", "channel_type", "ts", "channel", "user")
     }
-    assert key_id_of(value[SEALED]) == KEY.id
+    assert key_id_of(decoded(value[SEALED])) == KEY.id
     assert workspace_of(value) == "T0ACME"
 
 
@@ -104,9 +143,106 @@ def test_another_workspaces_key_does_not_open_it() -> None:
 
 def test_large_values_are_compressed_and_numbers_keep_their_form() -> None:
     text = json.dumps({"text": "again " * 10_000})
-    assert len(KEY.seal(text, {})) < len(text) / 20
+    assert len(KEY.seal(text)) < len(text) / 20
     numbers = '{"n": 1.10, "large": 1e400}'
-    assert KEY.open(json.loads(KEY.seal(numbers, {}))[SEALED]) == numbers
+    assert KEY.open(json.loads(KEY.seal(numbers))[SEALED]) == numbers
+
+
+@given(envelope=OBJECTS, event=OBJECTS | FOUND)
+def test_the_clear_part_is_the_same_as_text(envelope: dict[str, Any], event: object) -> None:
+    for payload in (envelope, {**envelope, "event_time": 17, "team_id": "T1", "type": "e", "event": event}):
+        assert json.loads(clear_text(payload)) == clear_part(payload)
+
+
+def test_a_usual_messages_clear_part_takes_the_short_way() -> None:
+    assert '": ' not in clear_text(MENTION)  # as the JSON encoder writes it
+
+
+@given(
+    st.lists(st.sampled_from(('"', "<", "@", "#", "U", "W", "9", "UABCDEFGH", "U0ABCDEFG", "a"))).map("".join)
+)
+def test_ids_are_mentions_and_whole_values_with_a_digit(text: str) -> None:
+    whole = {name for name in re.findall(r'"([UWCDGTEB][A-Z0-9]{8,20})"', text) if not name.isalpha()}
+    mentions = set(re.findall(r"<[@#]([UWC][A-Z0-9]{2,20})", text))
+    assert json.loads(KEY.seal(text))[IDS] == sorted(whole | mentions)
+
+
+def test_what_was_stored_by_earlier_forms_opens() -> None:
+    assert json.loads(FIXED.open(BY_THE_FIRST_FORM)) == {"text": "as before " * 45}
+    assert json.loads(FIXED.open(BY_THIS_FORM, EVENT))["event"]["text"] == "as now " * 50
+
+
+def test_a_packing_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surelane.encryption.envelopes.pack", lambda text, payload: b"\x09" + text.encode())  # noqa: ARG005
+    value = json.loads(KEY.seal("{}"))[SEALED]
+    with pytest.raises(DamagedError):
+        KEY.open(value)
+
+
+@pytest.mark.parametrize("size", [0, 399, 400, 1499, 1500, 100_000])
+@pytest.mark.parametrize("payload", [True, False])
+def test_texts_of_all_sizes_are_packed(size: int, *, payload: bool) -> None:
+    text = ("é and more. " * (size // 12 + 1))[:size]
+    assert unpack(pack(text, payload=payload)) == text
+
+
+@pytest.mark.parametrize("times", [2, 6])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_a_message_takes_less_space_encrypted_than_plain(times: int, separators: tuple[str, str]) -> None:
+    said = "Could somebody look at the payments service? It has been failing since lunch. " * times
+    section = {"type": "rich_text_section", "elements": [{"type": "text", "text": said}]}
+    message = {
+        "token": "x",
+        "team_id": "T0ACME123",
+        "api_app_id": "A0123456789",
+        "event": {
+            "type": "message",
+            "user": "U0123456789",
+            "ts": "1700000000.000100",
+            "text": said,
+            "team": "T0ACME123",
+            "blocks": [{"type": "rich_text", "block_id": "Ab1", "elements": [section]}],
+            "channel": "C0123456789",
+            "event_ts": "1700000000.000100",
+            "channel_type": "channel",
+        },
+        "type": "event_callback",
+        "event_id": "Ev0123456789",
+        "event_time": 1_700_000_000,
+        "authorizations": [
+            {"enterprise_id": None, "team_id": "T0ACME123", "user_id": "U0BOT567890", "is_bot": True}
+        ],
+        "is_ext_shared_channel": False,
+    }
+    text = json.dumps(message, separators=separators)
+    assert len(KEY.seal(text, clear_text(message), EVENT)) < len(text)
+
+
+def salts(values: list[str]) -> list[bytes]:
+    return [decoded(json.loads(value)[SEALED])[9 : 9 + SALT_BYTES] for value in values]
+
+
+def test_a_salt_is_used_for_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ciphers, "MOST_VALUES", 3)
+    key = DataKey.new("T0ACME")
+    used = salts([key.seal("1") for _ in range(7)])
+    assert [used.count(salt) for salt in dict.fromkeys(used)] == [3, 3, 1]
+
+
+def test_a_data_key_that_was_looked_up_again_has_another_salt() -> None:
+    again = DataKey(KEY.id, KEY.workspace, KEY.raw)
+    one, other = KEY.seal("1"), again.seal("1")
+    assert len(set(salts([one, other]))) == 2
+    assert KEY.open(json.loads(other)[SEALED]) == again.open(json.loads(one)[SEALED]) == "1"
+
+
+def test_a_data_key_keeps_few_ciphers_and_opens_values_of_any_number_of_processes() -> None:
+    processes = [DataKey(KEY.id, KEY.workspace, KEY.raw) for _ in range(MOST_KEPT * 2)]
+    values = [json.loads(process.seal(str(nth)))[SEALED] for nth, process in enumerate(processes)]
+    reader = DataKey(KEY.id, KEY.workspace, KEY.raw)
+    for _ in range(2):
+        assert [reader.open(value) for value in values] == [str(nth) for nth in range(len(values))]
+    assert reader.ciphers.kept() <= MOST_KEPT
 
 
 def test_a_key_never_shows_itself() -> None:

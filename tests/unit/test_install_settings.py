@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from surelane.encryption.keys import new_key
 from surelane.errors import SettingsError
 from surelane_ingest.settings import SCOPES, IngestSettings
-from surelane_service.keys import new_key
 from surelane_service.settings import DEMO_CLIENT_SECRET, load_settings
 from surelane_worker.settings import WorkerSettings
 

@@ -2,13 +2,13 @@
 
 import pytest
 from pydantic import Field
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, SettingsConfigDict
 from typer.testing import CliRunner
 
+from surelane.encryption.keys import Keyring, SealedError, new_key
 from surelane.errors import SettingsError
 from surelane_operator.cli.command import app
-from surelane_service.keys import EncryptionKeys, Keyring, SealedError, new_key
-from surelane_service.settings import load_settings
+from surelane_service.settings import EncryptionKeys, load_settings
 
 OLD, NEW = new_key(), new_key()
 
@@ -16,7 +16,9 @@ OLD, NEW = new_key(), new_key()
 class Settings(BaseSettings):
     """A service's settings with keys."""
 
-    keys: EncryptionKeys = Field((), validation_alias="SURELANE_ENCRYPTION_KEYS")
+    model_config = SettingsConfigDict(arbitrary_types_allowed=True)
+
+    keys: EncryptionKeys = Field(None, validation_alias="SURELANE_ENCRYPTION_KEYS")
 
 
 def keyring(*keys: str) -> Keyring:
@@ -80,11 +82,12 @@ def test_every_key_verifies_a_signature_for_its_purpose() -> None:
 def test_keys_are_read_from_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f" {NEW} , {OLD},")
     settings = load_settings(Settings)
-    assert [key.get_secret_value() for key in settings.keys] == [NEW, OLD]
+    assert settings.keys is not None
+    assert settings.keys.open(keyring(OLD).seal(b"text", "row"), "row") == b"text"
+    assert keyring(NEW).open(settings.keys.seal(b"text", "row"), "row") == b"text"
     assert NEW not in repr(settings)
-    assert Keyring.of(settings.keys) is not None
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", "")
-    assert Keyring.of(load_settings(Settings).keys) is None
+    assert load_settings(Settings).keys is None
 
 
 def test_a_key_of_openssl_is_taken() -> None:

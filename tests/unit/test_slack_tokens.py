@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any, cast
 
 import pytest
@@ -28,6 +29,8 @@ class Store:
     def __init__(self) -> None:
         self.lookups: list[Owner] = []
         self.away = False
+        self.suffix = ""
+        self.reporter: Owner | None = None
         self.installed = {Owner("T1"), Owner("T2"), Owner("E1", enterprise_wide=True)}
 
     async def find(self, owner: Owner, user_id: str | None) -> Mapping[str, Stored]:
@@ -38,11 +41,15 @@ class Store:
             raise DatabaseUnavailable("away")
         if owner not in self.installed:
             return {}
-        values = {"bot_token": f"xoxb-{owner.identity}"}
+        values = {"bot_token": f"xoxb-{owner.identity}{'-wide' * owner.enterprise_wide}{self.suffix}"}
         return {BOT: Stored(owner, BOT, "A1", values, None, 1, NOW)}
 
     def tokens(self) -> Tokens:
-        return Tokens(self.find, lambda token: cast("SlackClients", token), self.await_one)
+        return Tokens(self.find, lambda token: cast("SlackClients", token), self.await_one, self.other)
+
+    async def other(self, event_id: int) -> Owner | None:
+        assert event_id == 1
+        return self.reporter
 
     async def await_one(self, event_id: int, owner: Owner, until: datetime) -> bool:
         assert (event_id, until) == (1, NOW)
@@ -71,6 +78,33 @@ class Store:
 )
 def test_an_event_names_its_installation(payload: Mapping[str, Any], owner: Owner | None) -> None:
     assert owner_of(event(payload)) == owner
+
+
+async def test_a_kept_token_is_that_of_the_installation_that_the_event_names() -> None:
+    store = Store()
+    store.installed = {Owner(each, wide) for each in ("T1", "T2", "E1") for wide in (False, True)}
+    tokens, now = store.tokens(), asyncio.get_running_loop().time()
+    for owner in store.installed:
+        await tokens.clients_of(owner)
+    teams = ("T1", "T2", "E1", "", None, 5, ["T1"], {"id": "T1"})
+    named: list[dict[str, Any]] = [
+        {"team_id": team, "enterprise_id": enterprise, "is_enterprise_install": wide}
+        for team, enterprise, wide in product(teams, ("E1", "T2", None), (True, False, None, "true", "false"))
+    ]
+    authorizations: list[Any] = [[each] for each in named]
+    authorizations += [[], [None], ["T1"], "T1", {"team_id": "T1"}, [{}, {"team_id": "T1"}], None]
+    payloads = [*named, *({"team_id": "T2", "authorizations": each} for each in authorizations)]
+    kept = 0
+    for payload in payloads:
+        found = tokens.kept(payload, now)
+        named_owner = owner_of(event(payload))
+        assert found is None or (named_owner is not None and found == await tokens.clients_of(named_owner)), (
+            payload
+        )
+        kept += found is not None
+    assert kept > 30  # it does find some
+    assert tokens.kept({"team_id": "T1"}, now) is not None
+    assert tokens.kept({"team_id": "T1"}, now + module.KEPT_FOR.total_seconds()) is None
 
 
 async def test_many_events_of_a_workspace_cause_one_lookup() -> None:
@@ -102,6 +136,25 @@ async def test_an_event_without_an_installation_gets_no_token() -> None:
     assert await tokens.clients_for(event({}, "job")) is None
 
 
+async def test_another_reporter_of_a_message_of_a_shared_channel_answers_it() -> None:
+    store = Store()
+    tokens, shared = store.tokens(), {"team_id": "T3", "is_ext_shared_channel": True}
+    with pytest.raises(NotInstalledError) as raised:
+        await tokens.clients_for(event(shared))
+    assert raised.value.owner == Owner("T3")
+    store.reporter = Owner("T2")
+    assert str(await tokens.clients_for(event(shared))) == "xoxb-T2"
+    assert (
+        str(await tokens.clients_for(event(shared | {"team_id": "T1"}))) == "xoxb-T1"
+    )  # the first one has the app
+    with pytest.raises(NotInstalledError):
+        await tokens.clients_for(event({"team_id": "T3"}))
+    store.reporter = Owner("T4")
+    with pytest.raises(NotInstalledError) as raised:
+        await tokens.clients_for(event(shared))
+    assert raised.value.owner == Owner("T3")
+
+
 async def test_tokens_are_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     tokens = store.tokens()
@@ -114,6 +167,24 @@ async def test_tokens_are_looked_up_again_after_a_while(monkeypatch: pytest.Monk
     store.away = False
     store.installed.clear()
     assert await tokens.clients_of(Owner("T1")) is None
+
+
+async def test_an_installation_has_the_same_clients_until_its_token_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, made = Store(), list[str]()
+
+    def make(token: str) -> SlackClients:
+        made.append(token)
+        return cast("SlackClients", token)
+
+    tokens = Tokens(store.find, make, store.await_one, store.other)
+    monkeypatch.setattr(module, "KEPT_FOR", module.KEPT_FOR * 0)
+    for suffix in ("", "", "-new", "-new", ""):
+        store.suffix = suffix
+        assert str(await tokens.clients_of(Owner("T1"))) == f"xoxb-T1{suffix}"
+    assert made == ["xoxb-T1", "xoxb-T1-new", "xoxb-T1"]
+    assert len(store.lookups) == 5
 
 
 async def test_a_bounded_number_of_tokens_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

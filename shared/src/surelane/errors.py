@@ -62,6 +62,10 @@ class UnsupportedConnection(SurelaneError, TypeError):
     """The object is no connection that the queue can use."""
 
 
+class EncryptionFailed(SurelaneError):
+    """A value cannot be encrypted or decrypted with the keys that are there; the call changed nothing."""
+
+
 class SettingsError(SurelaneError):
     """A setting is missing or has a value that cannot be used."""
 

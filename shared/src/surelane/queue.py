@@ -14,6 +14,7 @@ from surelane.json_text import json_text
 
 if TYPE_CHECKING:
     from surelane.drivers import AsyncDatabase
+    from surelane.encryption.sealing import Sealing
 
 OnStored = Callable[[Sequence[str]], None]
 """Takes the kinds of the jobs that a call stored, one for each job. Duplicates are not among them."""
@@ -26,6 +27,10 @@ _CHILDREN = (
     "select id, kind, item_key, payload::text as payload, status, result::text as result, reason, error"
     " from agent.children($1::int8)"
 )
+
+
+_INSERT = "select agent.insert_event($1::text::jsonb)"
+_INSERT_KEYED = "select id from agent.insert_events(array[$1::text::jsonb], null, array[$2::text])"
 
 
 class Queue:
@@ -45,6 +50,7 @@ class Queue:
         database: "AsyncDatabase",
         on_stored: OnStored | None = None,
         limit_key_of: LimitKeyOf | None = None,
+        encryption: "Sealing | None" = None,
     ) -> None:
         """Use a connection or a pool.
 
@@ -53,6 +59,8 @@ class Queue:
                 ``AsyncSession`` of SQLAlchemy over either.
             on_stored: is called after each call that stored jobs, to count them.
             limit_key_of: is called for each job that has no ``limit_key``, before it is stored.
+            encryption: a :class:`surelane.encryption.Encryption`, which encrypts what is stored: payloads, events,
+                signals and answers.
 
         Raises:
             UnsupportedConnection: it is something else.
@@ -60,6 +68,7 @@ class Queue:
         self._database = self._driver_of(database)
         self._on_stored = on_stored
         self._limit_key_of = limit_key_of
+        self._encryption = encryption
 
     async def insert_event(self, event: str) -> int:
         """Store one event (JSON text of an envelope or a bare event) and return its id.
@@ -69,7 +78,14 @@ class Queue:
         Raises:
             InvalidInput: the text is not a JSON object that PostgreSQL can hold.
         """
-        identity: int = await self._value("select agent.insert_event($1::text::jsonb)", event)
+        key = None
+        if self._encryption is not None and self._encryption.on:
+            payload = _parsed(event)
+            if not isinstance(payload, dict):
+                raise InvalidInput("an event is a JSON object")
+            event, key = await self._encryption.event(event, None, payload)
+        insert, arguments = (_INSERT, (event,)) if key is None else (_INSERT_KEYED, (event, key))
+        identity: int = await self._value(insert, *arguments)
         return identity
 
     async def enqueue(
@@ -196,11 +212,20 @@ class Queue:
 
     async def children(self, continuation: int) -> list[Child]:
         """Return the children of a continuation, in the order in which they were started."""
-        rows = await self._database.fetch(_CHILDREN, continuation)
-        return [_child(row) for row in rows]
+        children = [_child(row) for row in await self._database.fetch(_CHILDREN, continuation)]
+        if self._encryption is None:
+            return children
+        opened = self._encryption.opened
+        return [
+            replace(child, payload=await opened(child.payload), result=await opened(child.result))
+            for child in children
+        ]
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
+        if self._encryption is not None and self._encryption.on:
+            _parsed(result)
+            result = await self._encryption.value(result)
         answer: str = await self._value(
             "select agent.answer_event($1::int8, $2::text::jsonb)", identity, result
         )
@@ -213,18 +238,40 @@ class Queue:
         return value
 
     async def _text(self, value: Any) -> str:  # noqa: ANN401 - any JSON value
-        """Return a signal's value as JSON text."""
-        return json_text(value)
+        """Return a signal's value as JSON text, as it is stored."""
+        text = json_text(value)
+        if self._encryption is None or not self._encryption.on:
+            return text
+        return await self._encryption.value(text)
 
     async def _ready(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs as they are stored: with their limit keys."""
-        if self._limit_key_of is None:
-            return jobs
-        return [replace(job, limit_key=self._limit_key_of(job)) for job in jobs]
+        """Return the jobs as they are stored: with their limit keys, and encrypted."""
+        if self._limit_key_of is not None:
+            jobs = [replace(job, limit_key=self._limit_key_of(job)) for job in jobs]
+        if self._encryption is not None and self._encryption.on:
+            jobs = [replace(job, payload=await self._encryption.payload(job.payload)) for job in jobs]
+        return jobs
 
     def _stored(self, kinds: Sequence[str]) -> None:
         if self._on_stored is not None:
             self._on_stored(kinds)
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON text's value. The database checks only what is not encrypted.
+
+    Raises:
+        InvalidInput: it is no JSON, or UTF-8 cannot hold it.
+    """
+    try:
+        text.encode()
+        return json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"it is not JSON: {type(error).__name__}") from None
+
+
+def _not_json(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _child(row: Row) -> Child:

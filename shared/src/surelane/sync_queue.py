@@ -5,13 +5,16 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from surelane.drivers import sync_driver
+from surelane.errors import UnsupportedConnection
 from surelane.queue import Queue
 
 if TYPE_CHECKING:
     from surelane.drivers import SyncDatabase
+    from surelane.encryption import Encryption
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
+_NOT_SYNC = "SyncQueue cannot wait: give Encryption a function that returns a synchronous connection"
 
 
 class _Blocking(Queue):
@@ -32,7 +35,7 @@ def _blocking(
         except StopIteration as ended:
             answer: Answer = ended.value
             return answer
-        raise RuntimeError("a synchronous driver has suspended its caller")
+        raise UnsupportedConnection(_NOT_SYNC)
 
     return call
 
@@ -43,17 +46,20 @@ class SyncQueue:
     Calls join the transaction of the caller's connection or session.
     """
 
-    def __init__(self, database: "SyncDatabase") -> None:
+    def __init__(self, database: "SyncDatabase", encryption: "Encryption | None" = None) -> None:
         """Use a connection.
 
         Args:
             database: a psycopg ``Connection``, a ``Connection`` or ``Session`` of SQLAlchemy over psycopg, or Django's
                 ``connection``.
+            encryption: encrypts what is stored. Its ``database`` is a function that returns a synchronous connection.
 
         Raises:
-            UnsupportedConnection: it is something else.
+            UnsupportedConnection: one of them is something else.
         """
-        self._queue = _Blocking(database)  # type: ignore[arg-type]  # its driver takes these
+        if encryption is not None and encryption.asynchronous:
+            raise UnsupportedConnection(_NOT_SYNC)
+        self._queue = _Blocking(database, encryption=encryption)  # type: ignore[arg-type]  # its driver takes these
 
     insert_event = _blocking(Queue.insert_event)
     enqueue = _blocking(Queue.enqueue)

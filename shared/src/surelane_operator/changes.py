@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from surelane.calls import Calls, Connection, Pool
+from surelane.encryption.envelopes import SEALED, has_sealed, is_sealed, workspace_of_sealed
+from surelane.encryption.keys import SealedError
+from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
 from surelane.jobs import Priority
 from surelane.json_text import json_text
@@ -16,11 +19,8 @@ from surelane_operator.actions import ActionLog, some
 from surelane_operator.filters import Cursor, Filter, cursor_after
 from surelane_operator.narrowing import LOOKS_AT, Found, Narrow, Narrowed, find_jobs
 from surelane_service.cron import CatchUp, Cron
-from surelane_service.envelopes import has_sealed, workspace_of_sealed
 from surelane_service.groups import free_groups
-from surelane_service.keys import SealedError
 from surelane_service.rates import Rate, rate_text
-from surelane_service.sealing import Sealing
 
 STEP = 500
 """Events per statement of a change to many. Each step is kept when a later one fails."""
@@ -348,7 +348,7 @@ class Changes(ABC):
         following = cron.next_after(datetime.now(UTC))
         detail = {"kind": kind, "schedule": cron.schedule, "time_zone": cron.time_zone}
         detail |= {"catch_up": catch_up, "paused": str(paused).lower(), "priority": str(priority)}
-        text = json_text(payload)
+        text = await self._cron_payload(name, payload)
         async with self.actions.keeping("set schedule", f"schedule {name}", detail) as kept:
             await kept.calls.execute(
                 "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9)",
@@ -363,6 +363,23 @@ class Changes(ABC):
                 priority,
             )
         return following
+
+    async def _cron_payload(self, name: str, payload: Mapping[str, Any]) -> str:
+        """Return a schedule's payload as it is stored: encrypted if that is on, or if the one in its place is.
+
+        Raises:
+            InvalidInput: it cannot be encrypted, or was shown because it could not be decrypted.
+        """
+        text = json_text(payload)
+        if is_sealed(payload):
+            raise InvalidInput(f"a payload has no field {SEALED}: it was read where it cannot be decrypted")
+        stored = await self._database.fetchval("select payload from agent.read_cron() where name = $1", name)
+        if not (self.sealing.on or (stored is not None and is_sealed(json.loads(stored)))):
+            return text
+        try:
+            return json_text(await self.sealing.payload(payload, ""))
+        except SealedError as error:
+            raise InvalidInput(f"the schedule's payload cannot be encrypted: {error}") from None
 
     async def delete_cron(self, name: str) -> bool:
         """Delete a named schedule; return false when there is none of that name."""

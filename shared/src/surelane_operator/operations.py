@@ -9,12 +9,13 @@ from typing import Any
 import asyncpg
 
 from surelane.calls import Connection, Pool
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.sealing import Sealing
 from surelane_operator.changes import Changes, Replay
 from surelane_operator.filters import ENDED, LIVE, STATUSES, Cursor, Filter
 from surelane_operator.rows import LISTED, parsed
 from surelane_service.figures import Measured
 from surelane_service.rates import rate_text
-from surelane_service.sealing import Sealing
 
 __all__ = ["LISTED", "Cursor", "Filter", "Operations", "Replay", "no_step", "parsed"]
 
@@ -50,7 +51,9 @@ class Operations(Changes, Measured):
             database: the connection or pool.
             sealing: decrypts what is shown; by default nothing, as no keys are set.
         """
-        super().__init__(database, Sealing(database, None, on=False) if sealing is None else sealing)
+        super().__init__(
+            database, Sealing(DataKeys(database, None), on=False) if sealing is None else sealing
+        )
 
     async def list_jobs(
         self, which: Filter, limit: int = 20, after: Cursor | None = None
@@ -205,8 +208,9 @@ class Operations(Changes, Measured):
         return now
 
     async def list_cron(self) -> list[dict[str, Any]]:
-        """List the named schedules."""
-        return [parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
+        """List the named schedules, their payloads decrypted."""
+        rows = [parsed(row) for row in await self._database.fetch("select * from agent.read_cron()")]
+        return [row | {"payload": await self.sealing.shown(row["payload"])} for row in rows]
 
 
 def _limit(row: asyncpg.Record) -> dict[str, Any]:

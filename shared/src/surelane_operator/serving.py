@@ -11,6 +11,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from surelane.calls import Calls
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.sealing import Sealing
 from surelane.errors import SettingsError
 from surelane_operator.api.api import (
     OperatorApi,
@@ -26,9 +28,7 @@ from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Sources
 from surelane_operator.operations import Operations
 from surelane_operator.panels.examinations import Examinations
-from surelane_service.keys import Keyring
 from surelane_service.pool import close_pool, create_pool
-from surelane_service.sealing import Sealing
 
 CONNECTIONS = 4
 """Of their own, so that operators do not delay Slack."""
@@ -77,7 +77,7 @@ async def serving_operators(
         statement_timeout=STATEMENT_TIMEOUT,
         connect_timeout=timedelta(seconds=5),
     )
-    sealing = Sealing(pool, Keyring.of(settings.encryption_keys), on=settings.encrypt_events)
+    sealing = Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
     examinations = Examinations(url.get_secret_value())
     api = OperatorApi(pool, examinations, received=received, sealing=sealing)
     sources = Sources(

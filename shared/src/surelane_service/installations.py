@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from slack_sdk.oauth.installation_store import Bot, Installation
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane_service.keys import Keyring
+from surelane.encryption.keys import Keyring
 
 BOT = ""
 """The user id of a bot's row."""
@@ -110,7 +110,7 @@ class Expiring:
 class Installations:
     """The SQL functions about installations. Every method is one call, and raises errors of :mod:`surelane.errors`.
 
-    Methods that read tokens raise :class:`~surelane_service.keys.SealedError` where no key opens them.
+    Methods that read tokens raise :class:`~surelane.encryption.keys.SealedError` where no key opens them.
     """
 
     def __init__(self, database: Pool | Connection, keys: Keyring) -> None:
@@ -173,6 +173,17 @@ class Installations:
             until,
         )
         return there
+
+    async def note_report(self, event_id: int, owner: Owner) -> None:
+        """Note that an installation reported a stored event, too: its token may answer the event."""
+        await self._database.execute(
+            "select agent.note_report($1, $2, $3)", event_id, owner.enterprise_wide, owner.identity
+        )
+
+    async def other_reporter(self, event_id: int) -> Owner | None:
+        """Return an installation that reported an event, too, and has a bot now; ``None``: there is none."""
+        row = await self._database.fetchrow("select * from agent.other_reporter($1)", event_id)
+        return None if row is None else Owner(row["owner_id"], row["enterprise_wide"])
 
     async def delete(
         self, owner: Owner, user_ids: Sequence[str] | None = None, until: datetime | None = None

@@ -70,12 +70,16 @@ class Schedules:
             kind,
             schedule,
             next_at or Cron(schedule, time_zone).next_after(datetime.now(UTC)),
-            json_text(payload or {}),
+            await self._cron_payload(payload or {}),
             time_zone,
             catch_up,
             paused,
             priority,
         )
+
+    async def _cron_payload(self, payload: Mapping[str, Any]) -> str:
+        """Return a schedule's payload as it is stored, JSON text."""
+        return json_text(payload)
 
     async def delete_cron(self, name: str) -> bool:
         """Delete a schedule; return false when there is none of that name."""

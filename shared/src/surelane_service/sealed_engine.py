@@ -1,15 +1,17 @@
 """The worker's client, which encrypts what people wrote before it is sent, and decrypts what it reads. See ADR 0071."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from surelane.calls import Connection, Pool
+from surelane.encryption.envelopes import SEALED
+from surelane.encryption.sealing import Sealing
 from surelane.events import Event
+from surelane.json_text import json_text
 from surelane_service.engine import Engine, Item, Settled, StoredStep
-from surelane_service.envelopes import SEALED
-from surelane_service.sealing import Sealing
 
 EMPTY = "null"
 """The answer to a request that says nothing."""
@@ -26,11 +28,11 @@ class SealedEngine(Engine):
     async def settle(self, items: Sequence[Item]) -> list[Settled]:
         """Report outcomes, as :meth:`Engine.settle` does."""
         if self._sealing.on:
-            items = [item if item[3] is None else await self._sealed(*item[:3], item[3]) for item in items]
+            items = [
+                (identity, claim, outcome, argument and await self._argument(identity, outcome, argument))
+                for identity, claim, outcome, argument in items
+            ]
         return await super().settle(items)
-
-    async def _sealed(self, identity: int, claim: int, outcome: str, argument: str) -> Item:
-        return identity, claim, outcome, await self._argument(identity, outcome, argument)
 
     async def _argument(self, identity: int, outcome: str, argument: str) -> str:
         workspace = self._sealing.workspace_of(identity)
@@ -109,6 +111,11 @@ class SealedEngine(Engine):
         sealed = await self._sealing.value(value) if self._sealing.on else value
         answer, decided = await super().send_signal(identity, name, sealed, once=once, by=by)
         return answer, None if decided is None else await self._sealing.text(decided)
+
+    async def _cron_payload(self, payload: Mapping[str, Any]) -> str:
+        """Return a schedule's payload as it is stored, JSON text."""
+        text = await super()._cron_payload(payload)
+        return json_text(await self._sealing.payload(payload, "")) if self._sealing.on else text
 
     async def _step(self, step: StoredStep) -> StoredStep:
         result, arguments = step.result, step.arguments

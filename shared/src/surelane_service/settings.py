@@ -8,11 +8,11 @@ import string
 from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from surelane.encryption.keys import SETTING, Keyring
 from surelane.errors import SettingsError
-from surelane_service.keys import SETTING, EncryptionKeys
 
 _HOST = frozenset(string.ascii_lowercase + string.digits + "-._:")
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -100,10 +100,20 @@ class ServiceSettings(BaseSettings):
             )
 
 
+def _keyring(value: object) -> object:
+    return Keyring.read(value) if isinstance(value, str) else value
+
+
+EncryptionKeys = Annotated[Keyring | None, NoDecode, BeforeValidator(_keyring)]
+"""A settings field that takes keys separated by commas, as :meth:`Keyring.read` does."""
+
+
 class SealingSettings(ServiceSettings):
     """The settings of encryption, which ingest and workers share."""
 
-    encryption_keys: EncryptionKeys = Field((), validation_alias=SETTING)
+    model_config = SettingsConfigDict(arbitrary_types_allowed=True)
+
+    encryption_keys: EncryptionKeys = Field(None, validation_alias=SETTING)
     """The keys that encrypt stored tokens and data keys, separated by commas: the first encrypts, all decrypt."""
 
     encrypt_events: bool = Field(False, validation_alias="SURELANE_ENCRYPT_EVENTS")

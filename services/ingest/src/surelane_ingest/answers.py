@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Self
 
 from surelane.calls import Connection, translating
+from surelane.encryption.envelopes import SEALED
+from surelane.encryption.keys import SealedError
+from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError
 from surelane_ingest.connections import Connections
-from surelane_service.envelopes import SEALED
 from surelane_service.intake import Intake
-from surelane_service.keys import SealedError
 from surelane_service.logs import get_logger
-from surelane_service.sealing import Sealing
 
 LEAST = 0.1
 """Seconds below which there is no use in waiting."""

@@ -26,6 +26,8 @@ ANSWERS = "surelane.answer"
 _CHANNEL_TYPES = {"channel": "channels", "group": "groups", "im": "im", "mpim": "mpim"}
 _PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast")
 _REMOVALS = ("app_uninstalled", "tokens_revoked")
+_REMOVAL_FROM_TEAM = "app_uninstalled_team"
+"""An organization removed an app, ours or another one, from one of its workspaces."""
 MAX_ID = 100
 _MEMBERSHIP = ("member_joined_channel", "member_left_channel")
 _ALSO_MENTIONS = frozenset({"message.channels", "message.groups", "message.mpim"})
@@ -92,6 +94,7 @@ class Removed:
         users: the people whose tokens are gone, with ``""`` for the bot; ``None``: all, as the app was removed.
         at: when, in seconds since the epoch; ``None`` where Slack does not say.
         then: what else becomes of the event.
+        from_team: the workspace's organization removed the app from it, and keeps its own installation.
     """
 
     enterprise_id: str | None
@@ -100,6 +103,7 @@ class Removed:
     users: tuple[str, ...] | None
     at: int | None
     then: Take | Ignore
+    from_team: bool = False
 
 
 Envelope = Challenge | Take | Ignore | RateLimited | Malformed | Removed
@@ -222,6 +226,12 @@ def is_shared(envelope: Payload) -> bool:
     return envelope.get("is_ext_shared_channel") is True
 
 
+def is_report(taken: Take) -> bool:
+    """Return whether several installations may report an event: a message of a shared channel, kept by its address."""
+    payload = taken.payload or {}
+    return is_shared(payload) and taken.key is not None and taken.key != payload.get("event_id")
+
+
 def kind_of(payload: Payload) -> str:
     """Return the kind that ``agent.event_kind`` derives."""
     event = payload.get("event")
@@ -276,22 +286,43 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
     taken = (
         Ignore(reason) if reason is not None else _take(parsed, subscriptions.message_key(envelope, event))
     )
+    if event.get("type") == _REMOVAL_FROM_TEAM:
+        return _removed_from_team(envelope, event, taken)
     return _removed(envelope, event, taken) if event.get("type") in _REMOVALS else taken
 
 
-def _removed(envelope: Payload, event: Payload, taken: Take | Ignore) -> Removed:
+def _removed_from_team(envelope: Payload, event: Payload, taken: Take | Ignore) -> Removed | Take | Ignore:
+    """Return the removal of our app from a workspace; ``taken`` for another app.
+
+    Slack authorizes the event for the organization. The workspace is named in the event alone.
+    """
+    app, team = event.get("app_id"), _id_in(event, "team_id")
+    if app is None or app != envelope.get("api_app_id") or team is None or not team.startswith("T"):
+        return taken  # of an organization's own removal, app_uninstalled says more
+    return Removed(None, team, False, None, _at(envelope), taken, from_team=True)
+
+
+def reporter_of(envelope: Payload) -> tuple[str | None, str | None, bool]:
+    """Return whose installation Slack reports an event to: organization, workspace, and whether it is the former's."""
     authorizations = envelope.get("authorizations")
     first = authorizations[0] if isinstance(authorizations, list) and authorizations else None
     named = first if isinstance(first, dict) else envelope
     team, enterprise = _id_in(named, "team_id"), _id_in(named, "enterprise_id")
     wide = named.get("is_enterprise_install") is True
     if team is not None and team.startswith("E"):  # Slack names an organization as a team in some events
-        team, enterprise, wide = None, team, True
-    at = envelope.get("event_time")
+        return team, None, True
+    return enterprise, team, wide
+
+
+def _removed(envelope: Payload, event: Payload, taken: Take | Ignore) -> Removed:
+    enterprise, team, wide = reporter_of(envelope)
     users = _users_in(event.get("tokens")) if event.get("type") == "tokens_revoked" else None
-    return Removed(
-        enterprise, team, wide, users, at if isinstance(at, int) and 0 < at < 2**32 else None, taken
-    )
+    return Removed(enterprise, team, wide, users, _at(envelope), taken)
+
+
+def _at(envelope: Payload) -> int | None:
+    at = envelope.get("event_time")
+    return at if isinstance(at, int) and 0 < at < 2**32 else None
 
 
 def _id_in(named: Payload, name: str) -> str | None:

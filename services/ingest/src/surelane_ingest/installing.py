@@ -25,16 +25,17 @@ from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
+from surelane.encryption.keys import Keyring
 from surelane.errors import SurelaneError
 from surelane_ingest.app import RETRY_AFTER, Drain, Refused
 from surelane_ingest.connections import Connections
-from surelane_ingest.envelope import Removed
+from surelane_ingest.envelope import Payload, Removed, reporter_of
 from surelane_ingest.metrics import Metrics
-from surelane_ingest.pages import HEADERS, Pages
+from surelane_ingest.pages import HEADERS, SLACK_CLIENT, Pages
 from surelane_ingest.settings import IngestSettings
 from surelane_service.installations import Installations, Owner
-from surelane_service.keys import Keyring
 from surelane_service.logs import get_logger
+from surelane_service.settings import is_slack
 
 INSTALL, REDIRECT = "/slack/install", "/slack/oauth_redirect"
 STATE_LIVES = 600
@@ -120,17 +121,20 @@ class Installer:
         self._redirect_uri = settings.redirect_uri
         self._app_id = settings.app_id
         api = settings.slack_api_url.rstrip("/") + "/"
+        authorize = settings.authorize_url or urljoin(api, "/oauth/v2/authorize")
         self._authorize = AuthorizeUrlGenerator(
             client_id=self._client_id,
             redirect_uri=settings.redirect_uri,
             scopes=settings.scopes,
             user_scopes=settings.user_scopes,
-            authorization_url=settings.authorize_url or urljoin(api, "/oauth/v2/authorize"),
+            authorization_url=authorize,
         )
         # slack-sdk's retries are off: a code counts once.
         self._client = AsyncWebClient(None, api, session=session, retry_handlers=[])
         self._states, self._cookies = States(keys), OAuthStateUtils(expiration_seconds=STATE_LIVES)
-        self._pages = Pages(settings.install_pages)
+        # A simulator's page takes the id of a workspace as a fragment.
+        client = SLACK_CLIENT if is_slack(authorize) else f"{urljoin(authorize, '/')}#"
+        self._pages = Pages(settings.install_pages, client)
         self._keys = keys
         self._connections = connections
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -232,13 +236,28 @@ class Installer:
         try:
             async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
                 installations = Installations(connection, self._keys)
-                if removed.users is None:
+                if removed.users is None and not removed.from_team:
                     deleted = await installations.uninstall(owner, removed.enterprise_id, until)
                 else:
                     deleted = await installations.delete(owner, removed.users, until)
         except (SurelaneError, TimeoutError):
             raise Refused(503, "tokens are not known to be deleted") from None
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
+
+    async def note_report(self, event_id: int, envelope: Payload) -> None:
+        """Note that another installation has reported a stored event of a shared channel.
+
+        Raises:
+            Refused: the database does not answer (503), so that Slack says it again.
+        """
+        owner = Owner.of(*reporter_of(envelope))
+        if owner is None:
+            return
+        try:
+            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
+                await Installations(connection, self._keys).note_report(event_id, owner)
+        except (SurelaneError, TimeoutError):
+            raise Refused(503, "a report is not known to be noted") from None
 
     async def _exchanged(self, code: str) -> Installation:
         try:

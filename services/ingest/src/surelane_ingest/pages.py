@@ -12,6 +12,7 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline' https:; img-src https: data:; font-src https:;"
     " form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
+SLACK_CLIENT = "https://app.slack.com/client/"
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -38,13 +39,18 @@ _FAILURE = _FRAME.format(
 class Pages:
     """Make the pages from templates with ``$names``. Each value is escaped for HTML."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, client: str = SLACK_CLIENT) -> None:
         """Read the templates.
+
+        Args:
+            directory: the team's own pages.
+            client: the address of Slack in the browser; the id of a workspace follows it.
 
         Raises:
             SettingsError: the directory lacks one, or it cannot be read.
         """
         self._success = Template(_SUCCESS if directory is None else _read(directory / "success.html"))
+        self._client = client
         self._failure = Template(_FAILURE if directory is None else _read(directory / "failure.html"))
 
     def success(self, *, workspace: str, app_id: str, owner_id: str) -> web.Response:
@@ -55,7 +61,7 @@ class Pages:
             title="Thank you",
             workspace=workspace,
             open_url=f"slack://app?team={owner_id}&id={app_id}",
-            browser_url=f"https://app.slack.com/client/{owner_id}",
+            browser_url=f"{self._client}{owner_id}",
         )
 
     def failure(self, status: int, *, title: str, reason: str, code: str, install_url: str) -> web.Response:

@@ -2,26 +2,43 @@
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import assert_never
+from typing import Protocol, assert_never
 
+from surelane.encryption.keys import SealedError
+from surelane.encryption.sealing import Sealing
 from surelane.errors import SurelaneError
 from surelane.trace_context import traceparent_of
 from surelane_ingest.answers import Answers, Request
 from surelane_ingest.app import Refused
-from surelane_ingest.envelope import Challenge, Envelope, Ignore, Malformed, RateLimited, Removed, Take
+from surelane_ingest.envelope import (
+    Challenge,
+    Envelope,
+    Ignore,
+    Malformed,
+    Payload,
+    RateLimited,
+    Removed,
+    Take,
+    is_report,
+)
 from surelane_ingest.tracing import answered, delivered
 from surelane_ingest.writer import Answer, NotStored, Writer
-from surelane_service.keys import SealedError
 from surelane_service.logs import Logger, get_logger
-from surelane_service.sealing import Sealing
 from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.tracer import Tracer
 
 NO_RETRY = {"x-slack-no-retry": "1"}
 """Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
 
-Removals = Callable[[Removed], Awaitable[None]]
+
+class Installs(Protocol):
+    """The installations of the app."""
+
+    async def remove(self, removed: Removed) -> None:
+        """Delete the tokens of a removed installation."""
+
+    async def note_report(self, event_id: int, envelope: Payload) -> None:
+        """Note that another installation has reported a stored event."""
 
 
 class Taker:
@@ -32,7 +49,7 @@ class Taker:
         writer: Writer,
         answers: Answers,
         tracer: Tracer | None,
-        removals: Removals | None = None,
+        installs: Installs | None = None,
         sealing: Sealing | None = None,
     ) -> None:
         """Make a taker.
@@ -41,13 +58,13 @@ class Taker:
             writer: stores events.
             answers: waits for the answers to commands and interactions.
             tracer: makes spans; ``None``: tracing is off.
-            removals: deletes the tokens of a removed installation; ``None``: installs are off.
+            installs: the installations of the app; ``None``: installs are off.
             sealing: encrypts events if it is on.
         """
         self._writer = writer
         self._answers = answers
         self._tracer = tracer
-        self._removals = removals
+        self._installs = installs
         self._sealing = sealing if sealing is not None and sealing.on else None
         # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
         # binding fixes the configuration of the logs, which starts after the imports.
@@ -66,8 +83,8 @@ class Taker:
         """
         metrics = self._writer.metrics
         if isinstance(envelope, Removed):
-            if self._removals is not None:
-                await self._removals(envelope)
+            if self._installs is not None:
+                await self._installs.remove(envelope)
             envelope = envelope.then
         match envelope:
             case Take(waits=True) if (waiting := self._answers.request(arrived)) is not None:
@@ -102,6 +119,8 @@ class Taker:
             raise Refused(503, answer.value, event=named)
         if answer.duplicate:
             metrics.duplicates += 1
+            if self._installs is not None and event.payload is not None and is_report(event):
+                await self._installs.note_report(answer.id, event.payload)
         else:
             metrics.sent(event.kind)
         if event.altered:

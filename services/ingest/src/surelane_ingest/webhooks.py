@@ -17,6 +17,9 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import SecretBytes
 
+from surelane.encryption.envelopes import VALUE
+from surelane.encryption.keys import SealedError
+from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.trace_context import traceparent_of
 from surelane_ingest.app import JSON, Refused
@@ -25,11 +28,8 @@ from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
 from surelane_ingest.tracing import answered
 from surelane_ingest.writer import NotStored
-from surelane_service.envelopes import VALUE
 from surelane_service.intake import Intake
-from surelane_service.keys import SealedError
 from surelane_service.logs import get_logger
-from surelane_service.sealing import Sealing
 from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.tracer import Tracer
 from surelane_service.webhooks import ID, answer_id, keys_of, plausible, verified

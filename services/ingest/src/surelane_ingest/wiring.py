@@ -13,6 +13,8 @@ from pydantic import SecretStr
 
 from surelane import __version__
 from surelane.calls import Pool
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.sealing import Sealing
 from surelane_ingest.answers import PATIENCE, Answers, Patience
 from surelane_ingest.app import App, Bodies, Drain
 from surelane_ingest.connections import Connections
@@ -31,11 +33,9 @@ from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
 from surelane_operator.serving import Operators, load_protocol, serving_operators
 from surelane_service.intake import Intake
-from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
-from surelane_service.sealing import Sealing
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.telemetry.tracer import Tracer
@@ -111,9 +111,7 @@ async def running(
         _sealing(settings) as sealing,
         _answers(settings, patience, sealing) as answers,
         _installer(settings, drain, writer) as installer,
-        nullcontext(
-            Taker(writer, answers, tracer, None if installer is None else installer.remove, sealing)
-        ) as taker,
+        nullcontext(Taker(writer, answers, tracer, installer, sealing)) as taker,
         _serving_public(
             settings, bodies, connections, writer, taker, drain, tracer, installer, sealing
         ) as port,
@@ -162,13 +160,13 @@ async def _connections(settings: IngestSettings) -> AsyncIterator[Connections]:
 @asynccontextmanager
 async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing | None]:
     """Yield what encrypts and decrypts, with a connection of its own; ``None`` without keys."""
-    keys = Keyring.of(settings.encryption_keys)
+    keys = settings.encryption_keys
     if keys is None:
         yield None
         return
     budget = settings.database_budget
     async with _pool(settings.database_url, 1, statement_timeout=budget, connect_timeout=budget) as pool:
-        yield Sealing(pool, keys, on=settings.encrypt_events)
+        yield Sealing(DataKeys(pool, keys), on=settings.encrypt_events)
 
 
 @asynccontextmanager
@@ -193,7 +191,7 @@ async def _installer(
     settings: IngestSettings, drain: Drain, writer: Writer
 ) -> AsyncIterator[Installer | None]:
     """Yield what installs the app by OAuth, with connections of its own; ``None`` where installs are off."""
-    keys = Keyring.of(settings.encryption_keys)
+    keys = settings.encryption_keys
     if not settings.installs or keys is None:
         yield None
         return

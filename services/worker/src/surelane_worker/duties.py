@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from surelane import __version__
+from surelane.encryption.keys import SealedError
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.cron import Cron, due_times
 from surelane_service.durations import jittered
@@ -202,7 +203,7 @@ class Scheduler:
         except DatabaseUnavailable as error:
             self._outage.goes_on(error)
             return False
-        except DatabaseRefused as error:
+        except (DatabaseRefused, SealedError) as error:
             log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
             return False
         self._outage.is_over()

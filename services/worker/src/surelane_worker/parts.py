@@ -7,13 +7,14 @@ from datetime import timedelta
 from functools import partial
 
 from surelane.calls import Pool
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.sealing import Sealing
 from surelane.jobs import Job
+from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 from surelane_service.sealed_engine import SealedEngine
-from surelane_service.sealed_queue import SealedQueue
-from surelane_service.sealing import Sealing
 from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
@@ -164,7 +165,7 @@ def assemble(
         refresher: finds the tokens of installs; ``None``: there is one token for all events.
         sealing: encrypts and decrypts; by default it decrypts nothing, as no keys are set.
     """
-    sealing = Sealing(pools.looks, None, on=False) if sealing is None else sealing
+    sealing = Sealing(DataKeys(pools.looks, None), on=False) if sealing is None else sealing
     engine = partial(SealedEngine, sealing=sealing) if engine is None else engine
     return _Assembly(
         settings, registered, pools, slack, observer, step_retries, engine, refresher, sealing
@@ -284,7 +285,7 @@ class _Assembly:
 
     def _services(self, answers: Answers) -> Services:
         return Services(
-            SealedQueue(self._pool, self._sealing, self._metrics.sent, partial(_limit_key, self._handlers)),
+            Queue(self._pool, self._metrics.sent, partial(_limit_key, self._handlers), self._sealing),
             self._settles,
             self._leases.hold,
             self._settings,
@@ -301,8 +302,8 @@ class _Assembly:
     def _tokens(self) -> Tokens | None:
         if self._refresher is None:
             return None
-        waits = self._refresher.installations.await_one
-        return Tokens(self._refresher.find, self._slack.with_token, waits)
+        stored = self._refresher.installations
+        return Tokens(self._refresher.find, self._slack.with_token, stored.await_one, stored.other_reporter)
 
     def _listening(self) -> Listener:
         return Listener(

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from surelane import __version__
 from surelane.calls import Pool
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.sealing import Sealing
 from surelane.errors import SettingsError
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations
-from surelane_service.keys import Keyring
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import LOCK_TIMEOUT, close_pool, create_pool
 from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
-from surelane_service.sealing import Sealing
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
@@ -33,6 +33,12 @@ from surelane_worker.slack.limiter import Limiter
 from surelane_worker.slack.refresh import Refresher
 from surelane_worker.slack.tiers import rules_of
 
+YOUNG = 20_000
+"""Objects that may be made before a collection looks for cycles among them.
+
+By default they are 700. A claim makes more, so that collections traversed every event that waits. Counts of references
+free nearly all objects.
+"""
 _log = get_logger("surelane_worker")
 
 
@@ -60,6 +66,7 @@ async def main(stop: asyncio.Event) -> None:
         # Freeze imported objects: full collections then do not traverse them while events are handled.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(YOUNG)
         refresher = await _refresher(settings, slack, stack)
         sealing = await _sealing(settings, stack)
         await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing), refresher, sealing)
@@ -72,7 +79,7 @@ async def _refresher(
 
     It has connections of its own: a transaction that locks the installations then delays no poll.
     """
-    keys = Keyring.of(settings.encryption_keys)
+    keys = settings.encryption_keys
     if settings.client_id is None or settings.client_secret is None or keys is None:
         return None
     pool = await _pool(settings, stack, 2, LOCK_TIMEOUT)
@@ -83,7 +90,7 @@ async def _refresher(
 async def _sealing(settings: WorkerSettings, stack: AsyncExitStack) -> Sealing:
     """Return what encrypts and decrypts. Its connection is its own: looks at data keys wait for nothing else."""
     pool = await _pool(settings, stack, 1, LOCK_TIMEOUT)
-    return Sealing(pool, Keyring.of(settings.encryption_keys), on=settings.encrypt_events)
+    return Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
 
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":

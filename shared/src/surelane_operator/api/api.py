@@ -7,6 +7,8 @@ from aiohttp import web
 
 from surelane import __version__
 from surelane.calls import Pool
+from surelane.encryption.sealing import Sealing
+from surelane.queue import Queue
 from surelane_operator.api import models
 from surelane_operator.api.changes import ChangesApi
 from surelane_operator.api.operation import Operation, Refused, document
@@ -17,8 +19,6 @@ from surelane_operator.panels.examinations import Examinations
 from surelane_operator.panels.messages import why
 from surelane_operator.timeline import story_of
 from surelane_service.cron import Cron
-from surelane_service.sealed_queue import SealedQueue
-from surelane_service.sealing import Sealing
 
 _UNKNOWN = {404: "there is no such event"}
 
@@ -152,7 +152,7 @@ class OperatorApi:
         if query.payload:
             await self._operations.look(path.id)
         else:
-            job["payload"] = None
+            job["payload"] = job["result"] = None
         told = {"timeline": story_of(job), "why": await why(self._operations, job)}
         return models.JobStory.model_validate(job | told)
 
@@ -205,7 +205,7 @@ class OperatorApi:
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._operations.actions.keeping("orchestrate") as kept:
-            identity = await SealedQueue(kept.connection, self._operations.sealing).enqueue(
+            identity = await Queue(kept.connection, encryption=self._operations.sealing).enqueue(
                 "orchestrator-plan",
                 body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
                 dedupe_key=body.dedupe_key,

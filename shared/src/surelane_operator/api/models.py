@@ -82,7 +82,9 @@ class EventPath(BaseModel):
 class JobQuery(Strict):
     """The query of ``GET /v1/jobs/{id}``."""
 
-    payload: bool = Field(True, description="with the payload; that you looked at it is kept")
+    payload: bool = Field(
+        True, description="with the payload and the result; that you looked at them is kept"
+    )
 
 
 class KindPath(BaseModel):
@@ -268,7 +270,7 @@ class JobStory(ListedJob):
     why: str = Field(description="a sentence: why it waits, or how it ended")
     payload: Any = Field(description="null where the query leaves it out")
     errors: list[Any]
-    result: Any
+    result: Any = Field(description="null where the query leaves the payload out")
     replay_of: int | None = Field(description="the event that this one runs again")
     replayed_as: list[int] = Field(description="the events that run this one again")
     timeline: list[Step]

@@ -87,7 +87,7 @@ class PanelsApi:
 
     async def list_cron(self) -> ScheduleList:
         """List the named schedules, with their next firings and last runs."""
-        return await read_schedules(self._calls)
+        return await read_schedules(self._calls, self._operations.sealing)
 
     async def list_workers(self) -> WorkerList:
         """List workers, and what each runs now."""

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from surelane.calls import Connection
+from surelane.queue import Queue
 from surelane_operator.cli.output import say
 from surelane_operator.cli.session import EXIT_USAGE, Database, Json, PriorityOption, failed, run
 from surelane_operator.operations import Operations
-from surelane_service.sealed_queue import SealedQueue
 
 DedupeKey = Annotated[str | None, typer.Option(help="Add no job while another one with this key is pending.")]
 
@@ -60,7 +60,7 @@ def orchestrate(
 
 def _enqueue(database: str, kind: str, payload: object, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - Queue.enqueue has the types
     async def work(operations: Operations, connection: Connection) -> int:
-        queue = SealedQueue(connection, operations.sealing)
+        queue = Queue(connection, encryption=operations.sealing)
         return await queue.enqueue(kind, payload, enqueued_by="surelane", **options)
 
     identity = run(database, work)

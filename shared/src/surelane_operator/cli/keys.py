@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
 import typer
-from pydantic import SecretStr
 
 from surelane.calls import Connection
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import SETTING, Keyring, SealedError, new_key
 from surelane_operator.cli.output import say
 from surelane_operator.cli.session import EXIT_USAGE, Json, development, failed, run
-from surelane_service.data_keys import DataKeys
 from surelane_service.installations import Installations
-from surelane_service.keys import SETTING, Keyring, SealedError, new_key, read_keys
 
 app = typer.Typer(help=f"Make and rotate the keys of {SETTING}.", no_args_is_help=True)
 
@@ -48,7 +47,7 @@ def rotate(database: ServiceDatabase, as_json: Json = False) -> None:
     started again. Once it is done, the other keys can go from the list.
     """
     try:
-        keys = Keyring.of([SecretStr(key) for key in read_keys(os.environ.get(SETTING, ""))])
+        keys = Keyring.read(os.environ.get(SETTING, ""))
     except ValueError as error:
         raise failed(f"{SETTING}: {error}", EXIT_USAGE) from None
     if keys is None:

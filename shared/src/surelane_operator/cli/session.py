@@ -10,13 +10,13 @@ from typing import Annotated, TypeVar
 
 import asyncpg
 import typer
-from pydantic import SecretStr
 
 from surelane.calls import Connection, translating
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import SETTING, Keyring
+from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.operations import Operations
-from surelane_service.keys import SETTING, Keyring, read_keys
-from surelane_service.sealing import Sealing
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -119,9 +119,8 @@ def _sealing(connection: Connection) -> Sealing:
     Raises:
         ValueError: a key is malformed. It quotes none.
     """
-    keys = [SecretStr(key) for key in read_keys(os.environ.get(SETTING, ""))]
     on = os.environ.get("SURELANE_ENCRYPT_EVENTS", "").strip().lower() in ("1", "true", "yes", "on")
-    return Sealing(connection, Keyring.of(keys), on=on)
+    return Sealing(DataKeys(connection, Keyring.read(os.environ.get(SETTING, ""))), on=on)
 
 
 def known_kinds(incomplete: str) -> list[str]:

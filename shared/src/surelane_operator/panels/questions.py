@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from surelane.calls import Calls
+from surelane.encryption.sealing import Sealing
 from surelane_operator.operations import Cursor
-from surelane_service.sealing import Sealing
 
 LONGEST_TEXT = 200
 

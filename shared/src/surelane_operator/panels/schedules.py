@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from surelane.calls import Calls
+from surelane.encryption.sealing import Sealing
 from surelane.jobs import Priority
 from surelane_service.cron import CatchUp, Cron
 
@@ -53,8 +54,8 @@ class ScheduleList(BaseModel):
     schedules: list[Schedule]
 
 
-async def read_schedules(calls: Calls) -> ScheduleList:
-    """Return all named schedules."""
+async def read_schedules(calls: Calls, sealing: Sealing) -> ScheduleList:
+    """Return all named schedules, their payloads decrypted."""
     rows = [dict(row) for row in await calls.fetch("select * from agent.read_cron()")]
     now = await calls.fetchval("select agent.clock()")
     runs = await _last_runs(calls, rows)
@@ -63,7 +64,7 @@ async def read_schedules(calls: Calls) -> ScheduleList:
             Schedule.model_validate(
                 {
                     **row,
-                    "payload": json.loads(row["payload"]),
+                    "payload": await sealing.shown(json.loads(row["payload"])),
                     "following": _following(row, now),
                     "last_run": runs.get(row["name"]),
                 }

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from surelane.encryption.sealing import Sealing
 from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
-from surelane_service.sealing import Sealing
 from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
 from surelane_worker.handling.asks import Answer, Asks, People
 from surelane_worker.handling.outcomes import Backoff, Pause, Suspend
@@ -118,15 +118,21 @@ class Context:
         """The installations of the app, for Bolt apps; ``None`` where installs are off."""
         return self._services.installs
 
+    def is_authorized(self) -> bool:
+        """Take the token of the first event's workspace if it is kept. Return false if it must be looked up."""
+        tokens = self._services.tokens
+        if tokens is not None:
+            self._clients = tokens.kept(self._events[0].payload, self._began)
+        return tokens is None or self._clients is not None
+
     async def authorize(self) -> None:
-        """Take the token of the workspace that the first event is of.
+        """Take the token of the first event's workspace, which may be looked up.
 
         Raises:
             NotInstalledError: that workspace has not installed the app.
         """
-        tokens = self._services.tokens
-        if tokens is not None:
-            self._clients = tokens.kept(self._events[0]) or await tokens.clients_for(self._events[0])
+        if self._services.tokens is not None:
+            self._clients = await self._services.tokens.clients_for(self._events[0])
 
     @property
     def slack(self) -> Replies:
@@ -375,6 +381,11 @@ class Context:
         if self._asks is None:
             self._asks = Asks(self._waiting.steps, self._waiting, self.slack)
         return self._asks
+
+    @property
+    def waited(self) -> bool:
+        """Whether the handler used steps or waits."""
+        return self._waits is not None
 
     @property
     def suspend(self) -> Suspend | None:

@@ -14,10 +14,10 @@ import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
+from surelane.encryption.keys import SealedError
 from surelane.errors import SurelaneError
 from surelane_service.durations import jittered
 from surelane_service.installations import BOT, Expiring, Installations, Owner, Stored
-from surelane_service.keys import SealedError
 from surelane_service.logs import get_logger
 from surelane_worker.slack.client import slack_error
 from surelane_worker.slack.turns import SlackBusyError

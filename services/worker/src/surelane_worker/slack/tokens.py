@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from surelane.errors import SurelaneError
@@ -30,6 +29,7 @@ OWN = "surelane."
 
 Find = Callable[[Owner, str | None], Awaitable[Mapping[str, Stored]]]
 Await = Callable[[int, Owner, datetime], Awaitable[bool]]
+Other = Callable[[int], Awaitable[Owner | None]]
 Make = Callable[[str], SlackClients]
 _log = get_logger(__name__)
 
@@ -48,35 +48,54 @@ class NotInstalledError(Exception):
 
 @dataclass(slots=True)
 class _Known:
+    token: str | None
     clients: SlackClients | None
     until: float
+    """By the event loop's clock."""
 
 
 class Tokens:
     """The clients with the bot's token of each installation."""
 
-    def __init__(self, find: Find, make: Make, await_one: Await) -> None:
+    def __init__(self, find: Find, make: Make, await_one: Await, find_other: Other) -> None:
         """Keep the arguments.
 
         Args:
             find: returns an installation's rows, with fresh tokens.
             make: makes clients for a token.
             await_one: records that an event waits for an installation; returns whether it is there by now.
+            find_other: returns an installation that reported an event of a shared channel, too.
         """
         self._find = find
         self._make = make
         self._await_one = await_one
-        self._known: dict[Owner | None, _Known] = {}
-        """In the order of their lookups."""
+        self._find_other = find_other
+        self._known: dict[tuple[str, bool], _Known] = {}
+        """By owner, in the order of their lookups. A plain tuple finds an :class:`Owner`, too."""
         self._lookups: dict[Owner, asyncio.Task[SlackClients | None]] = {}
 
-    def kept(self, event: Event) -> SlackClients | None:
-        """Return the clients for an event where they are known: of nearly all events, without a task's detour."""
-        known = self._known.get(owner_of(event))
-        return None if known is None or monotonic() >= known.until else known.clients
+    def kept(self, payload: Mapping[str, Any], now: float) -> SlackClients | None:
+        """Return the clients for a payload that names a workspace whose token is kept: for nearly all events.
+
+        ``None``: ask :meth:`clients_for`. Every event comes here, so nothing is awaited, and no owner is made.
+
+        Args:
+            payload: the event's.
+            now: the event loop's time.
+        """
+        named: Any = payload.get("authorizations")
+        named = named[0] if type(named) is list and named else payload
+        if type(named) is not dict or named.get("is_enterprise_install"):
+            return None
+        team = named.get("team_id")
+        known = self._known.get((team, False)) if type(team) is str else None
+        return known.clients if known is not None and now < known.until else None
 
     async def clients_for(self, event: Event) -> SlackClients | None:
         """Return the clients for an event; ``None`` for a job without one.
+
+        A message of a shared channel may have come from several workspaces. If the first no longer has the app, the
+        token of another one is used: its bot is in the channel, too.
 
         Raises:
             NotInstalledError: an event of Slack's is of a workspace that has not installed the app.
@@ -84,7 +103,11 @@ class Tokens:
         owner = owner_of(event)
         clients = None if owner is None else await self.clients_of(owner)
         if clients is None and owner is not None and event.kind.startswith((SLACK_KINDS, OWN)):
-            raise NotInstalledError(owner)
+            if event.payload.get("is_ext_shared_channel") is True:
+                other = await self._find_other(event.id)
+                clients = None if other is None else await self.clients_of(other)
+            if clients is None:
+                raise NotInstalledError(owner)
         return clients
 
     async def wait(self, event: Event, owner: Owner, until: datetime) -> float | None:
@@ -102,7 +125,7 @@ class Tokens:
     async def clients_of(self, owner: Owner) -> SlackClients | None:
         """Return the clients of an installation; ``None`` if there is none, or none with a bot."""
         known = self._known.get(owner)
-        if known is not None and monotonic() < known.until:
+        if known is not None and _now() < known.until:
             return known.clients
         lookup = self._lookups.get(owner)
         if lookup is None:
@@ -124,10 +147,10 @@ class Tokens:
             _log.warning("a token cannot be looked up; the last one is used", error=type(error).__name__)
             return known.clients
         if row is None or row.token is None:
-            self._keep(owner, _Known(None, monotonic() + MISSING_FOR))
+            self._keep(owner, _Known(None, None, _now() + MISSING_FOR))
             return None
-        clients = self._make(row.token)
-        self._keep(owner, _Known(clients, monotonic() + jittered(KEPT_FOR / 1.3)))
+        clients = known.clients if known is not None and known.token == row.token else self._make(row.token)
+        self._keep(owner, _Known(row.token, clients, _now() + jittered(KEPT_FOR / 1.3)))
         return clients
 
     def _keep(self, owner: Owner, known: _Known) -> None:
@@ -135,6 +158,10 @@ class Tokens:
         self._known[owner] = known
         while len(self._known) > MOST:  # the one that was looked up first
             del self._known[next(iter(self._known))]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def owner_of(event: Event) -> Owner | None:
@@ -147,9 +174,6 @@ def owner_of(event: Event) -> Owner | None:
     named = payload
     if isinstance(authorizations, list) and authorizations:
         named = object_in(authorizations[0])
-    team = named.get("team_id")
-    if team and isinstance(team, str) and not named.get("is_enterprise_install"):
-        return Owner(team)  # of nearly all events
     if named is not payload:
         return _owner(named.get("enterprise_id"), named.get("team_id"), named.get("is_enterprise_install"))
     return _owner(

@@ -8,7 +8,7 @@ def schedules(sources: Sources) -> Screen:
     """Make the screen of all schedules."""
 
     async def read(_: Asked) -> Values:
-        return {"schedules": (await read_schedules(sources.calls)).schedules}
+        return {"schedules": (await read_schedules(sources.calls, sources.operations.sealing)).schedules}
 
     return Screen("schedules", "/schedules", "Schedules", read)
 
@@ -18,7 +18,7 @@ def schedule(sources: Sources) -> Screen:
 
     async def read(asked: Asked) -> Values:
         name = asked.path["name"]
-        for each in (await read_schedules(sources.calls)).schedules:
+        for each in (await read_schedules(sources.calls, sources.operations.sealing)).schedules:
             if each.name == name:
                 return {"schedule": each}
         raise Missing(f"There is no schedule {name}.")

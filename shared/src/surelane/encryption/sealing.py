@@ -5,31 +5,33 @@ It happens in the services. The database, its log and its dumps never have the t
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import ref
 
-from surelane.calls import Connection, Pool
-from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
-from surelane.events import Event
-from surelane.json_text import json_text
-from surelane_service.data_keys import DataKeys, NoKeyError
-from surelane_service.envelopes import (
+from surelane.encryption.data_keys import DataKeys, NoKeyError
+from surelane.encryption.envelopes import (
     EVENT,
+    NOTHING,
     SEALED,
     VALUE,
-    WORKSPACE,
     DamagedError,
     DataKey,
     clear_part,
+    clear_text,
+    decoded,
     is_sealed,
     key_id_of,
     sealed_fields,
     sealed_text,
     workspace_of,
 )
-from surelane_service.keys import Keyring, SealedError
+from surelane.encryption.firing import is_firing, with_firing
+from surelane.encryption.keys import SealedError
+from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
+from surelane.events import Event
+from surelane.json_text import json_text
 
 _CONTENT = "content"
 """The field of an error record that holds the sealed rest of it."""
@@ -39,6 +41,9 @@ _ERROR_FIELDS = ("message", "traceback")
 _WORD = re.compile(r"[a-z_]{1,60}")
 """A reason that a program gave. It stays in the clear."""
 
+_FEW = 1000
+"""Events that may be gone before they are forgotten."""
+
 CURRENT: ContextVar[str | None] = ContextVar("workspace", default=None)
 """The workspace of the event whose handler runs. Jobs of the handler without a workspace are encrypted with its key."""
 
@@ -46,17 +51,17 @@ CURRENT: ContextVar[str | None] = ContextVar("workspace", default=None)
 class Sealing:
     """Encrypts and decrypts JSON values with the workspaces' data keys."""
 
-    def __init__(self, database: Pool | Connection, keys: Keyring | None, *, on: bool) -> None:
+    def __init__(self, data_keys: DataKeys, *, on: bool) -> None:
         """Make it.
 
         Args:
-            database: where the data keys are.
-            keys: open the data keys; ``None``: what is encrypted cannot be read here.
+            data_keys: those of the workspaces. Without a keyring, what is encrypted cannot be read here.
             on: whether new values are encrypted. Stored ones are decrypted in any case.
         """
         self.on = on
-        self._data_keys = DataKeys(database, keys)
-        self._events: WeakValueDictionary[int, Event] = WeakValueDictionary()
+        self._data_keys = data_keys
+        self._events: dict[int, ref[Event]] = {}
+        self._prune_at = _FEW
 
     # --- Encrypting
 
@@ -72,10 +77,11 @@ class Sealing:
         A natural key that follows from its whole content is replaced: others could guess the content by it.
         """
         payload = json.loads(text) if payload is None else payload
-        data_key = await self.key_for(workspace_of(payload))
+        workspace = workspace_of(payload)
+        data_key = self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
         if key is None and not (payload.get("event_id") or payload.get("trigger_id")):
             key = data_key.content_key(text)
-        return data_key.seal(text, _clear(payload, data_key), EVENT), key
+        return data_key.seal(text, clear_text(payload), EVENT), key
 
     async def payload(
         self,
@@ -93,14 +99,16 @@ class Sealing:
         fallback = CURRENT.get() if workspace is None else workspace
         text = json_text(value)
         plain = json.loads(text)  # the payload may be a model
-        data_key = await self.key_for(workspace_of(plain) or fallback or "")
-        sealed: dict[str, Any] = json.loads(data_key.seal(text, _clear(plain, data_key), purpose))
+        named = workspace_of(plain)
+        data_key = await self.key_for(named or fallback or "")
+        beside = clear_text(plain, "" if named else data_key.workspace)
+        sealed: dict[str, Any] = json.loads(data_key.seal(text, beside, purpose))
         return sealed
 
     async def value(self, text: str, workspace: str | None = None) -> str:
         """Encrypt another value of an event, JSON text: a result, a step, a signal."""
-        workspace = CURRENT.get() if workspace is None else workspace
-        data_key = await self.key_for(workspace or "")
+        workspace = (CURRENT.get() if workspace is None else workspace) or ""
+        data_key = self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
         return data_key.seal(text, _place(text))
 
     async def errors(self, records: Sequence[dict[str, Any]], workspace: str) -> list[dict[str, Any]]:
@@ -115,7 +123,8 @@ class Sealing:
 
     def workspace_of(self, identity: int) -> str:
         """Return the workspace of an event that this process has claimed, by its id."""
-        event = self._events.get(identity)
+        found = self._events.get(identity)
+        event = None if found is None else found()
         return "" if event is None else event.workspace or ""
 
     # --- Decrypting
@@ -123,27 +132,46 @@ class Sealing:
     async def open_events(self, events: Sequence[Event]) -> None:
         """Decrypt the events that can be. The others stay as they are; :meth:`enter` says why."""
         sealed = [
-            (event, text)
+            (event, raw)
             for event in events
-            if event.workspace is None and (text := sealed_text(event.body)) is not None
+            if event.workspace is None and (raw := _first_sealed(event.body)) is not None
         ]
         if sealed:
             try:
-                keys = await self._data_keys.by_ids(_key_ids(text for _, text in sealed))
+                keys = await self._data_keys.by_ids({key_id_of(raw) for _, raw in sealed if raw})
             except SurelaneError:
                 keys = {}
-            for event, text in sealed:
-                _open_event(event, text, keys)
+            for event, raw in sealed:
+                _open_event(event, raw, keys)
         if self.on:
             for event in events:
                 if event.workspace is None and not _is_locked(event):
                     event.workspace = workspace_of(event.payload)
-                self._events[event.id] = event
+                self._events[event.id] = ref(event)
+            self._prune()
+
+    def _prune(self) -> None:
+        """Forget the events that are gone, once half of them may be. A WeakValueDictionary costs several times more."""
+        if len(self._events) > self._prune_at:
+            self._events = {
+                identity: event for identity, event in self._events.items() if event() is not None
+            }
+            self._prune_at = _FEW + 2 * len(self._events)
 
     async def enter(self, events: Sequence[Event]) -> None:
         """Do as :meth:`require`, for a handler. From here on, jobs that name no workspace are of the first event's."""
         await self.require(events)
         CURRENT.set(events[0].workspace)
+
+    def entered(self, events: Sequence[Event]) -> bool:
+        """Do as :meth:`enter` where encryption is off and no event was encrypted. Return whether that is so."""
+        if self.on:
+            return False
+        for event in events:
+            if event.workspace is not None or SEALED in event.body:
+                return False
+        CURRENT.set(None)
+        return True
 
     async def require(self, events: Sequence[Event]) -> None:
         """Decrypt the events that still are encrypted, and make sure that their results can be encrypted.
@@ -153,15 +181,18 @@ class Sealing:
         """
         try:
             for event in events:
-                if _is_locked(event):
-                    await self.open_events([event])
-                if _is_locked(event):
-                    for value, purpose in _sealed_in(event.payload):
-                        await self._text(value, purpose)  # says why
-                if self.on:
-                    await self.key_for(event.workspace or "")
+                if event.workspace is None and _is_locked(event):
+                    await self._unlock(event)
+                if self.on and self._data_keys.kept(workspace := event.workspace or "") is None:
+                    await self._data_keys.current(workspace)
         except (DatabaseUnavailable, TransientConflict) as error:
             raise NoKeyError(f"its data key could not be read: {type(error).__name__}") from error
+
+    async def _unlock(self, event: Event) -> None:
+        await self.open_events([event])
+        if _is_locked(event):
+            for value, purpose in _sealed_in(event.payload):
+                await self._text(value, purpose)  # says why
 
     async def opened(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value
         """Decrypt a stored JSON value, or the sealed value in one of its fields.
@@ -170,7 +201,7 @@ class Sealing:
             SealedError: it cannot be decrypted; it says why.
         """
         if is_sealed(value):
-            return json.loads(await self._text(value))
+            return with_firing(json.loads(await self._text(value)), value)
         for name, inner in sealed_fields(value):
             value = {**value, name: json.loads(await self._text(inner, VALUE))}
         return value
@@ -211,36 +242,31 @@ class Sealing:
         return shown
 
     async def _text(self, value: Mapping[str, Any], purpose: bytes | None = None) -> str:
-        identity = key_id_of(value[SEALED])
+        raw = decoded(value[SEALED])
+        identity = key_id_of(raw)
         key = (await self._data_keys.by_ids([identity])).get(identity)
         if key is None:
             raise await self._data_keys.why_missing(identity)
         if purpose is not None:
-            return key.open(value[SEALED], purpose)
+            return key.open(raw, purpose)
         try:
-            return key.open(value[SEALED])
+            return key.open(raw)
         except DamagedError:
-            return key.open(value[SEALED], EVENT)
+            return key.open(raw, EVENT)
 
 
-def _clear(payload: object, key: DataKey) -> dict[str, Any]:
-    """Return what stays in the clear of a payload: also its workspace, where it does not name it itself."""
-    clear = clear_part(payload)
-    return {**clear, WORKSPACE: key.workspace} if key.workspace != workspace_of(clear) else clear
-
-
-def _place(text: str) -> dict[str, Any]:
-    """Return what operators' lists show of a stored question: where it was posted."""
+def _place(text: str) -> str:
+    """Return what operators' lists show of a stored question: where it was posted. It is JSON text."""
     if '"ts"' not in text or '"channel"' not in text:
-        return {}
+        return NOTHING
     clear = clear_part(json.loads(text))
-    return {name: clear[name] for name in ("channel", "ts", "thread_ts") if name in clear}
+    return json.dumps({name: clear[name] for name in ("channel", "ts", "thread_ts") if name in clear})
 
 
 def _sealed_error(record: dict[str, Any], key: DataKey) -> dict[str, Any]:
     content = {name: record[name] for name in _ERROR_FIELDS if name in record}
     rest = {name: part for name, part in record.items() if name not in _ERROR_FIELDS}
-    return {**rest, "message": ENCRYPTED, _CONTENT: json.loads(key.seal(json.dumps(content), {}))}
+    return {**rest, "message": ENCRYPTED, _CONTENT: json.loads(key.seal(json.dumps(content)))}
 
 
 def _sealed_in(payload: object) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -251,15 +277,15 @@ def _sealed_in(payload: object) -> Iterator[tuple[dict[str, Any], bytes]]:
         yield from ((value, VALUE) for _, value in sealed_fields(payload))
 
 
-def _key_ids(sealed: Iterable[str]) -> set[bytes]:
-    """Return the ids of the data keys of sealed values."""
-    ids: set[bytes] = set()
-    for text in sealed:
-        try:
-            ids.add(key_id_of(text))
-        except DamagedError:
-            continue
-    return ids
+def _first_sealed(body: str) -> bytes | None:
+    """Return the first sealed value in JSON text that the database wrote; empty: damaged; ``None``: there is none."""
+    text = sealed_text(body)
+    if text is None:
+        return None
+    try:
+        return decoded(text)
+    except DamagedError:
+        return b""
 
 
 def _is_locked(event: Event) -> bool:
@@ -267,15 +293,18 @@ def _is_locked(event: Event) -> bool:
     return event.workspace is None and SEALED in event.body and any(True for _ in _sealed_in(event.payload))
 
 
-def _open_event(event: Event, sealed: str, keys: Mapping[bytes, DataKey]) -> None:
+def _open_event(event: Event, sealed: bytes, keys: Mapping[bytes, DataKey]) -> None:
     """Put the decrypted payload in its place, if a key opens it."""
-    try:
-        key = keys[key_id_of(sealed)]
-        event.body, event.workspace = key.open(sealed, EVENT), key.workspace
-    except KeyError:
-        return
-    except DamagedError:
+    if not sealed:
         _open_fields(event, keys)
+    elif (key := keys.get(key_id_of(sealed))) is not None:
+        try:
+            opened = key.open(sealed, EVENT)
+            if is_firing(event.body):
+                opened = json.dumps(with_firing(json.loads(opened), event.payload))
+            event.body, event.workspace = opened, key.workspace
+        except DamagedError:
+            _open_fields(event, keys)
     vars(event).pop("payload", None)  # it is parsed anew
 
 
@@ -284,8 +313,9 @@ def _open_fields(event: Event, keys: Mapping[bytes, DataKey]) -> None:
     opened, workspace = event.payload, None
     try:
         for name, value in sealed_fields(opened):
-            key = keys[key_id_of(value[SEALED])]
-            opened = {**opened, name: json.loads(key.open(value[SEALED]))}
+            raw = decoded(value[SEALED])
+            key = keys[key_id_of(raw)]
+            opened = {**opened, name: json.loads(key.open(raw))}
             workspace = key.workspace
     except (DamagedError, KeyError):
         return

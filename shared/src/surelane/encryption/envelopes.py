@@ -10,15 +10,17 @@ import hmac
 import json
 import os
 import re
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from surelane_service.keys import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES, SealedError
+from surelane.encryption.ciphers import SALT_BYTES, Ciphers
+from surelane.encryption.keys import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES, SealedError
+from surelane.encryption.packing import pack, unpack
 
 SEALED = "surelane.sealed"
 """The field that holds the encrypted value."""
@@ -26,32 +28,29 @@ IDS = "surelane.ids"
 """The field with the ids of people, channels and workspaces that stand in the value, so that erasing finds them."""
 WORKSPACE = "surelane.workspace"
 """The field with the workspace of a value that does not name one itself."""
+NOTHING = "{}"
+"""The clear part of a value that has none, JSON text."""
 EVENT, VALUE = b"event", b"value"
 """What is sealed: the payload of an event, or another value. One does not open as the other."""
 CONTENT_KEY = "sealed:"
 """How the natural key of an event begins that Slack gave none."""
 
 _VERSION = b"\x01"
-_SALT_BYTES = 16
 _HEADER = len(_VERSION) + ID_BYTES
-_BEFORE_NONCE = _HEADER + _SALT_BYTES
+_BEFORE_NONCE = _HEADER + SALT_BYTES
 _BEFORE_TEXT = _BEFORE_NONCE + NONCE_BYTES
 _FIELD = f'"{SEALED}": "'
-_PLAIN, _COMPRESSED = b"\x00", b"\x01"
-_SMALL = 400
-"""Bytes below which a value is not compressed. Larger ones cost the database more than compressing them."""
-_HEADER_TEXT = 12
-"""Characters of base64 that hold the header."""
 
 MOST_CLEAR = 200
 """Characters of a field that stays in the clear."""
 _MENTION = re.compile(r"<[@#]([UWC][A-Z0-9]{2,20})")
-_WHOLE = re.compile(r'"([UWCDGTEB][A-Z0-9]{8,20})"')
+_WHOLE = re.compile(r'"([UWCDGTEB](?=[A-Z]*[0-9])[A-Z0-9]{8,20})"')
 """What may be an id where it is a whole value: one that has a digit."""
+_SHARED = "is_ext_shared_channel"
 _CLEAR = frozenset(
     ("type", "command", "channel_type", "ts", "thread_ts", "event_ts", "user_id", "channel_id", "team_id")
 )
-_CLEAR_OUTSIDE = _CLEAR | {"enterprise_id", "event_id", "event_time", "agent", "is_ext_shared_channel"}
+_CLEAR_OUTSIDE = _CLEAR | {"enterprise_id", "event_id", "event_time", "agent", _SHARED}
 _NAMED_OBJECTS = ("channel", "user", "team", "enterprise")
 """Fields that hold an id, or an object with one."""
 _PARTS = {
@@ -59,6 +58,13 @@ _PARTS = {
     "message": ("ts", "thread_ts", "user"),
     "container": ("message_ts", "thread_ts", "channel_id"),
 }
+_USUAL = _CLEAR | {*_NAMED_OBJECTS}
+_USUAL_OUTSIDE = (_CLEAR_OUTSIDE | _USUAL) - {"event_time", _SHARED}
+_OBJECTS = frozenset(("actions", "view", *_PARTS))
+_MOST_USUAL = 60
+"""Fields of a usual message and its envelope."""
+_WORD = re.compile(r"[!#-\[\]-~]+")
+"""A text that is the same in JSON: ASCII without spaces, quotation marks and backslashes."""
 _OWN = "surelane."
 """How the ids of the worker's own buttons and modals begin: the kind of their clicks follows from it."""
 
@@ -74,15 +80,23 @@ class DamagedError(SealedError):
 class DataKey:
     """The key that encrypts the values of one workspace.
 
+    A value's key is derived from it and 16 random bytes, the salt. A process encrypts many values with one salt. So a
+    workspace may have any number of values.
+
     Attributes:
         id: names it in each value that it sealed.
         workspace: the workspace's id; empty for what belongs to none.
         raw: the key itself.
+        ciphers: those of its values. They are kept as long as this object.
     """
 
     id: bytes
     workspace: str
     raw: bytes = field(repr=False)
+    ciphers: Ciphers = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ciphers", Ciphers(self.raw))
 
     @classmethod
     def new(cls, workspace: str) -> "DataKey":
@@ -93,44 +107,36 @@ class DataKey:
         """Return the place for which the key itself is sealed."""
         return json.dumps(["data_key", self.workspace, self.id.hex()])
 
-    def seal(self, text: str, clear: Mapping[str, Any], purpose: bytes = VALUE) -> str:
-        """Return JSON text as a sealed value, JSON text as well, with ``clear`` beside it.
+    def seal(self, text: str, clear: str = NOTHING, purpose: bytes = VALUE) -> str:
+        """Return JSON text as a sealed value, JSON text as well, with the fields of ``clear`` beside it.
 
-        Each value has a key of its own, derived from 16 random bytes. So a workspace may have any number of values.
+        ``clear`` is the JSON text of an object.
         """
-        random = os.urandom(_SALT_BYTES + NONCE_BYTES)
-        header = _VERSION + self.id
-        plain = text.encode()
-        packed = _PLAIN + plain if len(plain) < _SMALL else _COMPRESSED + zlib.compress(plain, 1)
-        sealed = self._cipher(random[:_SALT_BYTES]).encrypt(random[_SALT_BYTES:], packed, header + purpose)
-        beside = json.dumps(clear)
-        named = ",".join(f'"{name}"' for name in _further_ids(text, beside))
-        encoded = binascii.b2a_base64(header + random + sealed, newline=False).decode()
-        return f'{beside[:-1]}{"," if clear else ""}"{IDS}":[{named}],"{SEALED}":"{encoded}"}}'
+        salt, cipher = self.ciphers.current()
+        nonce, header = os.urandom(NONCE_BYTES), _VERSION + self.id
+        packed = pack(text, payload=purpose == EVENT)
+        sealed = header + salt + nonce + cipher.encrypt(nonce, packed, header + purpose)
+        encoded = binascii.b2a_base64(sealed, newline=False).decode()
+        named = ",".join([f'"{name}"' for name in _further_ids(text, clear)])
+        return f'{clear[:-1]}{"," if clear != NOTHING else ""}"{IDS}":[{named}],"{SEALED}":"{encoded}"}}'
 
-    def open(self, sealed: str, purpose: bytes = VALUE) -> str:
+    def open(self, sealed: str | bytes, purpose: bytes = VALUE) -> str:
         """Return the JSON text that this key sealed. ``sealed`` is the field :data:`SEALED` of a value.
 
         Raises:
             DamagedError: it was changed, or sealed for another purpose.
         """
-        raw = _decoded(sealed)
-        if raw[:1] != _VERSION or len(raw) < _BEFORE_TEXT + TAG_BYTES:
-            raise DamagedError
-        cipher, nonce = self._cipher(raw[_HEADER:_BEFORE_NONCE]), raw[_BEFORE_NONCE:_BEFORE_TEXT]
+        raw = sealed if isinstance(sealed, bytes) else decoded(sealed)
+        cipher, nonce = self.ciphers.of(raw[_HEADER:_BEFORE_NONCE]), raw[_BEFORE_NONCE:_BEFORE_TEXT]
         try:
-            packed = cipher.decrypt(nonce, raw[_BEFORE_TEXT:], raw[:_HEADER] + purpose)
-        except InvalidTag:
+            return unpack(cipher.decrypt(nonce, raw[_BEFORE_TEXT:], raw[:_HEADER] + purpose))
+        except (InvalidTag, ValueError):
             raise DamagedError from None
-        return (zlib.decompress(packed[1:]) if packed[:1] == _COMPRESSED else packed[1:]).decode()
 
     def content_key(self, text: str) -> str:
         """Return the natural key of an event that has none: who lacks the data key cannot guess the text by it."""
         derived = hmac.digest(self.raw, b"surelane content key", "sha256")
         return CONTENT_KEY + hmac.new(derived, text.encode(), hashlib.sha256).hexdigest()
-
-    def _cipher(self, salt: bytes) -> AESGCM:
-        return AESGCM(hmac.digest(self.raw, b"surelane value key" + salt, "sha256"))
 
 
 def is_sealed(value: object) -> bool:
@@ -156,15 +162,24 @@ def workspace_of_sealed(value: object) -> str:
     return given if isinstance(given, str) else workspace_of(value)
 
 
-def key_id_of(sealed: object) -> bytes:
-    """Return the id of the data key that sealed a value, by its field :data:`SEALED`.
+def decoded(sealed: object) -> bytes:
+    """Return the bytes of a field :data:`SEALED`.
 
     Raises:
         DamagedError: it cannot be one.
     """
-    if not isinstance(sealed, str) or len(sealed) < _HEADER_TEXT:
+    try:
+        raw = binascii.a2b_base64(sealed, strict_mode=True) if isinstance(sealed, str) else b""
+    except ValueError:
+        raise DamagedError from None
+    if len(raw) < _BEFORE_TEXT + TAG_BYTES or raw[:1] != _VERSION:
         raise DamagedError
-    return _decoded(sealed[:_HEADER_TEXT])[len(_VERSION) :]
+    return raw
+
+
+def key_id_of(sealed: bytes) -> bytes:
+    """Return the id of the data key that sealed a value, by the bytes of its field :data:`SEALED`."""
+    return sealed[len(_VERSION) : _HEADER]
 
 
 def sealed_text(body: str) -> str | None:
@@ -180,6 +195,14 @@ def clear_part(value: object) -> dict[str, Any]:
     ``agent.event_user`` and ``agent.event_time`` return the same for it as for the payload.
     """
     return _part(value, _CLEAR_OUTSIDE) if isinstance(value, dict) else {}
+
+
+def clear_text(value: object, workspace: str = "") -> str:
+    """Return :func:`clear_part` as JSON text, with the field :data:`WORKSPACE` if ``workspace`` is given."""
+    if not workspace and isinstance(value, dict) and (text := _usual_text(value)) is not None:
+        return text
+    clear = clear_part(value)
+    return json.dumps({**clear, WORKSPACE: workspace} if workspace else clear)
 
 
 def workspace_of(value: object) -> str:
@@ -208,6 +231,43 @@ def _part(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return part | _own_ids(value)
 
 
+def _usual_text(value: dict[str, Any]) -> str | None:
+    """Return :func:`clear_part` as JSON text at a third of its cost; ``None``: the payload is no usual message."""
+    event, happened, shared = value.get("event"), value.get("event_time"), value.get(_SHARED)
+    if not isinstance(event, dict) or type(happened) is not int or len(event) + len(value) > _MOST_USUAL:
+        return None
+    inside, outside = _usual_words(event, _USUAL), _usual_words(value, _USUAL_OUTSIDE)
+    if inside is None or outside is None or not (shared is None or isinstance(shared, bool)):
+        return None
+    flag = "" if shared is None else f',"{_SHARED}":{"true" if shared else "false"}'
+    return f'{{"event":{{{inside}}},{outside},"event_time":{happened}{flag}}}'
+
+
+def _usual_words(value: dict[str, Any], names: frozenset[str]) -> str | None:
+    """Return the named fields of an object as JSON text; ``None``: one of them is not a word of plain ASCII."""
+    form = _form(tuple(value), names)
+    if form is None:
+        return None
+    words = form[0](value)
+    try:
+        together = "".join(words)
+    except TypeError:
+        return None
+    plain = len(together) <= MOST_CLEAR and "" not in words and _WORD.fullmatch(together)
+    return form[1] % words if plain else None
+
+
+@lru_cache(maxsize=256)
+def _form(
+    fields: tuple[str, ...], names: frozenset[str]
+) -> tuple[Callable[[Any], tuple[str, ...]], str] | None:
+    """Return how to read the named ones of an object's fields, and how they are written; ``None``: not as words."""
+    words = [name for name in fields if name in names]
+    if len(words) < 2 or not _OBJECTS.isdisjoint(fields):
+        return None
+    return itemgetter(*words), ",".join(f'"{name}":"%s"' for name in words)
+
+
 def _own_ids(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ids of the worker's own buttons and modals."""
     actions, view = value.get("actions"), value.get("view")
@@ -233,12 +293,5 @@ def _is_own(value: object, name: str) -> bool:
 
 def _further_ids(text: str, beside: str) -> list[str]:
     """Return the ids that stand in a text, without those that stand beside it."""
-    names = {name for name in _WHOLE.findall(text) if not name.isalpha()} | set(_MENTION.findall(text))
-    return sorted(name for name in names if name not in beside)
-
-
-def _decoded(sealed: str) -> bytes:
-    try:
-        return binascii.a2b_base64(sealed, strict_mode=True)
-    except ValueError:
-        raise DamagedError from None
+    names = _WHOLE.findall(text) + _MENTION.findall(text)
+    return sorted({name for name in names if name not in beside}) if names else names

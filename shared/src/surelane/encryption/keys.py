@@ -13,12 +13,10 @@ import hashlib
 import hmac
 import os
 from collections.abc import Sequence
-from typing import Annotated, Self
+from typing import Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from pydantic import BeforeValidator, SecretStr
-from pydantic_settings import NoDecode
 
 SETTING = "SURELANE_ENCRYPTION_KEYS"
 KEY_BYTES = 32
@@ -59,9 +57,14 @@ class Keyring:
         self.current_id = _id_of(raw[0])
 
     @classmethod
-    def of(cls, keys: Sequence[SecretStr]) -> Self | None:
-        """Return the keyring of a setting's keys; ``None`` where it has none."""
-        return cls([key.get_secret_value() for key in keys]) if keys else None
+    def read(cls, text: str) -> Self | None:
+        """Return the keyring of keys separated by commas; ``None`` where the text has none.
+
+        Raises:
+            ValueError: one of them is malformed, or there twice. It quotes no key.
+        """
+        keys = [part.strip() for part in text.split(",") if part.strip()]
+        return cls(keys) if keys else None
 
     def seal(self, plain: bytes, place: str) -> bytes:
         """Encrypt a secret for the place where it is stored, such as a table and a row's key."""
@@ -124,23 +127,3 @@ def _raw(key: str, nth: int) -> bytes:
 def _id_of(key: bytes) -> bytes:
     """Return a name of a key that tells nothing about it."""
     return hashlib.sha256(b"surelane key id" + key).digest()[:ID_BYTES]
-
-
-def read_keys(text: str) -> list[str]:
-    """Read keys separated by commas; none where the text is empty.
-
-    Raises:
-        ValueError: one of them is malformed, or there twice. It quotes no key.
-    """
-    keys = [part.strip() for part in text.split(",") if part.strip()]
-    if keys:
-        Keyring(keys)  # checks them
-    return keys
-
-
-def _read(value: object) -> object:
-    return read_keys(value) if isinstance(value, str) else value
-
-
-EncryptionKeys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_read)]
-"""A settings field that takes what :func:`read_keys` reads."""

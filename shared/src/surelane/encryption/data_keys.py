@@ -6,6 +6,7 @@ A data key is stored sealed with ``SURELANE_ENCRYPTION_KEYS``. So a rotation of 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -13,8 +14,8 @@ from time import monotonic
 from typing import Generic, TypeVar
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane_service.envelopes import DataKey
-from surelane_service.keys import SETTING, Keyring, SealedError
+from surelane.encryption.envelopes import DataKey
+from surelane.encryption.keys import SETTING, Keyring, SealedError
 
 KEPT_FOR = timedelta(minutes=1)
 """How long a data key is used without a look at the database."""
@@ -49,7 +50,8 @@ class _Kept(Generic[Name]):
 
     def keep(self, name: Name, key: DataKey, until: float) -> None:
         self.keys[name] = key, until
-        self.keys.move_to_end(name)
+        with suppress(KeyError):  # another thread has just dropped it; a fork could leave a lock locked
+            self.keys.move_to_end(name)
         while len(self.keys) > MOST:
             self.keys.popitem(last=False)
 
@@ -60,9 +62,9 @@ class DataKeys:
     Methods raise errors of :mod:`surelane.errors`, and :class:`NoKeyError` where no key of the list opens a data key.
     """
 
-    def __init__(self, database: Pool | Connection, keys: Keyring | None) -> None:
+    def __init__(self, database: Pool | Connection | Calls, keys: Keyring | None) -> None:
         """``keys``: open the data keys; ``None``: this process has none."""
-        self._database = Calls(database)
+        self._database = database if isinstance(database, Calls) else Calls(database)
         self._keys = keys
         self._current: _Kept[str] = _Kept(OrderedDict())
         self._by_id: _Kept[bytes] = _Kept(OrderedDict())
