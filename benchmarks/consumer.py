@@ -20,11 +20,15 @@ STOP_WITHIN = 60.0
 
 @dataclass(frozen=True)
 class Moment:
-    """The events that a process had handled and the CPU seconds that it had used at a moment."""
+    """The events that a process had handled and the CPU seconds that it had used at a moment.
+
+    ``instructions`` are those of its main thread since its first event; ``None`` where they cannot be counted.
+    """
 
     count: int
     at: float
     cpu: float
+    instructions: int | None = None
 
 
 class Consumer:
@@ -54,7 +58,7 @@ class Consumer:
         told = json.loads(line)
         match told["bench"]:
             case "count":
-                self.moments.append(Moment(told["count"], told["at"], told["cpu"]))
+                self.moments.append(Moment(told["count"], told["at"], told["cpu"], told.get("instructions")))
             case "started":
                 self.started[told["number"]] = told["at"]
             case "ended":

@@ -7,6 +7,8 @@ CLOCK_MONOTONIC.
 import json
 import time
 
+from benchmarks.programs.instructions import Counter
+
 EVERY = 1000
 MARK = '{"bench"'
 
@@ -18,16 +20,25 @@ class Tally:
         self.count = 0
         """The number of handled events."""
 
+        self._instructions: Counter | None = None
+
     def add(self) -> None:
         """Count one event. Report the first and every thousandth."""
-        if self.count == 0:
-            self._tell()
+        if self._instructions is None:  # in the thread that handles the events
+            self._instructions = Counter()
+            self._tell(self._instructions)
         self.count += 1
         if self.count % EVERY == 0:
-            self._tell()
+            self._tell(self._instructions)
 
-    def _tell(self) -> None:
-        moment = {"bench": "count", "count": self.count, "at": time.monotonic(), "cpu": time.process_time()}
+    def _tell(self, instructions: Counter) -> None:
+        moment = {
+            "bench": "count",
+            "count": self.count,
+            "at": time.monotonic(),
+            "cpu": time.process_time(),
+            "instructions": instructions.read(),
+        }
         print(json.dumps(moment), flush=True)
 
 

@@ -1,6 +1,7 @@
 """How many events a worker may claim."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,11 +16,12 @@ from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.running.runner import Runner
-from surelane_worker.running.slots import OVERTAKING, Slots
+from surelane_worker.running.slots import OVERTAKING, TURN, Slots
 from surelane_worker.running.work import Work
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 CONCURRENCY = 10
+EVENTS = 5
 
 
 class Plain:
@@ -41,6 +43,42 @@ class Endless:
 
     def release(self, work: Work) -> None:
         assert work.claims
+
+
+class Noting:
+    """Runs work at once, and notes the task of each."""
+
+    def __init__(self, takes: float = 0.0, *, cancels: bool = False) -> None:
+        self.tasks: list[asyncio.Task[Any] | None] = []
+        self.takes = takes
+        self.cancels = cancels
+        self.all = asyncio.Event()
+
+    async def run(self, work: Work) -> bool:
+        assert work.task is asyncio.current_task()
+        self.tasks.append(work.task)
+        until = time.perf_counter() + self.takes
+        while time.perf_counter() < until:
+            pass
+        if self.cancels and work.task is not None:
+            work.task.cancel()
+        if len(self.tasks) == EVENTS:
+            self.all.set()
+        return False
+
+
+async def tasks_of(runner: Noting) -> list[asyncio.Task[Any] | None]:
+    """Return the task that ran each of some events, in one slot."""
+    capacity = Capacity()
+    leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
+    settings = cast("Any", SimpleNamespace(concurrency=1, claim_bytes=1_000_000))
+    slots = Slots(
+        settings, {"a": cast("Handler", Plain())}, cast("Runner", runner), leases, capacity, sentinel.answers
+    )
+    events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=0) for n in range(EVENTS)]
+    slots.accept(events, asyncio.get_running_loop().time())
+    await runner.all.wait()
+    return runner.tasks
 
 
 @asynccontextmanager
@@ -88,3 +126,19 @@ async def test_a_notification_makes_no_claim_where_handlers_are_fast_or_slow(
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
         assert slots.free() == []
+
+
+async def test_a_slot_runs_several_short_events_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
+    assert len(set(await tasks_of(Noting()))) == 1
+
+
+async def test_other_tasks_come_first_once_the_turn_of_a_slot_is_over() -> None:
+    assert len(set(await tasks_of(Noting(takes=2 * TURN)))) == EVENTS
+
+
+async def test_a_task_that_was_cancelled_as_its_event_ended_runs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
+    assert len(set(await tasks_of(Noting(cancels=True)))) == EVENTS

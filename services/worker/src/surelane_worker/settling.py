@@ -100,10 +100,12 @@ class Settler:
             self._leases.weigh(claim, len(argument))
             if isinstance(outcome, FanOut):
                 self._jobs[claim] = [job.kind for job in (*outcome.children, outcome.then)]
-        self._waiting.append(claim)
+        if not self._unsettled:
+            self._idle.clear()
         self._unsettled += 1
-        self._some.set()
-        self._idle.clear()
+        if not self._waiting:
+            self._some.set()
+        self._waiting.append(claim)
 
     def hurry(self) -> None:
         """Send what is waiting without gathering more: the rest of a group waits for it."""

@@ -173,6 +173,14 @@ class Metrics(Collector):
                 if lag <= slept + COMMIT:
                     self.notification_lag.add(event.kind, max(lag, 0.0))
 
+    def handled(self, events: Sequence[Event], began: float, ended: float) -> None:
+        """Record a handler's run, by the seconds since 1970 at which it began and ended."""
+        self.process.add(events[0].kind, ended - began)
+        for event in events:
+            happened = event.event_ts.timestamp()
+            self.until_started.add(event.kind, began - happened if began > happened else 0.0)
+            self.until_finished.add(event.kind, ended - happened if ended > happened else 0.0)
+
     def failed(self, kind: str, *, retried: bool) -> None:
         """Count an attempt that failed."""
         self._failures[kind] += 1

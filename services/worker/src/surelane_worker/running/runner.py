@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
 
+from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
+from surelane.encryption.envelopes import DamagedError
 from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
-from surelane_service.data_keys import KeyDestroyedError, NoKeyError
-from surelane_service.envelopes import DamagedError
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, running
 from surelane_worker.handling.context import Context, Services
@@ -163,17 +163,19 @@ class Runner:
         given = events if given is None else given
         began = time.time()
         if self._tracing is None:
-            outcome = await self._run(handler, work, context, given)
+            outcome = self._concluded(await self._called(handler, work, context, given), context)
         else:
             span = self._tracing.process(given)
             for claim in claims:
                 claim.span = span.get_span_context()
             outcome = await self._run_traced(span, handler, work, context, given)
-        self._count(events, began)
+        self._metrics.handled(events, began, time.time())
         return self._settle(work, claims, outcome, context)
 
-    async def _run(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
-        outcome = await self._called(handler, work, context, events)
+    @staticmethod
+    def _concluded(outcome: Outcome, context: Context) -> Outcome:
+        if not context.waited:
+            return outcome
         suspend = context.suspend
         if suspend is not None and not isinstance(outcome, Release):
             return suspend  # also if the handler caught what was to end it
@@ -184,7 +186,9 @@ class Runner:
     async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         try:
-            handler = await self._prepared(handler, context, events)
+            if not self._is_prepared(context, events):
+                await self._prepare(context, events)
+            handler = handler.for_event(events[0])
             if handler.timeout is None:
                 return outcome_of(await handler.call(given, context))
             async with asyncio.timeout(handler.timeout) as limit:
@@ -206,13 +210,17 @@ class Runner:
             if handler.answers:
                 context.conclude()
 
-    async def _prepared(self, handler: Handler, context: Context, events: Sequence[Event]) -> Handler:
-        """Decrypt the events and take the token of their workspace. Return the handler of the first one's route."""
+    def _is_prepared(self, context: Context, events: Sequence[Event]) -> bool:
+        """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
+        sealing = self._services.sealing
+        return (sealing is None or sealing.entered(events)) and context.is_authorized()
+
+    async def _prepare(self, context: Context, events: Sequence[Event]) -> None:
+        """Decrypt the events, and take the token of their workspace."""
         if self._services.sealing is not None:
             await self._services.sealing.enter(events)
-        handler = handler.for_event(events[0]) if handler.routes else handler
-        await context.authorize()
-        return handler
+        if not context.is_authorized():
+            await context.authorize()
 
     async def _put_off(
         self, context: Context, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
@@ -248,22 +256,13 @@ class Runner:
         self, span: Span, handler: Handler, work: Work, context: Context, events: list[Event]
     ) -> Outcome:
         with running(span):
-            outcome = await self._run(handler, work, context, events)
+            outcome = self._concluded(await self._called(handler, work, context, events), context)
             span.set_attribute("surelane.outcome", outcome.name)
             if isinstance(outcome, Fail):
                 failed(span, type(outcome.error).__name__)
             elif work.stopped == LOST:
                 failed(span, "lease_lost")
         return outcome
-
-    def _count(self, events: Sequence[Event], began: float) -> None:
-        ended = time.time()
-        metrics = self._metrics
-        metrics.process.add(events[0].kind, ended - began)
-        for event in events:
-            happened = event.event_ts.timestamp()
-            metrics.until_started.add(event.kind, max(began - happened, 0.0))
-            metrics.until_finished.add(event.kind, max(ended - happened, 0.0))
 
     def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, context: Context) -> bool:
         """Hand the outcome to the settler. Return whether the group's next events may follow."""

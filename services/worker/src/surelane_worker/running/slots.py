@@ -37,6 +37,8 @@ Where slots are freed faster, the next claim comes soon enough, and is larger.
 """
 OVERTAKING = 2
 """Claims that a notification allows while no slot is free: one in eight does not go by priority."""
+TURN = 0.0002
+"""Seconds in which a slot goes from one work to the next without a new task. Then the others come first."""
 AGED = 10 * HORIZON
 """Seconds that claimed work of a low priority waits for a slot, before it comes next."""
 log = get_logger("surelane_worker.running.slots")
@@ -223,29 +225,53 @@ class Slots:
                     self._answers.claimed(event, self._waited[event.kind])
 
     def _start(self) -> None:
-        loop = self._loop
         for share in self._shares:
             while share.waiting and share.running < share.limit and len(self._running) < self._concurrency:
-                work = share.waiting.take(loop.time())
-                share.running += 1
-                self._running.add(work)
-                work.task = loop.create_task(self._run(work, share))
+                work = self._take(share)
+                work.task = self._loop.create_task(self._run(work, share))
         if len(self._shares) > 1:
             self._shares.append(self._shares.pop(0))  # the next slot goes to another share first
 
     async def _run(self, work: Work, share: Share) -> None:
-        began, goes_on = perf_counter(), False
+        """Run work, then what waits for its slot: a task for each would cost as much as a short handler."""
+        task, began = work.task, perf_counter()
+        until = began + TURN
         try:
-            goes_on = await self._runner.run(work)
+            while True:
+                goes_on = False
+                try:
+                    goes_on = await self._runner.run(work)
+                finally:
+                    ended = perf_counter()
+                    self._end(work, share, ended - began, goes_on=goes_on)
+                # A task that was cancelled at the end of its work is not used again.
+                if (
+                    ended > until
+                    or len(self._shares) > 1
+                    or not share.waiting
+                    or task is None
+                    or task.cancelling()
+                ):
+                    break
+                work, began = self._take(share), ended
+                work.task = task
         finally:
-            share.took(perf_counter() - began)
-            share.running -= 1
-            self._running.discard(work)
-            if goes_on:
-                work.since = self._loop.time()
-                self._share_of[work.handler].waiting.add(work, first=True)  # its group waits for it already
             self._start()
-            self._capacity.free()
+
+    def _end(self, work: Work, share: Share, seconds: float, *, goes_on: bool) -> None:
+        share.took(seconds)
+        share.running -= 1
+        self._running.discard(work)
+        if goes_on:
+            work.since = self._loop.time()
+            self._share_of[work.handler].waiting.add(work, first=True)  # its group waits for it already
+        self._capacity.free()
+
+    def _take(self, share: Share) -> Work:
+        work = share.waiting.take(self._loop.time())
+        share.running += 1
+        self._running.add(work)
+        return work
 
     async def freed(self) -> None:
         """Wait until more may be claimed. Release work that has waited for a slot for too long."""
