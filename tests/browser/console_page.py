@@ -22,7 +22,7 @@ from surelane_service.probes import private_app, serving
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
 
-PATIENCE = 20_000
+PATIENCE = 60_000
 """Milliseconds. Generous, because a browser, a database and services may share two cores."""
 CSRF = "a-stand-in-for-the-token"
 FINDINGS = [

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Browser, Error, Locator, Page, expect
 
-PATIENCE = 20_000
+PATIENCE = 60_000
 """Milliseconds. Generous, because a browser, a database and services may share two cores."""
 
 NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
@@ -24,6 +24,7 @@ class SlackPage:
         self.composer = page.get_by_role("textbox", name="Message", exact=True)
         self.reply_box = page.get_by_role("textbox", name="Reply")
         self.tools = page.get_by_role("complementary", name="Faults and activity")
+        self.rail = page.get_by_role("navigation", name="Workspaces")
         self.modal = page.get_by_role("dialog")
 
     async def say(self, text: str) -> None:
@@ -34,6 +35,12 @@ class SlackPage:
     async def open_channel(self, name: str) -> None:
         """Open a channel, or the direct messages by the bot's name."""
         await self.page.get_by_role("navigation").get_by_role("button", name=name).click()
+
+    async def open_workspace(self, name: str) -> None:
+        """Choose a workspace in the rail, and wait until the page shows it."""
+        link = self.rail.get_by_role("link", name=name)
+        await link.click()
+        await expect(link).to_have_attribute("aria-current", "page")
 
     async def use_shortcut(self, name: str) -> None:
         """Use a global shortcut of the app."""
@@ -86,17 +93,18 @@ async def open_page(
     context.set_default_timeout(PATIENCE)
     page = await context.new_page()
     page.on("pageerror", lambda error: problems.append(str(error)))
-    await _go(page, url)
+    await go(page, url)
     await expect(page.get_by_role("status").first).to_have_attribute("data-state", "live")
     yield SlackPage(page)
     await context.close()
     assert problems == []
 
 
-async def _go(page: Page, url: str) -> None:
-    """Load the page. Load it again if Chromium dropped a request because the machine got or lost a network.
+async def go(page: Page, url: str | None = None) -> None:
+    """Load a page, or the same one again. Repeat that if Chromium dropped a request.
 
-    Starting and ending containers cause that, even for requests to this machine.
+    It drops requests when the machine gets or loses a network. Starting and ending containers cause that, even for
+    requests to this machine.
     """
     dropped: list[str] = []
 
@@ -108,7 +116,7 @@ async def _go(page: Page, url: str) -> None:
     for _ in range(10):
         dropped.clear()
         try:
-            await page.goto(url)
+            await (page.reload() if url is None else page.goto(url))
         except Error as error:
             note(str(error))
             if not dropped:

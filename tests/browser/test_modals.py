@@ -164,12 +164,12 @@ async def test_a_phone_shows_a_modal_on_the_whole_screen(phone: "SlackPage", pai
 
 
 async def test_each_person_has_their_own_modals(slack: "SlackPage", pair: Pair, browser: "Browser") -> None:
-    from tests.browser.slack_page import open_page  # noqa: PLC0415
+    from tests.browser.slack_page import go, open_page  # noqa: PLC0415
 
     await opened(slack, pair)
     async with open_page(browser, pair.url, width=900, height=700) as other:
         await other.expect(other.modal).to_be_visible()  # Ada, in another window
-        await other.page.evaluate("localStorage.setItem('user', 'U0GRACE001')")
-        await other.page.reload()
+        await other.page.evaluate("localStorage.setItem('user T0SURELANE', 'U0GRACE001')")
+        await go(other.page)
         await other.expect(other.page.get_by_label("You are")).to_have_value("U0GRACE001")
         await other.expect(other.modal).to_have_count(0)

@@ -1,13 +1,14 @@
-"""The page shows how the app is connected, disconnects it, and shows the other workspaces and who has the app."""
+"""The page shows each workspace, who has the app, and how the app is connected."""
 
+import re
 from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
+from slack_sdk.web.async_client import AsyncWebClient
 from yarl import URL
 
 from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
-from tests.browser.console_page import accessible
 
 if TYPE_CHECKING:
     from tests.browser.slack_page import SlackPage
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
+BAKERY, EAST = "T0BAKERY01", "T0ACMEEAST"
 
-async def installed(pair: "Pair", team: str) -> None:
-    """Install the app in a workspace, as a person and ingest do."""
+
+async def installed(pair: "Pair", team: str) -> str:
+    """Install the app in a workspace, as a person and ingest do; return its token."""
     asked = {
         "client_id": DEMO_CLIENT_ID,
-        "scope": "chat:write",
+        "scope": "chat:write,commands",
         "redirect_uri": "http://127.0.0.1/",
         "state": "s",
     }
@@ -31,7 +34,8 @@ async def installed(pair: "Pair", team: str) -> None:
             code = URL(response.headers["Location"]).query["code"]
         fields = {"client_id": DEMO_CLIENT_ID, "client_secret": DEMO_CLIENT_SECRET, "code": code}
         async with session.post(f"{pair.url}/api/oauth.v2.access", data=fields) as response:
-            assert (await response.json())["ok"]
+            token: str = (await response.json())["access_token"]
+            return token
 
 
 async def ingest_of(pair: "Pair") -> str:
@@ -40,33 +44,72 @@ async def ingest_of(pair: "Pair") -> str:
     return address
 
 
-async def test_a_person_writes_in_another_workspace_and_removes_the_app(
+async def test_each_workspace_has_its_own_channels_people_and_answers(
     slack: "SlackPage", pair: "Pair"
 ) -> None:
+    from tests.browser.slack_page import go  # noqa: PLC0415
+
+    expect = slack.expect
+    await slack.say("quiet at home")
+    await expect(slack.message("quiet at home").locator(".delivery")).to_contain_text("200 in")
+    await expect(slack.rail).to_be_hidden()  # there is one workspace to choose
+    tokens = {team: await installed(pair, team) for team in (BAKERY, EAST)}
+    await slack.open_workspace("Bakery")
+    await expect(slack.page.get_by_label("You are")).to_have_value("U0BAKERY01")
+    await expect(slack.channel).not_to_contain_text("quiet at home")
+    await slack.open_channel("orders")
+    await slack.say("quiet: two loaves")
+    await expect(slack.thread).to_contain_text("two loaves")
+    await expect(slack.message("two loaves").locator(".delivery")).to_contain_text("200 in")
+    event = next(each for each in pair.app.acknowledged if "two loaves" in each["event"]["text"])
+    assert (event["team_id"], event["authorizations"][0]["team_id"]) == (BAKERY, BAKERY)
+    assert event["is_ext_shared_channel"]
+    web = AsyncWebClient(token=tokens[BAKERY], base_url=f"{pair.url}/api/")
+    where = {"channel": event["event"]["channel"], "thread_ts": event["event"]["ts"]}
+    await web.chat_postMessage(text="they are in the oven", **where)
+    await expect(slack.thread).to_contain_text("they are in the oven")
+    await go(slack.page)
+    await expect(slack.thread).to_contain_text("they are in the oven")
+    await expect(slack.rail.get_by_role("link", name="Bakery")).to_have_attribute("aria-current", "page")
+    await slack.open_workspace("Acme East")
+    await slack.open_channel("orders")  # they share it
+    loaves = slack.message("two loaves")
+    await expect(loaves.locator(".from")).to_have_text("Bakery")
+    await expect(loaves.get_by_role("button", name="1 reply")).to_be_visible()
+    await pair.control.request("POST", "/control/messages", {"text": "quiet: news", "channel": "support"})
+    home = slack.rail.get_by_role("link", name="Surelane")
+    await expect(home).to_have_accessible_name(re.compile("Surelane +unread"))
+    await home.press("Enter")
+    await expect(slack.message("quiet at home")).to_be_visible()
+    await expect(slack.channel).not_to_contain_text("two loaves")
+
+
+async def test_a_workspace_without_the_app_says_so_and_offers_the_install(
+    slack: "SlackPage", pair: "Pair"
+) -> None:
+    page, expect = slack.page, slack.expect
     await slack.open_tools("Workspaces")
-    tools, expect = slack.tools, slack.expect
-    state = tools.locator("#workspace-state")
-    await expect(state).to_have_text(
-        "T0ACMEEAST of E0ACMEGRID. You are Edith Clarke. It does not have the app."
-    )
-    install = tools.get_by_role("link", name="Install the app")
-    await expect(install).to_have_attribute("href", f"{await ingest_of(pair)}/slack/install?team=T0ACMEEAST")
-    await tools.get_by_role("combobox", name="Workspace").select_option("Bakery")
-    await installed(pair, "T0BAKERY01")
-    await expect(state).to_have_text("T0BAKERY01. You are Edith Clarke. It has the app.")
-    await tools.get_by_role("combobox", name="Channel").select_option("orders, shared")
-    await tools.get_by_role("textbox", name="Message").fill("two loaves")
-    await tools.get_by_role("button", name="Mention the app").click()
-    messages = tools.get_by_role("list", name="Messages of the workspace")
-    await expect(messages).to_contain_text("# orders · Edith Clarke, Bakery")
-    await expect(messages).to_contain_text("@surelane two loaves")
-    await tools.get_by_role("combobox", name="Workspace").select_option("Acme East")
-    await expect(messages).to_contain_text("@surelane two loaves")  # they share the channel
-    await tools.get_by_role("combobox", name="Workspace").select_option("Bakery")
-    await tools.get_by_role("button", name="Remove the app").click()
-    await expect(state).to_contain_text("It does not have the app.")
+    bakery = slack.tools.get_by_role("listitem").filter(has_text="Bakery")
+    await expect(bakery).to_contain_text("T0BAKERY01. It does not have the app.")
+    await bakery.get_by_role("link", name="Bakery", exact=True).click()
+    await expect(slack.rail.get_by_role("link", name="Bakery")).to_have_attribute("aria-current", "page")
+    install = page.get_by_role("note").get_by_role("link", name="Install the app")
+    await expect(install).to_have_attribute("href", f"{await ingest_of(pair)}/slack/install?team={BAKERY}")
+    await expect(page.get_by_role("heading", name="Direct messages")).to_be_hidden()
+    await slack.say("quiet: is it here?")
+    await expect(slack.message("is it here?")).to_be_visible()
+    await slack.say("/ticket nothing")
+    await expect(slack.composer).to_have_value("/ticket nothing")  # it was refused, and comes back
+    assert pair.app.received == []
+    await slack.composer.fill("")
+    await installed(pair, BAKERY)
+    await expect(install).to_be_hidden()
+    await slack.use_shortcut("Ask")
+    (shortcut,) = await pair.app.arrive(1)
+    assert shortcut.payload["team"]["id"] == BAKERY
+    await bakery.get_by_role("button", name="Remove the app").click()
+    await expect(install).to_be_visible()
     assert await slack.unnamed() == []
-    assert await accessible(slack.page, "#tools") == []
 
 
 async def test_a_phone_shows_the_connection_and_disconnects_socket_mode(

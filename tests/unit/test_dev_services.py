@@ -110,8 +110,13 @@ def test_where_the_simulator_is_slack_a_real_app_s_secrets_are_set_aside(
 def test_installs_are_tried_with_the_demo_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLACK_CLIENT_ID", DEMO_CLIENT_ID)
     monkeypatch.setenv("SLACK_CLIENT_SECRET", DEMO_CLIENT_SECRET)
-    assert environments()["ingest"]["SLACK_CLIENT_SECRET"] == DEMO_CLIENT_SECRET
+    found = environments()
+    assert found["ingest"]["SLACK_CLIENT_SECRET"] == DEMO_CLIENT_SECRET
+    assert found["simulator"]["SLACK_CLIENT_ID"] == DEMO_CLIENT_ID
+    assert "SLACK_CLIENT_SECRET" not in found["simulator"]
     assert set_aside() == []
+    shown = where_to_look(load_settings(DevSettings), PROJECT, PORTS, Databases.given("postgresql://"))
+    assert any(re.search(r"install the app +http://127.0.0.1:\d+/slack/install$", line) for line in shown)
 
 
 @pytest.mark.parametrize(

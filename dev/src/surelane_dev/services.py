@@ -16,8 +16,8 @@ from surelane_service.settings import DEMO_API_TOKEN, DEMO_CLIENT_SECRET, DEMO_S
 DATABASE = "surelane"
 SLACK_SECRETS = ("SLACK_APP_TOKEN", "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET")
 SIMULATOR_READS = (
-    *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "LOG_LEVEL", "PATH", "HOME", "TMPDIR"),
-    *("LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
+    *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "SLACK_CLIENT_ID", "LOG_LEVEL"),
+    *("PATH", "HOME", "TMPDIR", "LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
 )
 """Prefixes of the variables that the simulator gets. None of them is a secret."""
 DATABASE_URLS = ("DATABASE_URL", "SURELANE_OPERATOR_DATABASE_URL")
@@ -172,10 +172,15 @@ def where_to_look(
         page.append(
             f"  assistants       MCP at {private}/mcp, with the header Authorization: Bearer {bearer}"
         )
+    secret = os.environ.get("SLACK_CLIENT_SECRET") or ""
+    aside = simulated() and _is_real("SLACK_CLIENT_SECRET", secret)
+    installs = os.environ.get("SLACK_CLIENT_ID") and secret and not aside
+    install = [f"  install the app  {at}:{ports['ingest']}/slack/install"] if installs else []
     return [
         "",
         "Surelane is up. Ctrl-C ends it.",
         f"  talk to the bot  {at}:{ports['simulator']}/",
+        *install,
         f"  handlers         {handlers}",
         f"  ingest           {at}:{ports['ingest']}/slack/events",
         *page,

@@ -16,8 +16,10 @@ class SimulatorError(SurelaneError):
 class SimulatorClient:
     """A client for the simulator at one address."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, team: str | None = None) -> None:
+        """``team``: the id of the workspace that it uses; by default the demo workspace."""
         self.url = url.rstrip("/")
+        self._query = {"team": team} if team else None
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=5)
         )
@@ -56,7 +58,9 @@ class SimulatorClient:
             SimulatorError: the simulator does not answer, or refuses.
         """
         try:
-            async with self._session.request(method, self.url + path, json=body) as response:
+            async with self._session.request(
+                method, self.url + path, params=self._query, json=body
+            ) as response:
                 answer: JSON = await response.json()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             reason = f"no simulator answers at {self.url}: {type(error).__name__}: {error}"

@@ -25,7 +25,11 @@ Url = Annotated[
     ),
 ]
 Channel = Annotated[str, typer.Option(help="A channel's name or id.")]
-User = Annotated[str, typer.Option(help="The writer: ada, grace or katherine.")]
+User = Annotated[
+    str | None,
+    typer.Option(help="The writer: ada, grace or katherine. By default the workspace's first person."),
+]
+Team = Annotated[str | None, typer.Option(help="A workspace's id. By default the demo workspace.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -48,7 +52,8 @@ def send(
     text: Annotated[str, typer.Argument(help="The message; @name mentions, a leading / calls a command.")],
     channel: Channel = "general",
     thread: Annotated[str | None, typer.Option(help="Reply in the thread of this ts.")] = None,
-    user: User = "ada",
+    user: User = None,
+    team: Team = None,
     url: Url = None,
     mention: Annotated[bool, typer.Option(help="Mention the bot if the text does not.")] = True,
     wait: Annotated[bool, typer.Option(help="Wait for the bot's reply and print it.")] = False,
@@ -59,10 +64,10 @@ def send(
     Of a command, print its trigger id and the app's answer.
     """
     if text.startswith("/"):
-        _run(_command(_address(url), text, channel, user))
+        _run(_command(_address(url), team, text, channel, user))
         return
     said: JSON = {"channel": channel, "thread_ts": thread, "user": user, "mention": mention}
-    _run(_send(_address(url), text, said, timeout if wait else None))
+    _run(_send(_address(url), team, text, said, timeout if wait else None))
 
 
 @app.command()
@@ -82,8 +87,8 @@ def load(
         raise typer.Exit(1)
 
 
-async def _send(url: str, text: str, said: JSON, timeout: float | None) -> None:
-    async with SimulatorClient(url) as client:
+async def _send(url: str, team: str | None, text: str, said: JSON, timeout: float | None) -> None:
+    async with SimulatorClient(url, team) as client:
         answer = await client.say(text, **said)
         for event in answer["events"]:
             print(event["id"])
@@ -94,9 +99,9 @@ async def _send(url: str, text: str, said: JSON, timeout: float | None) -> None:
             print(reply["text"])
 
 
-async def _command(url: str, text: str, channel: str, user: str) -> None:
+async def _command(url: str, team: str | None, text: str, channel: str, user: str | None) -> None:
     command, _, rest = text.partition(" ")
-    async with SimulatorClient(url) as client:
+    async with SimulatorClient(url, team) as client:
         body = {"command": command, "text": rest, "channel": channel, "user": user}
         answer = await client.request("POST", "/control/commands", body)
     if answer["problem"]:

@@ -13,14 +13,20 @@ from surelane_service.settings import DEMO_CLIENT_ID
 
 PATH = "/oauth/v2/authorize"
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Install Surelane</title></head><body>
+<html lang="en"><head><meta charset="utf-8"><title>Install Surelane · simulated Slack</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="/page/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/page/base.css"><link rel="stylesheet" href="/page/consent.css">
+</head><body class="consent"><main>
 <h1>Install Surelane?</h1>
-<p>The app asks for: {scopes}</p>
 <form method="post" action="{path}?{query}">
+<fieldset><legend>Where</legend>
 {choices}
-<p><button name="decision" value="approve">Allow</button>
-<button name="decision" value="cancel">Cancel</button></p>
-</form></body></html>
+</fieldset>
+<p class="note">The app asks for: {scopes}</p>
+<p><button class="primary" name="decision" value="approve">Allow</button>
+<button class="small" name="decision" value="cancel">Cancel</button></p>
+</form></main></body></html>
 """
 
 
@@ -32,8 +38,8 @@ async def show(request: web.Request) -> web.Response:
     choices = _choices(request.app[SIMULATOR])
     first = request.query.get("team") or next(iter(choices))
     lines = [
-        f'<p><label><input type="radio" name="team" value="{escape(value)}"{" checked" if value == first else ""}> '
-        f"{escape(name)}</label></p>"
+        f'<label><input type="radio" name="team" value="{escape(value)}"{" checked" if value == first else ""}> '
+        f"{escape(name)}</label>"
         for value, name in choices.items()
     ]
     scopes = escape(", ".join(filter(None, (asked.scopes, asked.user_scopes))).replace(",", ", "))

@@ -1,7 +1,8 @@
 """Keep who installed the app, and the tokens that Slack gave it: codes, grants, rotation and removal.
 
-The demo workspace has had the app from the beginning: every unknown ``xoxb-`` token is its bot's. The other workspaces
-install it by OAuth. Two of them belong to an Enterprise Grid organization, which may install it for all its workspaces.
+Every unknown ``xoxb-`` token is that of the demo workspace's bot. That workspace has the app without an install, unless
+the app has a client id: then it installs the app by OAuth, as the other workspaces do. Two of those belong to an
+Enterprise Grid organization, which may install the app for all its workspaces.
 """
 
 import time
@@ -62,6 +63,10 @@ class Grant:
         """The id of the workspace, or of the organization that installed for all its workspaces."""
         return owner_of(self.workspace, wide=self.wide)
 
+    def is_valid_bot(self) -> bool:
+        """Return whether it is of a bot and still valid."""
+        return self.sort == "bot" and not self.refused
+
 
 def owner_of(workspace: Workspace, *, wide: bool) -> str:
     """Return the id under which an installation is kept."""
@@ -71,24 +76,36 @@ def owner_of(workspace: Workspace, *, wide: bool) -> str:
 class Installs:
     """The installations of the app in all workspaces."""
 
-    def __init__(self, workspaces: Iterable[Workspace] = (), *, token_lives: timedelta | None = None) -> None:
-        """``token_lives``: how long tokens live; ``None``: they do not expire."""
+    def __init__(
+        self,
+        workspaces: Iterable[Workspace] = (),
+        *,
+        token_lives: timedelta | None = None,
+        without: Workspace | None = None,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            workspaces: all workspaces.
+            token_lives: how long tokens live; ``None``: they do not expire.
+            without: the workspace that has the app without an install.
+        """
         self.workspaces = {workspace.team_id: workspace for workspace in workspaces}
         self.token_lives = token_lives
+        self.without = without
         self.grants: dict[str, Grant] = {}
         """All tokens ever given, by token."""
         self.removed: Callable[[Workspace, JSON, bool], None] = lambda *_: None
         """Gets the workspace, the event and whether the installation was organization-wide."""
-        self.changed: Callable[[], None] = lambda: None
-        """Called when an installation comes or goes."""
+        self.listeners: list[Callable[[], None]] = []
+        """Called when a token comes or goes."""
         self._codes: dict[str, Code] = {}
         self._refreshes: dict[str, Grant] = {}
 
     def approve(self, asked: Asked, workspace: Workspace, *, wide: bool) -> str:
         """Return a code for the tokens of a workspace or its organization."""
-        person = next(user for user in workspace.users.values() if not user.is_bot)
         code = token_hex(16)
-        self._codes[code] = Code(asked, workspace, person.id, wide, time.time() + CODE_LIVES)
+        self._codes[code] = Code(asked, workspace, workspace.people()[0].id, wide, time.time() + CODE_LIVES)
         return code
 
     def check_client(self, client_id: object, client_secret: object) -> None:
@@ -128,7 +145,7 @@ class Installs:
         if found.asked.user_scopes:
             user = Grant("user", workspace, found.user_id, found.wide, found.asked.user_scopes)
             person |= self._given(user)
-        self.changed()
+        self._changed()
         return answer
 
     def refresh(self, refresh_token: str) -> JSON:
@@ -140,15 +157,24 @@ class Installs:
         old = self._refreshes.pop(refresh_token, None)
         if old is None or old.refused:
             raise RefusedGrantError("invalid_refresh_token")
+        old.refresh_token = None
         new = Grant(old.sort, old.workspace, old.user_id, old.wide, old.scopes)
         team = None if old.wide else {"id": old.workspace.team_id, "name": old.workspace.name}
+        given = self._given(new)
+        self._changed()
         return {
             "app_id": old.workspace.app_id,
             "team": team,
             "enterprise": enterprise_json(old.workspace),
             **({"bot_user_id": old.user_id} if old.sort == "bot" else {}),
-            **self._given(new),
+            **given,
         }
+
+    def restore(self, token: str, grant: Grant) -> None:
+        """Add a token of an earlier run."""
+        self.grants[token] = grant
+        if grant.refresh_token is not None:
+            self._refreshes[grant.refresh_token] = grant
 
     def grant_of(self, token: str | None) -> Grant | None:
         """Return the grant of a token; ``None`` for a token that was not given here.
@@ -168,13 +194,26 @@ class Installs:
     def installed(self, workspace: Workspace) -> Grant | None:
         """Return a valid bot's grant with which the app sees a workspace: its own, or its organization's."""
         owners = {owner_of(workspace, wide=False), owner_of(workspace, wide=True)} - {""}
-        found = [each for each in self.grants.values() if each.sort == "bot" and not each.refused]
-        return next((each for each in reversed(found) if each.owner in owners), None)
+        latest_first = reversed(self.grants.values())
+        return next((each for each in latest_first if each.is_valid_bot() and each.owner in owners), None)
+
+    def owners(self) -> set[str]:
+        """Return the ids of the workspaces and organizations that have installed the app."""
+        return {each.owner for each in self.grants.values() if each.is_valid_bot()}
+
+    def has_app(self, workspace: Workspace) -> bool:
+        """Return whether a workspace has the app."""
+        return workspace is self.without or self.installed(workspace) is not None
+
+    def is_wide(self, workspace: Workspace) -> bool:
+        """Return whether a workspace has the app by its organization's install."""
+        grant = self.installed(workspace)
+        return grant is not None and grant.wide
 
     def revoke(self, grant: Grant) -> None:
         """Revoke one token, and tell the app."""
         grant.refused = "token_revoked"
-        self.changed()
+        self._changed()
         users = {"oauth": [], "bot": [], ("bot" if grant.sort == "bot" else "oauth"): [grant.user_id]}
         self.removed(grant.workspace, {"type": "tokens_revoked", "tokens": users}, grant.wide)
 
@@ -187,11 +226,15 @@ class Installs:
             grant.refused = "account_inactive"
             users["bot" if grant.sort == "bot" else "oauth"].add(grant.user_id)
         if found:
-            self.changed()
+            self._changed()
             tokens = {sort: sorted(ids) for sort, ids in users.items()}
             self.removed(workspace, {"type": "app_uninstalled"}, wide)
             self.removed(workspace, {"type": "tokens_revoked", "tokens": tokens}, wide)
         return len(found)
+
+    def _changed(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     def _given(self, grant: Grant) -> JSON:
         rotates = self.token_lives is not None

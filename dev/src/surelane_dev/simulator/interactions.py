@@ -24,6 +24,8 @@ class ResponseUrl:
     user: str
     message_ts: str | None
     until: float
+    team_id: str
+    """The workspace of the app that answers."""
     uses_left: int = RESPONSE_USES
 
 
@@ -60,12 +62,12 @@ class Interactions:
             self._used.add(trigger)
         return state, user
 
-    def new_response_url(self, channel: str, user: str, message_ts: str | None = None) -> str:
-        """Make a URL at which the app may answer."""
-        key = token_urlsafe(18)
-        self.responses[key] = ResponseUrl(
-            channel, user, message_ts, self.now() + RESPONSE_LASTS.total_seconds()
-        )
+    def new_response_url(
+        self, channel: str, user: str, message_ts: str | None = None, *, team_id: str = ""
+    ) -> str:
+        """Make a URL at which the app of a workspace may answer."""
+        key, until = token_urlsafe(18), self.now() + RESPONSE_LASTS.total_seconds()
+        self.responses[key] = ResponseUrl(channel, user, message_ts, until, team_id)
         return f"{self.public_url}/response/{key}"
 
     def spend_response(self, key: str) -> ResponseUrl | str:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from surelane.calls import Calls, Pool
 from surelane.errors import SurelaneError
 from surelane_dev.simulator.posting.delivery import Delivery
-from surelane_dev.simulator.workspace.model import JSON
 from surelane_service.logs import get_logger
 from surelane_service.pool import close_pool, create_pool
 
@@ -51,23 +50,24 @@ class JobWatch:
             await close_pool(pool)
 
     async def _look(self, pool: Pool) -> bool:
-        asked = [d.id for d in reversed(list(self._deliveries.values())) if _unsettled(d)][:ASKED_AT_ONCE]
+        asked = [d for d in reversed(list(self._deliveries.values())) if _unsettled(d)][:ASKED_AT_ONCE]
         if not asked:
             return True
         try:
-            rows = await Calls(pool).fetch(_SELECT, asked)
+            rows = await Calls(pool).fetch(_SELECT, [key for delivery in asked for key in delivery.keys])
         except SurelaneError as error:
             _log.debug("the queue's status cannot be read", reason=str(error))
             return False
-        for row in rows:
-            self._note(row["item_key"], {name: row[name] for name in row.keys() if name != "item_key"})  # noqa: SIM118
+        found = {
+            row["item_key"]: {name: row[name] for name in row.keys() if name != "item_key"}  # noqa: SIM118
+            for row in rows
+        }
+        for delivery in asked:
+            job = next((found[key] for key in delivery.keys if key in found), None)
+            if job is not None and delivery.job != job:
+                delivery.job = job
+                self._changed(delivery)
         return True
-
-    def _note(self, event_id: str, job: JSON) -> None:
-        delivery = self._deliveries.get(event_id)
-        if delivery is not None and delivery.job != job:
-            delivery.job = job
-            self._changed(delivery)
 
 
 def _unsettled(delivery: Delivery) -> bool:

@@ -37,7 +37,7 @@ async def _body(request: web.Request) -> JSON | None:
 
 
 def _answer(simulator: Simulator, response: ResponseUrl, body: JSON) -> None:
-    workspace = simulator.workspace
+    workspace = simulator.installs.workspaces.get(response.team_id, simulator.workspace)
     original = workspace.message(response.channel, response.message_ts or "")
     if body.get("delete_original"):
         if original is not None:

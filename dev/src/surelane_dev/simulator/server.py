@@ -99,7 +99,7 @@ async def _conversations(simulator: Simulator) -> AsyncIterator[None]:
     if simulator.settings.state is None:
         yield
         return
-    async with Conversations(simulator.settings.state, simulator.workspace, simulator.sessions).kept():
+    async with Conversations(simulator.settings.state, simulator.installs, simulator.sessions).kept():
         yield
 
 

@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane_dev.simulator.webapi.tiers import Enforced
 from surelane_service.durations import Duration
-from surelane_service.settings import Port
+from surelane_service.settings import DEMO_CLIENT_ID, Port
 
 RETRY_DELAYS = (timedelta(0), timedelta(seconds=2), timedelta(seconds=10))
 LOCALHOST = "127.0.0.1"
@@ -75,6 +75,9 @@ class SimulatorSettings(BaseSettings):
     )
     """The bot token's scopes; a call that needs another fails with ``missing_scope``. Default: the manifest's."""
 
+    client_id: str | None = Field(None, validation_alias="SLACK_CLIENT_ID")
+    """The app's client id. With the demo id, the demo workspace installs the app too, as ingest then demands."""
+
     tiers: Enforced = Field("off", validation_alias="SURELANE_SIMULATOR_TIERS")
     """Whether calls above Slack's rate limits are refused. ``non-marketplace``: also the limits of such apps."""
 
@@ -96,6 +99,11 @@ class SimulatorSettings(BaseSettings):
         """The host names of the simulator."""
         given = urlsplit(self.public_url or "").hostname
         return self.hosts | {name.lower() for name in (given, self.host) if name}
+
+    @property
+    def installs(self) -> bool:
+        """Whether each workspace installs the app by OAuth. Then none has it at first."""
+        return self.client_id == DEMO_CLIENT_ID
 
     @property
     def queue_database_url(self) -> str | None:

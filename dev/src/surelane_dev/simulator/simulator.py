@@ -22,7 +22,7 @@ from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
 from surelane_dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
-from surelane_dev.simulator.workspace.shapes import message_json, talk_json
+from surelane_dev.simulator.workspace.shapes import message_json
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 
@@ -42,10 +42,11 @@ class Simulator:
         self.sockets = Sockets(settings.timeout)
         self.sessions.changed = self._sessions_changed
         self.faults = Faults(self._faults_changed)
-        others = other_workspaces(self.workspace.app_id)
-        self.installs = Installs((self.workspace, *others), token_lives=settings.token_lives)
+        workspaces = (self.workspace, *other_workspaces(self.workspace.app_id))
+        without = None if settings.installs else self.workspace
+        self.installs = Installs(workspaces, token_lives=settings.token_lives, without=without)
         self.installs.removed = self._removed
-        self.installs.changed = self._workspaces_changed
+        self.installs.listeners.append(self._workspaces_changed)
         self.sockets.changed = self._sockets_changed
         slack = Slack(
             self.workspace,
@@ -65,12 +66,8 @@ class Simulator:
         post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, self.sockets, retry_delays, self.faults, self.delivery_changed)
-        self.workspace.listeners += [self._show, self._send_events]
-        for workspace in others:
-            workspace.listeners += [
-                partial(self._send_events_of, workspace),
-                lambda _: self._workspaces_changed(),
-            ]
+        for workspace in workspaces:
+            workspace.listeners += [partial(self._show, workspace), partial(self._send_events, workspace)]
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that every wait ends."""
 
@@ -81,9 +78,10 @@ class Simulator:
         self.feed.close()
         await self.sender.close()
 
-    def message(self, message: Message) -> JSON:
-        """Return a message for the page: Slack's JSON, with details that Slack hides from apps."""
-        return message_json(self.workspace, message, metadata=True) | {
+    def message(self, workspace: Workspace, message: Message) -> JSON:
+        """Return a message for a workspace's page: Slack's JSON, with details that Slack hides from apps."""
+        return message_json(workspace, message, metadata=True) | {
+            "team_id": workspace.team_id,
             "channel": message.channel,
             "in_channel": message.in_channel,
             "visible_to": message.visible_to,
@@ -96,52 +94,51 @@ class Simulator:
         """Show a delivery's progress on the pages."""
         self.feed.publish("delivery", delivery_json(delivery))
 
-    def _send_events(self, change: Change) -> None:
-        for inner in events_of(self.workspace, change, self.subscriptions):
-            self.sender.send(event_delivery(envelope(self.workspace, inner)))
-
-    def _send_events_of(self, workspace: Workspace, change: Change) -> None:
-        """Send another workspace's events. It has the app once it, or its organization, has installed it.
-
-        Of a shared channel, each of its workspaces that has the app sends them.
-        """
+    def _send_events(self, workspace: Workspace, change: Change) -> None:
+        """Send the events of a change. Of a shared channel, each of its workspaces that has the app sends them."""
         for each in workspace.audience(change):
-            grant = self.installs.installed(each)
-            if grant is not None:
+            if self.installs.has_app(each):
                 for inner in events_of(each, change, self.subscriptions):
-                    self.sender.send(event_delivery(envelope(each, inner, wide=grant.wide)))
+                    self._send(each, inner)
+
+    def _send(self, workspace: Workspace, inner: JSON) -> Delivery:
+        wide = self.installs.is_wide(workspace)
+        delivery = event_delivery(envelope(workspace, inner, wide=wide))
+        self.sender.send(delivery)
+        return delivery
 
     def _removed(self, workspace: Workspace, inner: JSON, wide: bool) -> None:
         removal = inner | {"event_ts": workspace.next_ts()}
         self.sender.send(event_delivery(envelope(workspace, removal, wide=wide)))
 
-    def send_event(self, inner: JSON) -> JSON | None:
+    def send_event(self, workspace: Workspace, inner: JSON) -> JSON | None:
         """Send an event if the app is subscribed to it. Return its delivery."""
-        if inner["type"] not in self.subscriptions:
+        if inner["type"] not in self.subscriptions or not self.installs.has_app(workspace):
             return None
-        delivery = event_delivery(envelope(self.workspace, inner))
-        self.sender.send(delivery)
-        return delivery_json(delivery)
+        return delivery_json(self._send(workspace, inner))
 
-    def _show(self, change: Change) -> None:
-        match change:
-            case StatusSet():
-                self.feed.publish("statuses", {"statuses": self.workspace.statuses()})
-            case Joined(channel, user):
-                self.feed.publish("joined", {"channel": channel.id, "user": user})
-            case Deleted(message, None):
-                self.feed.publish("deleted", {"channel": message.channel, "ts": message.ts})
-                self._show_parent(message)
-            case Deleted(_, tombstone) if tombstone is not None:
-                self.feed.publish("message", self.message(tombstone))
-            case _:
-                self.feed.publish("message", self.message(change.message))
-                self._show_parent(change.message)
+    def _show(self, workspace: Workspace, change: Change) -> None:
+        """Show a change on the pages, in each workspace that sees it."""
+        for each in workspace.audience(change):
+            where = {"team_id": each.team_id}
+            match change:
+                case StatusSet():
+                    self.feed.publish("statuses", where | {"statuses": each.statuses()})
+                case Joined(channel, user):
+                    self.feed.publish("joined", where | {"channel": channel.id, "user": user})
+                case Deleted(message, None):
+                    self.feed.publish("deleted", where | {"channel": message.channel, "ts": message.ts})
+                    self._show_parent(each, message)
+                case Deleted(_, tombstone) if tombstone is not None:
+                    self.feed.publish("message", self.message(each, tombstone))
+                case _:
+                    self.feed.publish("message", self.message(each, change.message))
+                    self._show_parent(each, change.message)
 
-    def _show_parent(self, message: Message) -> None:
-        parent = self.workspace.message(message.channel, message.thread_ts or "")
+    def _show_parent(self, workspace: Workspace, message: Message) -> None:
+        parent = workspace.message(message.channel, message.thread_ts or "")
         if message.is_reply and parent is not None:
-            self.feed.publish("message", self.message(parent))
+            self.feed.publish("message", self.message(workspace, parent))
 
     def _views_changed(self, user: str) -> None:
         self.feed.publish("views", self.views_json(user))
@@ -159,16 +156,19 @@ class Simulator:
         self.feed.publish("sockets", {"sockets": self.sockets.json()})
 
     def workspaces_json(self) -> list[JSON]:
-        """Return the workspaces, who writes in each, and what was written last in those beside the demo workspace."""
+        """Return the workspaces, which of them have the app, and where to install it. The demo workspace is first."""
+        owners = self.installs.owners()  # once: thousands may be installed
         return [
             {
                 "id": workspace.team_id,
                 "name": workspace.name,
                 "enterprise_id": workspace.enterprise_id,
-                "installed": workspace is self.workspace or self.installs.installed(workspace) is not None,
-                **({} if workspace is self.workspace else talk_json(workspace)),
+                "installed": workspace is self.installs.without or removable,
+                "removable": removable,
+                "install_url": f"{self.settings.ingest_url}/slack/install?team={workspace.team_id}",
             }
             for workspace in self.installs.workspaces.values()
+            for removable in [not owners.isdisjoint((workspace.team_id, workspace.enterprise_id))]
         ]
 
     def views_json(self, user: str) -> JSON:

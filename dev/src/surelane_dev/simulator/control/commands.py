@@ -12,6 +12,7 @@ from surelane_dev.simulator.control.inputs import (
     channel_named,
     message_at,
     person_named,
+    workspace_with_app,
 )
 from surelane_dev.simulator.control.interacting import attempted, interact
 from surelane_dev.simulator.posting.delivery import form_delivery
@@ -21,61 +22,60 @@ from surelane_dev.simulator.workspace.model import JSON
 
 async def command(request: web.Request) -> web.Response:
     """Call a slash command. Show the app's immediate answer in the channel."""
-    simulator = request.app[SIMULATOR]
+    simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
     asked = await body_of(request, Command)
-    channel, user = channel_named(simulator, asked.channel), person_named(simulator, asked.user)
+    channel, user = channel_named(workspace, asked.channel), person_named(workspace, asked.user)
     form = command_form(
-        simulator.workspace,
+        workspace,
         simulator.interactions,
         command=asked.command,
         text=asked.text,
         channel=channel,
         user=user,
+        wide=simulator.installs.is_wide(workspace),
     )
-    attempt = await simulator.sender.send_once(form_delivery(asked.command, form["trigger_id"], form))
-    shown = show_command_answer(
-        simulator.workspace, attempt, command=asked.command, channel=channel, user=user
-    )
+    delivery = form_delivery(asked.command, form["trigger_id"], form, workspace.team_id)
+    attempt = await simulator.sender.send_once(delivery)
+    shown = show_command_answer(workspace, attempt, command=asked.command, channel=channel, user=user)
     return attempted(
         attempt,
         trigger_id=form["trigger_id"],
         response_url=form["response_url"],
-        message=simulator.message(shown) if shown else None,
+        message=simulator.message(workspace, shown) if shown else None,
     )
 
 
 async def shortcut(request: web.Request) -> web.Response:
     """Use a shortcut: of a message if one is named, else a global one."""
-    simulator = request.app[SIMULATOR]
+    simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
     asked = await body_of(request, Shortcut)
-    workspace, interactions = simulator.workspace, simulator.interactions
-    user = person_named(simulator, asked.user)
+    interactions, user = simulator.interactions, person_named(workspace, asked.user)
     if asked.ts:
-        message = message_at(simulator, asked)
+        message = message_at(workspace, asked)
         payload = message_action_payload(
             workspace, interactions, callback_id=asked.callback_id, message=message, user=user
         )
     else:
         payload = shortcut_payload(workspace, interactions, callback_id=asked.callback_id, user=user)
-    return attempted(await interact(simulator, payload), trigger_id=payload["trigger_id"])
+    return attempted(await interact(simulator, workspace, payload), trigger_id=payload["trigger_id"])
 
 
 async def home(request: web.Request) -> web.Response:
     """Open a tab of the app's *Home*. The app hears of it if it is subscribed to ``app_home_opened``."""
-    simulator = request.app[SIMULATOR]
+    simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
     asked = await body_of(request, Home)
-    user = person_named(simulator, asked.user)
+    user = person_named(workspace, asked.user)
     shown = simulator.interactions.views.home(user.id)
     event: JSON = {
         "type": "app_home_opened",
         "user": user.id,
-        "channel": simulator.workspace.direct_messages(user.id).id,
+        "channel": workspace.direct_messages(user.id).id,
         "tab": asked.tab,
-        "event_ts": simulator.workspace.next_ts(),
+        "event_ts": workspace.next_ts(),
     }
     if shown is not None and asked.tab == "home":
         event["view"] = shown.content
-    return web.json_response({"event": simulator.send_event(event)})
+    return web.json_response({"event": simulator.send_event(workspace, event)})
 
 
 ROUTES = [

@@ -12,6 +12,7 @@ from surelane_dev.simulator.control.inputs import (
     body_of,
     channel_named,
     person_named,
+    workspace_with_app,
 )
 from surelane_dev.simulator.control.interacting import Used, attempted, interact, used_element
 from surelane_dev.simulator.posting.payloads import action_payload, suggestion_payload, view_action_payload
@@ -27,9 +28,8 @@ SHORTEST_QUERY = 3
 async def press(request: web.Request) -> web.Response:
     """Press a button, or change an input that sends its changes."""
     simulator = request.app[SIMULATOR]
-    asked = await body_of(request, Press)
-    used = used_element(simulator, asked)
-    workspace, interactions = simulator.workspace, simulator.interactions
+    used = used_element(request, asked := await body_of(request, Press))
+    workspace, interactions = used.workspace, simulator.interactions
     action = _action(used, asked.value)
     state = state_of(used.blocks, asked.values, used.offered)
     if isinstance(used.place, View):
@@ -40,7 +40,7 @@ async def press(request: web.Request) -> web.Response:
         payload = action_payload(
             workspace, interactions, message=used.place, user=used.user, action=action, state=state
         )
-    return attempted(await interact(simulator, payload))
+    return attempted(await interact(simulator, workspace, payload))
 
 
 def _action(used: Used, value: object) -> JSON:
@@ -65,8 +65,7 @@ def _action(used: Used, value: object) -> JSON:
 async def options(request: web.Request) -> web.Response:
     """Ask the app for a menu's options, if the person has typed enough."""
     simulator = request.app[SIMULATOR]
-    asked = await body_of(request, Typed)
-    used = used_element(simulator, asked)
+    used = used_element(request, asked := await body_of(request, Typed))
     if used.element["type"] not in EXTERNAL:
         raise RefusedError(f"{asked.action_id} does not ask the app for options")
     shortest = int(used.element.get("min_query_length", SHORTEST_QUERY))
@@ -75,9 +74,9 @@ async def options(request: web.Request) -> web.Response:
     element = {"action_id": used.element["action_id"], "block_id": used.block["block_id"]}
     state = state_of(used.blocks, asked.values, used.offered)
     payload = suggestion_payload(
-        simulator.workspace, place=used.place, user=used.user, element=element, query=asked.query, state=state
+        used.workspace, place=used.place, user=used.user, element=element, query=asked.query, state=state
     )
-    attempt = await interact(simulator, payload)
+    attempt = await interact(simulator, used.workspace, payload)
     try:
         found = options_in(attempt)
         simulator.offered.add(used.key, element, each_option(found))
@@ -88,24 +87,25 @@ async def options(request: web.Request) -> web.Response:
 
 async def stop(request: web.Request) -> web.Response:
     """Stop the agent in a thread. Slack ends its streams, and the app hears ``agent_session_stopped``."""
-    simulator = request.app[SIMULATOR]
+    simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
     asked = await body_of(request, Stop)
-    channel, user = channel_named(simulator, asked.channel), person_named(simulator, asked.user)
+    channel, user = channel_named(workspace, asked.channel), person_named(workspace, asked.user)
     session = simulator.sessions.find(channel.id, asked.thread_ts)
     if session is None or session.status != "processing":
         raise RefusedError("the agent is not working in that thread")
     streams = [message for message in channel.thread(asked.thread_ts) if message.streaming]
     for message in streams:
-        simulator.workspace.stream(message, "", ended=True)
+        workspace.stream(message, "", ended=True)
     event = simulator.send_event(
+        workspace,
         {
             "type": "agent_session_stopped",
             "user": user.id,
             "channel": channel.id,
             "thread_ts": asked.thread_ts,
             "streaming_message_ts": [message.ts for message in streams],
-            "event_ts": simulator.workspace.next_ts(),
-        }
+            "event_ts": workspace.next_ts(),
+        },
     )
     return web.json_response({"event": event})
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.state import NotOfferedError
 from surelane_dev.simulator.workspace.model import Channel, Message, User
+from surelane_dev.simulator.workspace.workspace import Workspace
 
 SIMULATOR = web.AppKey("simulator", Simulator)
 
@@ -33,7 +34,7 @@ class Said(Input):
 
     text: Text
     channel: str = "general"
-    user: str = "ada"
+    user: str | None = None
     thread_ts: str | None = None
     mention: bool = False
     """Mention the bot in a channel if the text does not."""
@@ -46,7 +47,7 @@ class Pointed(Input):
 
     channel: str
     ts: str
-    user: str = "ada"
+    user: str | None = None
 
 
 class Reaction(Pointed):
@@ -67,7 +68,7 @@ class Placed(Input):
     channel: str = ""
     ts: str = ""
     view_id: str = ""
-    user: str = "ada"
+    user: str | None = None
     action_id: str
     block_id: str | None = None
     """Needed only if two blocks have the same ``action_id``."""
@@ -92,7 +93,7 @@ class Shortcut(Input):
     """The use of a shortcut. A ``ts`` names the message of a message's shortcut."""
 
     callback_id: Text
-    user: str = "ada"
+    user: str | None = None
     channel: str = "general"
     ts: str = ""
 
@@ -100,7 +101,7 @@ class Shortcut(Input):
 class Home(Input):
     """The opening of a tab of the app's *Home*."""
 
-    user: str = "ada"
+    user: str | None = None
     tab: Literal["home", "messages"] = "home"
 
 
@@ -109,7 +110,7 @@ class Stop(Input):
 
     channel: str
     thread_ts: str
-    user: str = "ada"
+    user: str | None = None
 
 
 class Command(Input):
@@ -118,7 +119,7 @@ class Command(Input):
     command: Annotated[str, Field(pattern=r"^/\S+$")]
     text: str = ""
     channel: str = "general"
-    user: str = "ada"
+    user: str | None = None
 
 
 class Submission(Input):
@@ -164,25 +165,51 @@ async def body_of(request: web.Request, kind: type[Body]) -> Body:
     return kind.model_validate_json(await request.read())
 
 
-def channel_named(simulator: Simulator, name: str) -> Channel:
+def workspace_of(request: web.Request) -> Workspace:
+    """Return the workspace that the query names as ``team``: the demo workspace by default.
+
+    An organization's id names its first workspace.
+    """
+    simulator = request.app[SIMULATOR]
+    team = request.query.get("team", simulator.workspace.team_id)
+    for workspace in simulator.installs.workspaces.values():
+        if team in (workspace.team_id, workspace.enterprise_id):
+            return workspace
+    raise RefusedError(f"there is no workspace {team}")
+
+
+def workspace_with_app(request: web.Request) -> Workspace:
+    """Return the workspace that a request names, if it has the app."""
+    workspace = workspace_of(request)
+    check_app(request.app[SIMULATOR], workspace)
+    return workspace
+
+
+def check_app(simulator: Simulator, workspace: Workspace) -> None:
+    """Refuse a use of the app in a workspace without it."""
+    if not simulator.installs.has_app(workspace):
+        raise RefusedError(f"{workspace.name} has not installed the app")
+
+
+def channel_named(workspace: Workspace, name: str) -> Channel:
     """Return a channel by name or id."""
-    channel = simulator.workspace.channel(name)
+    channel = workspace.channel(name)
     if channel is None:
         raise RefusedError(f"there is no channel {name}")
     return channel
 
 
-def person_named(simulator: Simulator, name: str) -> User:
-    """Return a user who is not the bot, by name or id."""
-    user = simulator.workspace.user(name)
+def person_named(workspace: Workspace, name: str | None) -> User:
+    """Return a user who is not the bot, by name or id: the first one by default."""
+    user = workspace.people()[0] if name is None else workspace.user(name)
     if user is None or user.is_bot:
         raise RefusedError(f"there is no person {name}")
     return user
 
 
-def message_at(simulator: Simulator, pointed: Pointed | Placed | Shortcut) -> Message:
+def message_at(workspace: Workspace, pointed: Pointed | Placed | Shortcut) -> Message:
     """Return the message that a request refers to."""
-    message = channel_named(simulator, pointed.channel).messages.get(pointed.ts)
+    message = channel_named(workspace, pointed.channel).messages.get(pointed.ts)
     if message is None:
         raise RefusedError(f"there is no message {pointed.ts} in {pointed.channel}")
     return message

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from surelane_dev.simulator.app_answers import settle_submission
 from surelane_dev.simulator.control.inputs import SIMULATOR, Closing, RefusedError, Submission, body_of
-from surelane_dev.simulator.control.interacting import attempted, interact, open_view
+from surelane_dev.simulator.control.interacting import attempted, interact, open_view, viewer
 from surelane_dev.simulator.posting.payloads import view_payload
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.state import Entered, mistakes, state_of
@@ -20,8 +20,10 @@ async def submit(request: web.Request) -> web.Response:
     state = _state(simulator, view, filled.values)
     if errors := mistakes(view.content["blocks"], state):
         return web.json_response({"status": None, "problem": None, "errors": errors, "message": None})
-    attempt = await interact(simulator, _payload(simulator, view, "view_submission", state))
-    done = settle_submission(simulator.workspace, simulator.interactions.views, view, attempt)
+    workspace, _ = viewer(simulator, view)
+    payload = _payload(simulator, view, "view_submission", state)
+    attempt = await interact(simulator, workspace, payload)
+    done = settle_submission(workspace, simulator.interactions.views, view, attempt)
     return attempted(attempt, errors=done.errors, message=done.message)
 
 
@@ -31,6 +33,7 @@ async def close(request: web.Request) -> web.Response:
     asked = await body_of(request, Closing)
     views = simulator.interactions.views
     view = _modal(simulator, request.match_info["view"])
+    workspace, _ = viewer(simulator, view)
     whole = asked.all or view.content["clear_on_close"]
     closed = views.stack(view.user)[::-1] if whole else [view]
     payloads = [
@@ -43,7 +46,7 @@ async def close(request: web.Request) -> web.Response:
     ]
     for each in closed:
         views.close(each.id)
-    attempts = [await interact(simulator, payload) for payload in payloads]
+    attempts = [await interact(simulator, workspace, payload) for payload in payloads]
     return web.json_response({"told": [attempt.status for attempt in attempts]})
 
 
@@ -52,9 +55,9 @@ def _state(simulator: Simulator, view: View, entered: Entered) -> JSON:
 
 
 def _payload(simulator: Simulator, view: View, kind: str, state: JSON) -> JSON:
-    user = simulator.workspace.users[view.user]
+    workspace, user = viewer(simulator, view)
     content = view.content | {"state": state}
-    return view_payload(simulator.workspace, simulator.interactions, kind=kind, view=content, user=user)
+    return view_payload(workspace, simulator.interactions, kind=kind, view=content, user=user)
 
 
 def _modal(simulator: Simulator, view_id: str) -> View:

@@ -8,15 +8,22 @@ from typing import Any
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import SIMULATOR, RefusedError, body_of, channel_named
+from surelane_dev.simulator.control.inputs import (
+    SIMULATOR,
+    RefusedError,
+    body_of,
+    channel_named,
+    workspace_of,
+)
 from surelane_dev.simulator.faults import Fault
 from surelane_dev.simulator.posting.delivery import delivery_json
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.webapi.assistant import STOPPED
 from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_dev.simulator.webapi.tiers import Tiers
-from surelane_dev.simulator.workspace.model import JSON, Change, Channel, Message
+from surelane_dev.simulator.workspace.model import Change, Channel, Message
 from surelane_dev.simulator.workspace.shapes import channel_json, user_json
+from surelane_dev.simulator.workspace.workspace import Workspace
 
 SHOWN = 500
 """The number of messages per channel, and of deliveries, that a page starts with."""
@@ -25,24 +32,29 @@ WAIT_AT_MOST = 600.0
 
 async def state(request: web.Request) -> web.Response:
     """Answer the state that a page starts with."""
-    simulator = request.app[SIMULATOR]
-    workspace = simulator.workspace
+    simulator, workspace = request.app[SIMULATOR], workspace_of(request)
     deliveries = islice(reversed(simulator.sender.deliveries.values()), SHOWN)
     return web.json_response(
         {
             "team": {"id": workspace.team_id, "name": workspace.name, "app_id": workspace.app_id},
             "bot": user_json(workspace, workspace.bot),
-            "users": [user_json(workspace, user) for user in workspace.users.values()],
+            "users": [
+                user_json(each, user)
+                for each in (workspace, *workspace.partners.values())
+                for user in each.users.values()
+            ],
             "channels": [
                 channel_json(workspace, channel) | {"members": sorted(channel.members)}
                 for channel in workspace.channels.values()
             ],
             "messages": [
-                message for channel in workspace.channels.values() for message in _shown(simulator, channel)
+                simulator.message(workspace, message)
+                for channel in workspace.channels.values()
+                for message in deque(channel.messages.values(), maxlen=SHOWN)
             ],
             "statuses": workspace.statuses(),
             "sessions": simulator.sessions.json(),
-            "views": [simulator.views_json(user.id) for user in workspace.users.values() if not user.is_bot],
+            "views": [simulator.views_json(user.id) for user in workspace.people()],
             "commands": [command.model_dump() for command in simulator.manifest.commands],
             "shortcuts": [shortcut.model_dump() for shortcut in simulator.manifest.shortcuts],
             "home_tab": simulator.manifest.home_tab,
@@ -50,6 +62,8 @@ async def state(request: web.Request) -> web.Response:
             "deliveries": [delivery_json(delivery) for delivery in deliveries][::-1],
             "faults": simulator.faults_json(),
             "workspaces": simulator.workspaces_json(),
+            "installs": simulator.settings.installs,
+            "kept": simulator.settings.state is not None,
             "sockets": simulator.sockets.json(),
             "calls": list(simulator.api.calls),
             "methods": sorted(METHODS),
@@ -58,10 +72,6 @@ async def state(request: web.Request) -> web.Response:
             "has_queue": simulator.settings.queue_database_url is not None,
         }
     )
-
-
-def _shown(simulator: Simulator, channel: Channel) -> list[JSON]:
-    return [simulator.message(message) for message in deque(channel.messages.values(), maxlen=SHOWN)]
 
 
 async def feed(request: web.Request) -> web.StreamResponse:
@@ -76,8 +86,8 @@ async def feed(request: web.Request) -> web.StreamResponse:
 
 async def reply(request: web.Request) -> web.Response:
     """Wait for the bot's answer to the message ``channel``, ``ts``. Answer 504 after ``timeout`` seconds."""
-    simulator = request.app[SIMULATOR]
-    channel = channel_named(simulator, request.query.get("channel", ""))
+    simulator, workspace = request.app[SIMULATOR], workspace_of(request)
+    channel = channel_named(workspace, request.query.get("channel", ""))
     asked = channel.messages.get(request.query.get("ts", ""))
     if asked is None:
         raise RefusedError("there is no such message")
@@ -85,14 +95,14 @@ async def reply(request: web.Request) -> web.Response:
         timeout = min(float(request.query.get("timeout", "30")), WAIT_AT_MOST)
     except ValueError:
         raise RefusedError("timeout must be a number of seconds") from None
-    message = await _await_reply(simulator, channel, asked, timeout)
+    message = await _await_reply(simulator, workspace, channel, asked, timeout)
     if message is None:
         return web.json_response({"error": f"no reply within {timeout:g} s"}, status=504)
-    return web.json_response({"message": simulator.message(message)})
+    return web.json_response({"message": simulator.message(workspace, message)})
 
 
 async def _await_reply(
-    simulator: Simulator, channel: Channel, asked: Message, timeout: float
+    simulator: Simulator, workspace: Workspace, channel: Channel, asked: Message, timeout: float
 ) -> Message | None:
     """Look for the reply after every change. Return ``None`` when the time is up or the simulator ends."""
     found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -103,7 +113,9 @@ async def _await_reply(
             found.set_result(message)
 
     closing = asyncio.create_task(simulator.closing.wait())
-    simulator.workspace.listeners.append(look)
+    heard = (workspace, *workspace.partners.values())
+    for each in heard:
+        each.listeners.append(look)
     try:
         look(None)
         waits: list[asyncio.Future[Any]] = [found, closing]
@@ -111,7 +123,8 @@ async def _await_reply(
         return found.result() if found.done() else None
     finally:
         closing.cancel()
-        simulator.workspace.listeners.remove(look)
+        for each in heard:
+            each.listeners.remove(look)
 
 
 def _reply_to(channel: Channel, asked: Message) -> Message | None:

@@ -2,11 +2,10 @@
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import SIMULATOR, Input, RefusedError, Text, body_of
-from surelane_dev.simulator.control.people import deliveries_of
+from surelane_dev.simulator.control.inputs import SIMULATOR, Input, RefusedError, Said, Text, body_of
+from surelane_dev.simulator.control.people import deliveries_of, post
 from surelane_dev.simulator.installs import Grant
 from surelane_dev.simulator.posting.delivery import delivery_json
-from surelane_dev.simulator.posting.events import rich_text
 from surelane_dev.simulator.workspace.shapes import message_json
 from surelane_dev.simulator.workspace.workspace import Workspace
 
@@ -27,12 +26,7 @@ async def mention(request: web.Request) -> web.Response:
     """Let a person mention the bot; return the message and its events."""
     simulator, workspace = request.app[SIMULATOR], _workspace(request)
     asked = await body_of(request, Mention)
-    text = f"<@{workspace.bot.id}> {asked.text}"
-    channel = workspace.channel(asked.channel)
-    person = next(user for user in workspace.users.values() if not user.is_bot)
-    if channel is None:
-        raise RefusedError(f"the workspace has no channel {asked.channel}")
-    message = workspace.post(channel, person.id, text, blocks=rich_text(text))
+    message = post(workspace, Said(text=asked.text, channel=asked.channel, mention=True))
     events = [delivery_json(delivery) for delivery in deliveries_of(simulator, message)]
     return web.json_response({"message": message_json(workspace, message), "events": events})
 

@@ -1,9 +1,21 @@
 // Put the page together: its open parts, the buttons of the frame, and the keyboard.
-import { $, toast } from "./dom.js";
-import { changed, follow, onChange, request, store } from "./store.js";
+import { $, setText, toast } from "./dom.js";
+import {
+  become,
+  changed,
+  follow,
+  load,
+  onChange,
+  read,
+  request,
+  several,
+  store,
+  workspace,
+} from "./store.js";
 import { composer } from "./composer.js";
 import { buildHome, openTab, renderHome } from "./home.js";
 import { renderModal } from "./modal.js";
+import { asked, place, renderRail } from "./rail.js";
 import { renderPersona, renderSidebar } from "./sidebar.js";
 import { renderMessages, sessionOf } from "./timeline.js";
 import { buildTools, renderTools } from "./tools.js";
@@ -26,17 +38,16 @@ const side = composer($("thread-composer"), {
 function openChannel(id) {
   Object.assign(store, { channel: id, thread: null });
   if (store.pane === "thread") store.pane = null;
-  store.unread.delete(id);
-  location.hash = id;
+  location.hash = place();
   showSidebar(false);
   changed();
-  if (store.channels.get(id).is_im) openTab("messages");
+  if (store.channels.get(id).is_im && workspace().installed) openTab("messages");
   if (matchMedia(WIDE).matches) main.focus();
 }
 
 function openThread(ts) {
   Object.assign(store, { thread: ts, pane: "thread" });
-  location.hash = `${store.channel}/${ts}`;
+  location.hash = place();
   changed();
   setTimeout(side.focus, 30);
 }
@@ -45,14 +56,14 @@ function openThread(ts) {
 function showThread(message) {
   if (store.pane === "tools" || !matchMedia(VERY_WIDE).matches) return;
   Object.assign(store, { thread: message.ts, pane: "thread" });
-  location.hash = `${message.channel}/${message.ts}`;
+  location.hash = place();
   changed();
 }
 
 function closePane() {
   const was = store.pane;
   Object.assign(store, { pane: null, thread: null });
-  location.hash = store.channel;
+  location.hash = place();
   changed();
   (was === "tools" ? $("tools-toggle") : $("composer-text")).focus();
 }
@@ -63,7 +74,7 @@ function showSidebar(on) {
 }
 
 function readHash() {
-  const [channel, thread] = location.hash.slice(1).split("/");
+  const { channel, thread } = asked();
   const found = store.channels.get(channel);
   if (found && (!found.is_im || found.user === store.user)) {
     store.channel = channel;
@@ -77,15 +88,22 @@ function render() {
   if (!store.bot) return;
   if (!store.channel) {
     readHash();
-    if (matchMedia(WIDE).matches) main.focus();
+    if (matchMedia(WIDE).matches && document.activeElement === document.body) main.focus();
   }
+  read(store.channel);
   const channel = store.channels.get(store.channel);
+  const { name, installed, install_url } = workspace();
+  document.title = `${several() ? name : "Surelane"} · simulated Slack`;
+  renderRail();
   renderPersona();
   renderSidebar(openChannel);
   $("channel-name").textContent = channel.is_im ? store.bot.real_name : `# ${channel.name}`;
   $("channel-topic").textContent = channel.is_im ? "Direct messages with the app" : channel.topic.value;
   $("not-posting").hidden = store.posting;
-  $("invite").hidden = channel.is_im || channel.members.includes(store.bot.id);
+  $("not-installed").hidden = installed;
+  setText("not-installed-name", name);
+  $("install").href = install_url;
+  $("invite").hidden = !installed || channel.is_im || channel.members.includes(store.bot.id);
   renderHome(channel);
   renderMessages($("messages"), store.channel, null, openThread);
   $("thread").hidden = store.pane !== "thread";
@@ -116,8 +134,7 @@ $("tools-toggle").onclick = () => {
   }
 };
 $("user").onchange = (event) => {
-  store.user = event.target.value;
-  localStorage.setItem("user", store.user);
+  become(event.target.value);
   if (store.channels.get(store.channel).is_im)
     openChannel([...store.channels.values()].find((channel) => channel.user === store.user).id);
   changed();
@@ -129,11 +146,18 @@ $("invite").onclick = async () => {
     toast(error.message, "bad");
   }
 };
-addEventListener("hashchange", () => {
-  if (store.bot && location.hash.slice(1) !== [store.channel, store.thread].filter(Boolean).join("/")) {
-    readHash();
-    changed();
+addEventListener("hashchange", async () => {
+  if (!store.bot || location.hash.slice(1) === place()) return;
+  const { team } = asked();
+  try {
+    if (team !== store.team.id && !(await load(team))) return;
+  } catch (error) {
+    toast(error.message, "bad");
+    return;
   }
+  showSidebar(false);
+  readHash();
+  changed();
 });
 addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || $("modal").open || $("confirm").open) return;
@@ -149,7 +173,7 @@ setInterval(() => {
 buildTools();
 buildHome();
 onChange(render);
-follow((state) => {
+follow(() => asked().team, (state) => {
   $("connection").dataset.state = state;
   $("connection").firstElementChild.textContent = state === "live" ? "live" : "the simulator does not answer";
 });

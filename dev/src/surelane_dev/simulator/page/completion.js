@@ -1,6 +1,6 @@
 // Offer the app's slash commands while a person types one.
 import { h } from "./dom.js";
-import { store } from "./store.js";
+import { offered } from "./store.js";
 
 // `text` is the message box. `done` is called after a command was put into it.
 export function completion(text, id, done) {
@@ -19,7 +19,7 @@ export function completion(text, id, done) {
   function show() {
     const typed = text.value;
     found = /^\/\S*$/.test(typed)
-      ? store.commands.filter(({ command }) => command.startsWith(typed) && command !== typed)
+      ? offered("commands").filter(({ command }) => command.startsWith(typed) && command !== typed)
       : [];
     active = 0;
     list.hidden = !found.length;

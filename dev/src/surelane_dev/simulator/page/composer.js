@@ -3,7 +3,9 @@ import { h, toast } from "./dom.js";
 import { completion } from "./completion.js";
 import { menuButton } from "./menu.js";
 import { shortcutItems } from "./shortcuts.js";
-import { request, store } from "./store.js";
+import { request, store, workspace } from "./store.js";
+
+const addressable = (channel) => channel && !channel.is_im && workspace().installed;
 
 export function composer(host, { id, label, place, sent = () => {} }) {
   let mention = true;
@@ -16,7 +18,7 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     face: "⚡",
     className: "plain shortcuts",
     items: () => shortcutItems("global"),
-    note: "The app has no global shortcuts.",
+    note: "The app has no global shortcuts here.",
   });
   const form = h(
     "form",
@@ -49,7 +51,7 @@ export function composer(host, { id, label, place, sent = () => {} }) {
   function show() {
     const { channel, thread } = place();
     const found = store.channels.get(channel);
-    const possible = found && !found.is_im;
+    const possible = addressable(found);
     chip.hidden = !possible;
     chip.textContent = mention ? `@${store.bot?.real_name} ✕` : `+ @${store.bot?.real_name}`;
     chip.classList.toggle("off", !mention);
@@ -81,7 +83,7 @@ export function composer(host, { id, label, place, sent = () => {} }) {
 
   const say = async (typed) => {
     const { channel, thread } = place();
-    const addressed = mention && !store.channels.get(channel).is_im;
+    const addressed = mention && addressable(store.channels.get(channel));
     const { message, events } = await request("POST", "/control/messages", {
       text: typed,
       channel,

@@ -19,6 +19,11 @@ export function h(tag, attributes = {}, ...children) {
 
 export const $ = (id) => document.getElementById(id);
 
+// Change an element's text only if it is new: a status that is written again is read out again.
+export function setText(id, text) {
+  if ($(id).textContent !== text) $(id).textContent = text;
+}
+
 // Update a list's children to match the items. Change only those with a new signature. An item in which a menu is
 // open stays as it is: the menu's closing calls for the next update.
 export function reconcile(list, items, make) {

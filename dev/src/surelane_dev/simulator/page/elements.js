@@ -301,7 +301,7 @@ function overflow({ part, changed, focus }) {
 }
 
 const people = () =>
-  [...store.users.values()].map((user) => ({ value: user.id, text: user.real_name, description: "" }));
+  [...store.users.values()].filter((user) => user.team_id === store.team.id).map((user) => ({ value: user.id, text: user.real_name, description: "" }));
 const channels = () =>
   [...store.channels.values()]
     .filter((channel) => !channel.is_im)

@@ -2,7 +2,7 @@
 import { block } from "./blocks.js";
 import { $, h, toast } from "./dom.js";
 import { viewForm } from "./form.js";
-import { changed, request, store } from "./store.js";
+import { changed, request, store, workspace } from "./store.js";
 
 export function buildHome() {
   for (const tab of ["home", "messages"]) $(`tab-app-${tab}`).onclick = () => openTab(tab);
@@ -25,7 +25,7 @@ export async function openTab(tab) {
 }
 
 export function renderHome(channel) {
-  const possible = Boolean(channel.is_im && store.homeTab);
+  const possible = Boolean(channel.is_im && store.homeTab && workspace().installed);
   const open = possible && store.appTab === "home";
   $("app-tabs").hidden = !possible;
   for (const tab of ["home", "messages"]) {

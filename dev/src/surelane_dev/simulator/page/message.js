@@ -1,7 +1,7 @@
 // Show a message: its writer, time, text, reactions and thread, and its events' deliveries.
 import { clock, h, toast } from "./dom.js";
 import { emoji, inline, rich } from "./text.js";
-import { deliveriesOf, request, store } from "./store.js";
+import { deliveriesOf, offered, request, store, workspace } from "./store.js";
 import { block, task } from "./blocks.js";
 import { messageForm } from "./form.js";
 import { menuButton } from "./menu.js";
@@ -11,7 +11,7 @@ import { deliveryLine } from "./delivery.js";
 const QUICK = ["+1", "eyes", "white_check_mark", "tada", "heart", "thinking_face"];
 
 export function signatureOf(message, follows, inThread) {
-  return JSON.stringify([message, deliveriesOf(message), follows, inThread, store.user]);
+  return JSON.stringify([message, deliveriesOf(message), follows, inThread, store.user, workspace().installed]);
 }
 
 export function messageItem({ message, follows, inThread, openThread }) {
@@ -36,7 +36,14 @@ export function messageItem({ message, follows, inThread, openThread }) {
         "div",
         { class: "body" },
         !follows &&
-          h("p", { class: "who" }, h("strong", {}, name), app && h("span", { class: "badge" }, "APP"), time),
+          h(
+            "p",
+            { class: "who" },
+            h("strong", {}, name),
+            app && h("span", { class: "badge" }, "APP"),
+            partner(message),
+            time,
+          ),
         message.visible_to && h("p", { class: "note" }, "Only visible to you"),
         content(message),
         reactions(message),
@@ -52,12 +59,19 @@ export function messageItem({ message, follows, inThread, openThread }) {
   return item;
 }
 
+// In a shared channel, name the workspace of a writer from elsewhere.
+function partner({ user }) {
+  const team = store.users.get(user)?.team_id;
+  return team && team !== store.team.id && h("span", { class: "badge from" }, workspace(team).name);
+}
+
 export function avatar(id, name) {
+  const bot = store.users.get(id)?.is_bot;
   const hue = [...id].reduce((sum, letter) => sum * 31 + letter.charCodeAt(0), 7) % 6;
   return h(
     "span",
-    { class: `avatar hue${hue}${store.bot?.id === id ? " bot" : ""}`, "aria-hidden": "true" },
-    store.bot?.id === id ? "🤖" : name[0],
+    { class: `avatar hue${hue}${bot ? " bot" : ""}`, "aria-hidden": "true" },
+    bot ? "🤖" : name[0],
   );
 }
 
@@ -189,7 +203,7 @@ function actions(message, inThread, openThread) {
         },
         "💬",
       ),
-    store.shortcuts.some(({ type }) => type === "message") &&
+    offered("shortcuts").some(({ type }) => type === "message") &&
       menuButton({
         label: "Message shortcuts",
         face: "⋮",

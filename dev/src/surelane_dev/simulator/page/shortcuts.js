@@ -1,9 +1,9 @@
 // Use the app's shortcuts: those of the message box, and those of a message.
 import { toast } from "./dom.js";
-import { request, store } from "./store.js";
+import { offered, request, store } from "./store.js";
 
 export const shortcutItems = (type, message) =>
-  store.shortcuts
+  offered("shortcuts")
     .filter((shortcut) => shortcut.type === type)
     .map((shortcut) => ({
       label: shortcut.name,

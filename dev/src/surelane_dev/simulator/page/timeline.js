@@ -1,18 +1,19 @@
 // Show the messages of a channel or a thread in order, with the days between them.
 import { h, reconcile, toast } from "./dom.js";
 import { messageItem, repliesLabel, signatureOf } from "./message.js";
-import { messagesOf, request, store } from "./store.js";
+import { messagesOf, request, store, workspace } from "./store.js";
 
 const LATEST = 300; // messages that a channel shows; under load there are thousands
 const TOGETHER = 300; // seconds within which one person's messages share a heading
 
-export function renderMessages(list, channel, thread, openThread) {
-  const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 90;
-  const place = `${channel}/${thread}`;
-  const fresh = list.place !== place;
-  list.place = place;
-  reconcile(list, items(channel, thread, openThread), (item) => item.make());
-  if (fresh || atEnd) list.scrollTop = list.scrollHeight;
+// The log scrolls; the list in it has the messages.
+export function renderMessages(log, channel, thread, openThread) {
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 90;
+  const place = `${store.team.id}/${channel}/${thread}`;
+  const fresh = log.place !== place;
+  log.place = place;
+  reconcile(log.firstElementChild, items(channel, thread, openThread), (item) => item.make());
+  if (fresh || atEnd) log.scrollTop = log.scrollHeight;
 }
 
 function items(channel, thread, openThread) {
@@ -38,7 +39,7 @@ function items(channel, thread, openThread) {
       .filter((session) => !statuses.some((status) => status.thread_ts === session.thread_ts))
       .map((session) => statusItem({ ...session, text: "is working" })),
   );
-  return made.length ? made : [{ key: "empty", signature: channel, make: () => emptyNote(channel) }];
+  return made.length ? made : [{ key: "empty", signature: emptyHint(channel), make: () => emptyNote(channel) }];
 }
 
 const dayOf = (message) => new Date(message.ts * 1000).toDateString();
@@ -105,11 +106,15 @@ async function stop({ channel, thread_ts }) {
   }
 }
 
-function emptyNote(id) {
+function emptyHint(id) {
   const channel = store.channels.get(id);
-  const hint =
-    channel.is_im || channel.members.includes(store.bot.id)
-      ? "Write something to the bot: the event goes to ingest, and the answer comes back here."
-      : "The bot is not in this channel and hears nothing of it.";
-  return h("li", { class: "empty" }, h("p", {}, "Nothing here yet."), h("p", { class: "note" }, hint));
+  if (!workspace().installed) return "The app is not installed in this workspace and hears nothing of it.";
+  return channel.is_im || channel.members.includes(store.bot.id)
+    ? "Write something to the bot: the event goes to ingest, and the answer comes back here."
+    : "The bot is not in this channel and hears nothing of it.";
+}
+
+function emptyNote(id) {
+  const hint = h("p", { class: "note" }, emptyHint(id));
+  return h("li", { class: "empty" }, h("p", {}, "Nothing here yet."), hint);
 }

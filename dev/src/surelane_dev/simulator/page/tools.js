@@ -1,6 +1,6 @@
 // Show the tools: faults, deliveries, and the calls of the Web API.
 import { $, clock, h, reconcile, toast } from "./dom.js";
-import { changed, request, store } from "./store.js";
+import { changed, request, several, store, workspace } from "./store.js";
 import { deliveryLine } from "./delivery.js";
 import { plainText } from "./text.js";
 import { buildWorkspaces, renderWorkspaces } from "./workspaces.js";
@@ -142,16 +142,19 @@ export function renderTools() {
   const deliveries = [...store.deliveries.values()].reverse().slice(0, 200);
   reconcile(
     parts.deliveries,
-    deliveries.map((delivery) => ({ key: delivery.id, signature: JSON.stringify(delivery), delivery })),
+    deliveries.map((delivery) => ({ key: delivery.id, signature: JSON.stringify([delivery, several()]), delivery })),
     deliveryItem,
   );
   const calls = store.calls.slice(-200).reverse();
   reconcile(
     parts.calls,
-    calls.map((call) => ({ key: `${call.at}${call.method}`, signature: "", call })),
+    calls.map((call) => ({ key: `${call.at}${call.method}`, signature: String(several()), call })),
     callItem,
   );
 }
+
+// The workspace, if there are several.
+const within = (team) => several() && team && h("b", {}, workspace(team).name);
 
 function deliveryItem({ delivery }) {
   const message = store.messages.get(`${delivery.channel}/${delivery.ts}`);
@@ -164,7 +167,7 @@ function deliveryItem({ delivery }) {
   return h(
     "li",
     {},
-    h("p", { class: "about note" }, h("time", {}, at), h("span", {}, about)),
+    h("p", { class: "about note" }, h("time", {}, at), within(delivery.team_id), h("span", {}, about)),
     deliveryLine(delivery),
   );
 }
@@ -198,6 +201,7 @@ function callItem({ call }) {
     { class: bad ? "call bad" : "call" },
     h("time", {}, clock(call.at)),
     h("code", {}, call.method),
+    within(call.team_id),
     h("span", {}, call.error || (call.status === 200 ? "ok" : String(call.status))),
   );
 }

@@ -44,6 +44,13 @@ class Delivery:
     body: bytes = field(repr=False)
     channel: str | None = None
     ts: str | None = None
+    team_id: str | None = None
+    """The workspace whose installation it is for."""
+    address: str | None = None
+    """The address of the message that its event reports: workspace, channel and ``ts``.
+
+    In a shared channel, it has no workspace.
+    """
     own_message: bool = False
     """Whether its event is about the app's own message, which the app should ignore."""
     state: State = "sending"
@@ -54,6 +61,16 @@ class Delivery:
     """The event's status in the queue, if there is a database."""
     answered: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     """Set at the first answer of any kind, and when the delivery is given up."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The item keys under which the queue may have its event.
+
+        Ingest stores a message under its address if two events may report it.
+        """
+        if self.address is None:
+            return (self.id,)
+        return (self.id, f"message:{self.address}", f"mention:{self.address}")
 
 
 def event_delivery(envelope: JSON) -> Delivery:
@@ -68,11 +85,19 @@ def event_delivery(envelope: JSON) -> Delivery:
         body=json.dumps(envelope).encode(),
         channel=inner.get("channel") or item.get("channel"),
         ts=item.get("ts"),
+        team_id=envelope["context_team_id"],
+        address=_address(envelope) if inner["type"] in {"message", "app_mention"} else None,
         own_message="bot_id" in (inner.get("message") or inner.get("previous_message") or inner),
     )
 
 
-def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str]) -> Delivery:
+def _address(envelope: JSON) -> str:
+    inner = envelope["event"]
+    team = () if envelope["is_ext_shared_channel"] else (envelope["team_id"],)
+    return ":".join((*team, inner["channel"], inner["ts"]))
+
+
+def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str], team_id: str) -> Delivery:
     """Return the delivery of a slash command or an interaction. It has no event id, but mostly a trigger id."""
     key = hashlib.sha256(trigger_id.encode()).hexdigest() if trigger_id else None
     return Delivery(
@@ -81,6 +106,7 @@ def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str]) ->
         path=PATH,
         content_type="application/x-www-form-urlencoded",
         body=urlencode(form).encode(),
+        team_id=team_id,
     )
 
 
@@ -91,6 +117,7 @@ def delivery_json(delivery: Delivery) -> JSON:
         "kind": delivery.kind,
         "channel": delivery.channel,
         "ts": delivery.ts,
+        "team_id": delivery.team_id,
         "own_message": delivery.own_message,
         "state": delivery.state,
         "next_at": delivery.next_at,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from surelane_dev.simulator.installs import enterprise_json
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.blocks import elements_of
@@ -14,13 +15,21 @@ VERIFICATION = "simulated-verification-token"
 
 
 def command_form(
-    workspace: Workspace, interactions: Interactions, *, command: str, text: str, channel: Channel, user: User
+    workspace: Workspace,
+    interactions: Interactions,
+    *,
+    command: str,
+    text: str,
+    channel: Channel,
+    user: User,
+    wide: bool = False,
 ) -> dict[str, str]:
-    """Return the form of a slash command."""
+    """Return the form of a slash command. ``wide``: the organization has installed the app."""
     return {
         "token": VERIFICATION,
         "team_id": workspace.team_id,
-        "team_domain": workspace.name.lower(),
+        "team_domain": _domain(workspace),
+        **({"enterprise_id": workspace.enterprise_id} if workspace.enterprise_id else {}),
         "channel_id": channel.id,
         "channel_name": _name(channel),
         "user_id": user.id,
@@ -28,8 +37,8 @@ def command_form(
         "command": command,
         "text": text,
         "api_app_id": workspace.app_id,
-        "is_enterprise_install": "false",
-        "response_url": interactions.new_response_url(channel.id, user.id),
+        "is_enterprise_install": str(wide).lower(),
+        "response_url": interactions.new_response_url(channel.id, user.id, team_id=workspace.team_id),
         "trigger_id": interactions.new_trigger(user.id),
     }
 
@@ -53,7 +62,9 @@ def message_action_payload(
     return _payload(workspace, "message_action", user) | {
         "callback_id": callback_id,
         "trigger_id": interactions.new_trigger(user.id),
-        "response_url": interactions.new_response_url(channel.id, user.id, message.ts),
+        "response_url": interactions.new_response_url(
+            channel.id, user.id, message.ts, team_id=workspace.team_id
+        ),
         "action_ts": workspace.next_ts(),
         "channel": {"id": channel.id, "name": _name(channel)},
         "message_ts": message.ts,
@@ -76,7 +87,9 @@ def action_payload(
         | _of_message(workspace, message)
         | {
             "state": state or {"values": {}},
-            "response_url": interactions.new_response_url(message.channel, user.id, message.ts),
+            "response_url": interactions.new_response_url(
+                message.channel, user.id, message.ts, team_id=workspace.team_id
+            ),
         }
     )
 
@@ -126,7 +139,7 @@ def _response_urls(interactions: Interactions, view: JSON, user: User) -> Iterat
             value = view["state"]["values"][named["block_id"]][named["action_id"]]
             channel = value.get("selected_conversation") or value.get("selected_channel")
             if channel:
-                url = interactions.new_response_url(channel, user.id)
+                url = interactions.new_response_url(channel, user.id, team_id=view["team_id"])
                 yield named | {"channel_id": channel, "response_url": url}
 
 
@@ -161,12 +174,17 @@ def _name(channel: Channel) -> str:
 
 
 def _payload(workspace: Workspace, kind: str, user: User) -> JSON:
+    home = found[0] if (found := workspace.member(user.id)) else workspace
     return {
         "type": kind,
-        "user": {"id": user.id, "username": user.name, "name": user.name, "team_id": workspace.team_id},
+        "user": {"id": user.id, "username": user.name, "name": user.name, "team_id": home.team_id},
         "api_app_id": workspace.app_id,
         "token": VERIFICATION,
-        "team": {"id": workspace.team_id, "domain": workspace.name.lower()},
-        "enterprise": None,
+        "team": {"id": workspace.team_id, "domain": _domain(workspace)},
+        "enterprise": enterprise_json(workspace),
         "is_enterprise_install": False,
     }
+
+
+def _domain(workspace: Workspace) -> str:
+    return workspace.name.lower().replace(" ", "-")

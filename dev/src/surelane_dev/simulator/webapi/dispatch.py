@@ -42,6 +42,10 @@ METHODS: dict[str, Method] = {
     **apps.METHODS,
 }
 CALLS_KEPT = 300
+TEAM = web.RequestKey("team", str)
+"""The workspace of a call's token."""
+NAMES_WORKSPACE = frozenset({"team_id", "channel", "channel_id", "user", "users", "user_id"})
+"""The arguments that name a workspace, or a channel or user of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class Logged:
     method: str
     status: int
     error: str | None
+    team_id: str | None
+    """The workspace of the token."""
 
 
 class WebApi:
@@ -81,7 +87,8 @@ class WebApi:
         response, error = await self._answer(request, name, fault)
         response.headers["X-Slack-Req-Id"] = token_hex(16)
         lost = fault is not None and fault.kind == "answer_lost"
-        self._note(Logged(time.time(), name, response.status, "answer_lost" if lost else error))
+        refused = "answer_lost" if lost else error
+        self._note(Logged(time.time(), name, response.status, refused, request.get(TEAM)))
         if lost and request.transport is not None:
             request.transport.abort()
         return response
@@ -113,11 +120,10 @@ class WebApi:
         sent = await read(request, method)
         self._limits.count(name, sent.token, sent.arguments)
         grant = self._check(method, sent)
-        slack = (
-            self._slack
-            if grant is None
-            else replace(self._slack, workspace=_workspace(self._slack, grant, sent))
-        )
+        workspace = self._slack.workspace if grant is None else _workspace(self._slack, grant, sent)
+        if method.needs_token:
+            request[TEAM] = workspace.team_id
+        slack = replace(self._slack, workspace=workspace)
         answer = {"ok": True, **method.run(Call(name, sent.arguments, sent.token), slack)}
         if sent.warnings:
             metadata = answer.get("response_metadata", {})
@@ -149,12 +155,19 @@ class WebApi:
 
 
 def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
-    """Return the workspace that a call is about. An organization's token reaches the channels of all of its own."""
-    if grant.wide:
-        channel = str(sent.arguments.get("channel", ""))
-        for workspace in slack.installs.workspaces.values():
-            if workspace.enterprise_id == grant.workspace.enterprise_id and channel in workspace.channels:
-                return workspace
+    """Return the workspace that a call is about. An organization's token reaches all workspaces of its own."""
+    if not grant.wide:
+        return grant.workspace
+    given = {name: str(value) for name, value in sent.arguments.items()}
+    named = {given[name] for name in NAMES_WORKSPACE & given.keys()}
+    named.add(slack.interactions.trigger(given.get("trigger_id", ""))[1])
+    view = slack.interactions.views.find(given.get("view_id", ""), given.get("external_id", ""))
+    if view is not None:
+        named.add(view.user)
+    for workspace in slack.installs.workspaces.values():
+        own = workspace.enterprise_id == grant.workspace.enterprise_id
+        if own and named & {workspace.team_id, *workspace.channels, *workspace.users}:
+            return workspace
     return grant.workspace
 
 

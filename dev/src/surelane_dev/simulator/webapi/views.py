@@ -1,5 +1,6 @@
 """Serve ``views.*``: modals, and the *Home* tab."""
 
+from surelane_dev.simulator.interactions import TriggerState
 from surelane_dev.simulator.views import DEEPEST, View
 from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arguments
 from surelane_dev.simulator.webapi.view_content import checked, placed
@@ -26,7 +27,7 @@ def push_view(call: Call, slack: Slack) -> JSON:
     """Open a modal over those of the trigger's user."""
     content = _content(call, "modal")
     _check_external_id(slack, content)
-    state, user = slack.interactions.trigger(call.text("trigger_id"))
+    state, user = _trigger(slack, call)
     stack = slack.interactions.views.stack(user) if state == "valid" else []
     if state == "valid" and not stack:
         raise ApiError("not_found")
@@ -75,9 +76,17 @@ def _content(call: Call, kind: str) -> JSON:
     return checked(call.mapping("view", "invalid_arguments") or {}, kind)
 
 
+def _trigger(slack: Slack, call: Call) -> tuple[TriggerState, str]:
+    """Return whether a trigger id is valid, and its user. One of another workspace is not known here."""
+    state, user = slack.interactions.trigger(call.text("trigger_id"))
+    return (state, user) if not user or slack.workspace.member(user) else ("unknown", "")
+
+
 def _user_of_trigger(call: Call, slack: Slack) -> str:
-    state, user = slack.interactions.use_trigger(call.text("trigger_id"))
-    if state != "valid":
+    state, user = _trigger(slack, call)
+    if state == "valid":
+        slack.interactions.use_trigger(call.text("trigger_id"))
+    else:
         raise ApiError(TRIGGER_ERRORS[state])
     return user
 

@@ -1,7 +1,7 @@
 """Make the workspace that a simulator starts with."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from surelane_dev.simulator.workspace.model import Channel, User, by_id
 from surelane_dev.simulator.workspace.workspace import Workspace
@@ -17,11 +17,11 @@ BOT = User("U0SURELANE", "surelane", "Surelane", is_bot=True)
 GRID = "E0ACMEGRID"
 """An Enterprise Grid organization."""
 OTHERS = {
-    "T0ACMEEAST": ("Acme East", GRID),
-    "T0ACMEWEST": ("Acme West", GRID),
-    "T0BAKERY01": ("Bakery", None),
+    "T0ACMEEAST": ("Acme East", GRID, ("Edith Clarke", "Irene Joliot")),
+    "T0ACMEWEST": ("Acme West", GRID, ("Mary Fairfax", "Emma Castelnuovo")),
+    "T0BAKERY01": ("Bakery", None, ("Sarah Marks", "Ida Tacke")),
 }
-"""The workspaces that can install the app by OAuth: their names, and their organization."""
+"""The workspaces that can install the app by OAuth: their names, their organization, and their people."""
 
 
 SHARED = "C0SHARED01"
@@ -29,13 +29,13 @@ SHARED = "C0SHARED01"
 
 
 def other_workspaces(app_id: str, now: Callable[[], float] = time.time) -> list[Workspace]:
-    """Return the workspaces beside the demo workspace, each with one person, the bot, and a channel.
+    """Return the workspaces beside the demo workspace, each with two people, the bot, and a channel.
 
     Two of them share another channel, as organizations do with Slack Connect.
     """
     others = {
-        team_id: workspace_of(team_id, name, enterprise, app_id, now)
-        for team_id, (name, enterprise) in OTHERS.items()
+        team_id: workspace_of(team_id, name, enterprise, app_id, people, now)
+        for team_id, (name, enterprise, people) in OTHERS.items()
     }
     east, bakery = others["T0ACMEEAST"], others["T0BAKERY01"]
     everybody = {user for workspace in (east, bakery) for user in workspace.users}
@@ -48,23 +48,23 @@ def workspace_of(
     name: str,
     enterprise_id: str | None,
     app_id: str,
+    people: Iterable[str] = ("Edith Clarke",),
     now: Callable[[], float] = time.time,
 ) -> Workspace:
-    """Return a workspace with one person, the bot, a channel and direct messages."""
+    """Return a workspace with these people, the bot, a channel and direct messages."""
     suffix = team_id[2:]
-    person = User(f"U0{suffix}", "edith", "Edith Clarke")
+    persons = [User(f"U{2 * at}{suffix}", name.split()[0].lower(), name) for at, name in enumerate(people)]
     bot = User(f"U1{suffix}", "surelane", "Surelane", is_bot=True)
-    rooms = [
-        Channel(f"C0{suffix}", "general", {person.id, bot.id}, "Talk to @Surelane here"),
-        Channel(f"D0{suffix}", person.name, {person.id, bot.id}, peer=person.id),
-    ]
+    everybody = {bot.id, *(person.id for person in persons)}
+    rooms = [Channel(f"C0{suffix}", "general", everybody, "Talk to @Surelane here")]
+    rooms += [Channel(f"D{p.id[1:]}", p.name, {p.id, bot.id}, peer=p.id) for p in persons]
     return Workspace(
         team_id=team_id,
         name=name,
         app_id=app_id,
         bot_id=f"B0{suffix}",
         bot=bot,
-        users=by_id((person, bot)),
+        users=by_id((*persons, bot)),
         channels={room.id: room for room in rooms},
         enterprise_id=enterprise_id,
         now=now,

@@ -1,12 +1,9 @@
 """Write the objects of a workspace as JSON, as Slack's Web API and events do."""
 
-import re
 from typing import Any
 
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message, User
 from surelane_dev.simulator.workspace.workspace import Workspace
-
-_MENTION = re.compile(r"<@([A-Z0-9]+)>")
 
 
 def message_json(workspace: Workspace, message: Message, *, metadata: bool = False) -> JSON:
@@ -102,33 +99,6 @@ def channel_json(workspace: Workspace, channel: Channel) -> JSON:
         "previous_names": [],
         "num_members": len(channel.members),
     }
-
-
-def talk_json(workspace: Workspace, most: int = 50) -> JSON:
-    """Return who writes in a workspace, its channels, and its latest messages with the names of their authors."""
-    rooms = [channel for channel in workspace.channels.values() if not channel.is_im]
-    latest = sorted(
-        (message for channel in rooms for message in channel.messages.values()), key=lambda each: each.ts
-    )
-    return {
-        "person": next(user.real_name for user in workspace.users.values() if not user.is_bot),
-        "channels": [{"id": each.id, "name": each.name, "shared": each.shared} for each in rooms],
-        "messages": [
-            {
-                "channel": workspace.channels[message.channel].name,
-                "ts": message.ts,
-                "team": workspace.author_of(message).name,
-                "who": found[1].real_name if (found := workspace.member(message.user)) else message.user,
-                "text": _MENTION.sub(lambda id_: _named(workspace, id_[1]), message.text),
-            }
-            for message in latest[-most:]
-        ],
-    }
-
-
-def _named(workspace: Workspace, user: str) -> str:
-    found = workspace.member(user)
-    return "@" + (found[1].name if found else user)
 
 
 def user_json(workspace: Workspace, user: User) -> JSON:

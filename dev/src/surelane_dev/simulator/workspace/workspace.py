@@ -89,8 +89,14 @@ class Workspace:
 
     def audience(self, change: Change) -> "list[Workspace]":
         """Return the workspaces that see a change here: this one, and the partners in a shared channel."""
-        channel = change.message.channel if isinstance(change, Posted | Edited | Deleted | Reacted) else ""
-        return [self, *(each for each in self.partners.values() if channel in each.channels)]
+        match change:
+            case StatusSet():
+                return [self]
+            case Joined(channel, _):
+                place = channel.id
+            case _:
+                place = change.message.channel
+        return [self, *(each for each in self.partners.values() if place in each.channels)]
 
     def channel(self, name_or_id: str) -> Channel | None:
         """Return a channel by its id, or by its name with or without the ``#``."""
@@ -103,6 +109,10 @@ class Workspace:
         """Return a user by id, or by name with or without the ``@``."""
         name = name_or_id.removeprefix("@").lower()
         return self.users.get(name_or_id) or next((u for u in self.users.values() if u.name == name), None)
+
+    def people(self) -> list[User]:
+        """Return the users who are not the bot, in their order."""
+        return [user for user in self.users.values() if not user.is_bot]
 
     def direct_messages(self, user: str) -> Channel:
         """Return the direct messages of a user with the bot."""
