@@ -54,6 +54,13 @@ async def test_send_waits_for_the_reply(answered: Pair) -> None:
     assert (result.exit_code, result.stdout.splitlines()[1:]) == (0, ["an answer"])
 
 
+async def test_send_writes_in_another_workspace(pair: Pair) -> None:
+    result = await run("send", "hello", "--url", pair.url, "--team", "T0ACMEWEST", "--user", "emma")
+    assert (result.exit_code, "makes no event" in result.stderr) == (1, True)  # it does not have the app
+    found = await pair.control.request("GET", "/control/workspaces/T0ACMEWEST/messages")
+    assert [each["user"] for each in found["messages"]] == ["U2ACMEWEST"]
+
+
 async def test_send_says_when_no_reply_comes(pair: Pair) -> None:
     result = await run("send", "hello", "--url", pair.url, "--wait", "--timeout", "0.2")
     assert (result.exit_code, "no reply within 0.2 s" in result.stderr) == (1, True)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qsl
 
 import aiohttp
 import pytest
@@ -13,7 +14,7 @@ from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.workspace.demo import SHARED
+from surelane_dev.simulator.workspace.demo import GRID, SHARED
 from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 
 EAST, WEST, BAKERY = "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
@@ -34,11 +35,9 @@ class Slack:
             answer: dict[str, Any] = await response.json()
             return answer
 
-    async def install(self, team: str, *, wide: bool = False) -> dict[str, Any]:
+    async def install(self, team: str, *, wide: bool = False, scopes: str = "chat:write") -> dict[str, Any]:
         installs = self.simulator.installs
-        code = installs.approve(
-            Asked("http://127.0.0.1/", "chat:write"), installs.workspaces[team], wide=wide
-        )
+        code = installs.approve(Asked("http://127.0.0.1/", scopes), installs.workspaces[team], wide=wide)
         return await self.call("oauth.v2.access", code=code, **APP)
 
     async def post(self, token: str, team: str) -> str:
@@ -71,6 +70,28 @@ async def test_a_token_reaches_its_own_workspace_or_organization_alone(slack: Sl
         False,
     )
     assert (await slack.call("auth.test", grid))["is_enterprise_install"]
+
+
+async def test_an_organizations_token_reaches_the_people_and_threads_of_each_of_its_workspaces(
+    slack: Slack,
+) -> None:
+    grid = (await slack.install(EAST, wide=True, scopes="chat:write,users:read"))["access_token"]
+    west = slack.simulator.installs.workspaces[WEST]
+    person, channel = west.people()[0], west.channels["C0ACMEWEST"]
+    asked = west.post(channel, person.id, "hello")
+    thread = {"channel_id": channel.id, "thread_ts": asked.ts}
+    assert (await slack.call("assistant.threads.setStatus", grid, status="is thinking", **thread))["ok"]
+    assert (await slack.call("users.info", grid, user=person.id))["user"]["team_id"] == WEST
+    view = json.dumps({"type": "home", "blocks": []})
+    published = await slack.call("views.publish", grid, user_id=person.id, view=view)
+    assert published["view"]["team_id"] == WEST
+    modal = json.dumps({"type": "modal", "title": {"type": "plain_text", "text": "West"}, "blocks": []})
+    trigger = slack.simulator.interactions.new_trigger(person.id)
+    assert (await slack.call("views.open", grid, trigger_id=trigger, view=modal))["view"]["team_id"] == WEST
+    bakery = (await slack.install(BAKERY))["access_token"]
+    trigger = slack.simulator.interactions.new_trigger(person.id)
+    refused = await slack.call("views.open", bakery, trigger_id=trigger, view=modal)
+    assert refused["error"] == "invalid_trigger_id"
 
 
 async def test_codes_and_refresh_tokens_work_once_and_for_the_app_alone(slack: Slack) -> None:
@@ -115,6 +136,47 @@ async def test_people_write_in_a_workspace_and_remove_the_app(slack: Slack) -> N
     assert {each["id"] for each in found if each["installed"]} == {"T0SURELANE", BAKERY}
     assert (await control("DELETE", f"/{BAKERY}"))["tokens"] == 1
     assert "error" in await control("GET", "/T0NOTHERE1/messages")
+
+
+async def test_the_control_api_lets_people_use_each_workspace(slack: Slack) -> None:
+    async def control(path: str, team: str, **body: str) -> dict[str, Any]:
+        where = f"{slack.url}/control/{path}?team={team}"
+        async with slack.session.post(where, json=body) as response:
+            answer: dict[str, Any] = await response.json()
+            return answer
+
+    said = await control("messages", WEST, text="hello", user="emma")
+    assert (said["message"]["user"], said["message"]["team_id"]) == ("U2ACMEWEST", WEST)
+    refused = await control("commands", WEST, command="/deploy")
+    assert refused["error"] == "Acme West has not installed the app"
+    await slack.install(EAST, wide=True)
+    await control("commands", WEST, command="/deploy")
+    await control("shortcuts", WEST, callback_id="ask")
+    await control("home", WEST, tab="home")
+    command, shortcut, home = slack.simulator.sender.deliveries.values()
+    assert {each.team_id for each in (command, shortcut, home)} == {WEST}
+    form = dict(parse_qsl(command.body.decode()))
+    assert (form["team_id"], form["enterprise_id"], form["is_enterprise_install"]) == (WEST, GRID, "true")
+    payload = json.loads(dict(parse_qsl(shortcut.body.decode()))["payload"])
+    assert (payload["team"]["id"], payload["enterprise"]["id"]) == (WEST, GRID)
+    assert payload["is_enterprise_install"]
+    opened = json.loads(home.body)
+    assert (opened["event"]["user"], opened["event"]["channel"]) == ("U0ACMEWEST", "D0ACMEWEST")
+    assert opened["authorizations"][0]["is_enterprise_install"]
+    assert (await control("messages", "T0NOTHERE1", text="hello"))[
+        "error"
+    ] == "there is no workspace T0NOTHERE1"
+
+
+async def test_with_a_client_id_the_demo_workspace_installs_the_app_too() -> None:
+    settings = load_settings(SimulatorSettings, port=0, posting=False, client_id=DEMO_CLIENT_ID)
+    async with serving_simulator(settings) as (url, simulator), aiohttp.ClientSession() as session:
+        slack, demo = Slack(simulator, url, session), simulator.workspace
+        demo.post(demo.channels["C0GENERAL1"], "U0ADA00001", f"<@{demo.bot.id}> hello")
+        assert not simulator.sender.deliveries
+        await slack.install(demo.team_id)
+        demo.post(demo.channels["C0GENERAL1"], "U0ADA00001", f"<@{demo.bot.id}> hello")
+        assert [each.kind for each in simulator.sender.deliveries.values()] == ["app_mention"]
 
 
 async def test_a_message_of_a_shared_channel_is_sent_for_each_workspace_with_the_app(slack: Slack) -> None:
