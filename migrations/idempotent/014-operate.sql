@@ -961,7 +961,7 @@ declare
 begin
     if _session is null then
         _session := nextval('agent.worker_session');
-        perform pg_advisory_lock(agent.session_class(), _session);
+        perform pg_advisory_lock_shared(agent.session_class(), _session);
         perform set_config('surelane.session', _session::text, false);
     end if;
     begin
@@ -975,6 +975,32 @@ begin
     exception when lock_not_available then
         return false;
     end;
+end
+$$;
+
+-- Holds a worker's session on this connection, too, over which the worker sends its second claims:
+-- the session is gone when both connections have ended. Returns false, and holds nothing, where no
+-- other connection holds it: then its worker may have been taken for dead. This connection's end is
+-- seen within half a minute though the network is lost, so that it keeps no dead worker alive.
+create or replace function agent.join_session(_session int4) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pg_try_advisory_lock_shared(agent.session_class(), _session) then
+        return false;
+    end if;
+    if not exists (
+        select from pg_locks as l
+        where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objid = _session::oid and l.objsubid = 2 and l.granted
+        and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid <> pg_backend_pid())
+    then
+        perform pg_advisory_unlock_shared(agent.session_class(), _session);
+        return false;
+    end if;
+    perform set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false)
+    , set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '25000', false);
+    return true;
 end
 $$;
 

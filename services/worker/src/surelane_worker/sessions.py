@@ -60,6 +60,7 @@ class Session:
         self._slots = slots
         self._locks = locks
         self._starts = True
+        self._key: int | None = None
         self._unsettled = asyncio.Event()
 
     async def open(self, connection: Connection) -> None:
@@ -68,6 +69,7 @@ class Session:
         opened = not self._locks or await engine.open_session(self._name, __version__, starts=self._starts)
         if opened:
             self._starts = False
+            self._key = await engine.session_key() if self._locks else None
         if opened and await engine.introduce_worker(
             self._name, __version__, self._kinds, self._ordered, self._slots
         ):
@@ -75,8 +77,18 @@ class Session:
         else:
             self._unsettled.set()
 
+    async def join(self, connection: Connection) -> None:
+        """Hold the session on another connection, too: it is gone when both have ended.
+
+        Raises:
+            DatabaseUnavailable: there is none, or it has ended.
+        """
+        if self._key is None or not await Engine(connection).join_session(self._key):
+            raise DatabaseUnavailable("the worker's session has ended")
+
     def lost(self) -> None:
         """Say that the connection broke."""
+        self._key = None
         self._unsettled.set()
 
     async def unsettled(self) -> None:

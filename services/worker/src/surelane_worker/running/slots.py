@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 from surelane.events import Event
@@ -102,6 +103,8 @@ class Share:
         self.limit = limit
         self.running = 0
         self.waiting = Waiting()
+        self.expected = 0
+        """Events that claims under way may bring."""
         self._mean: float | None = None
 
     def took(self, seconds: float) -> None:
@@ -154,6 +157,8 @@ class Slots:
             if handler.concurrency is not None:
                 self._add_share([handler], min(handler.concurrency, self._concurrency))
         self._running: set[Work] = set()
+        self._expected = self._expected_bytes = 0
+        """Events and their characters that claims under way may bring."""
         self._overtaking = 0
         """How many more claims may look for the event of the last notification, which may overtake those that wait."""
         self._closed = False
@@ -171,7 +176,7 @@ class Slots:
     def _claimable(self, *, overtaking: bool) -> list[tuple[list[str], int]]:
         if self.bytes_left <= 0 or self._resting:
             return []
-        left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held)
+        left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held) - self._expected
         free = ((share.kinds, min(self._free(share, overtaking), left)) for share in self._shares)
         return [(kinds, count) for kinds, count in free if count > 0]
 
@@ -188,7 +193,33 @@ class Slots:
     @property
     def bytes_left(self) -> int:
         """How many characters of events and outcomes the worker may still take into memory."""
-        return self._claim_bytes if self._interactive else self._claim_bytes - self._leases.bytes
+        if self._interactive:
+            return self._claim_bytes
+        return self._claim_bytes - self._leases.bytes - self._expected_bytes
+
+    @contextmanager
+    def expecting(self, kinds: Sequence[str], limit: int, *, halves: bool = False) -> Iterator[int]:
+        """Keep room for what a claim brings, for the length of the block. Yield how many characters that may be.
+
+        Args:
+            kinds, limit: of which kinds the claim may bring so many events.
+            halves: another claim goes out beside it, and gets half of the characters that are left.
+        """
+        most = (self.bytes_left + 1) // 2 if halves else self.bytes_left
+        shares = dict.fromkeys(self._share_of[self._handlers[kind]] for kind in kinds)
+        self._expect(shares, limit, most)
+        try:
+            yield most
+        finally:
+            self._expect(shares, -limit, -most)
+
+    def _expect(self, shares: Iterable[Share], events: int, size: int) -> None:
+        self._expected += events
+        self._expected_bytes += size
+        for share in shares:
+            share.expected += events
+        if events < 0:
+            self._capacity.free()
 
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
@@ -199,7 +230,7 @@ class Slots:
         """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
         ahead = 0 if self._interactive else share.ahead
         slots = min(share.limit - share.running, self._concurrency - len(self._running))
-        free = min(slots + ahead - len(share.waiting), MOST)
+        free = min(slots + ahead - len(share.waiting) - share.expected, MOST)
         if free > min(int(ahead * FRESH / HORIZON), MOST // 2):
             return free
         return int(overtaking and ahead <= OVERTAKEN and free + ahead > 0)
