@@ -222,7 +222,7 @@ async def test_a_session_on_two_connections_is_gone_with_the_last_of_them(
     await lose(one)
     assert (await states(queue))["w1"] == "alive"
     assert await rescue(queue, "w1", key) == (0, 0)
-    assert (await live(queue, identity))["claimed_by"] == "w1"
+    assert await queue.fetchval("select claimed_by from agent.event where id = $1", identity) == "w1"
     await lose(other)
     assert (await states(queue))["w1"] == "lost"
     assert await rescue(queue, "w1", key) == (1, 0)

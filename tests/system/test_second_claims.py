@@ -138,7 +138,7 @@ async def test_a_worker_outlives_the_loss_of_either_connection(
                 await until_true(
                     connection, f"select ({key}) <> $1 and ({key}) = any(agent.open_sessions())", before
                 )
-                await until_true(connection, "select $1 <> all(agent.open_sessions())", before)
+                await until_true(connection, "select $1 <> all(agent.open_sessions())", before, within=30)
         await all_ended(connection, within=90)
         if lost == 1:
             assert await connection.fetchval(key) == before
