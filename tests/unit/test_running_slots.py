@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -82,9 +82,11 @@ async def tasks_of(runner: Noting) -> list[asyncio.Task[Any] | None]:
 
 
 @asynccontextmanager
-async def busy(seconds: float, waiting: int) -> AsyncIterator[tuple[Slots, Capacity]]:
+async def busy(
+    seconds: float, waiting: int, wake: Callable[[], object] = lambda: None
+) -> AsyncIterator[tuple[Slots, Capacity]]:
     """Yield slots that all run, with some work that waits; handlers took that many seconds until now."""
-    capacity = Capacity()
+    capacity = Capacity(cast("Any", wake))
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
     settings = cast("Any", SimpleNamespace(concurrency=CONCURRENCY, claim_bytes=1_000_000))
     handler = cast("Handler", Plain())
@@ -143,6 +145,16 @@ async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring() -> N
         assert first + second <= MOST_WAITING
         assert 0 < bytes_of_first < bytes_of_second + 2
         assert slots.free() == [(kinds, first)]
+
+
+async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
+    """A claim that found nothing would be followed by the next one at once, while other kinds have no slot."""
+    woken: list[bool] = []
+    async with busy(seconds=0.1, waiting=0, wake=lambda: woken.append(True)) as (slots, capacity):
+        capacity.left_out = True
+        with slots.expecting(["a"], 10):
+            pass
+        assert not woken
 
 
 async def test_what_a_failed_claim_was_to_bring_is_free_again() -> None:

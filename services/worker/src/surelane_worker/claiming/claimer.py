@@ -97,6 +97,7 @@ class Claimer:
                 second.found(len(await self._claim_over(second.connection, kinds, limit)), limit)
             except Exception as error:  # noqa: BLE001 - the first connection goes on, and meets it as well if it stays
                 second.failed(error)
+                self._wakeup.wake()  # the first one may have left out what this one was to claim
 
     async def _stop_at(self, stop: asyncio.Event) -> None:
         await stop.wait()

@@ -219,7 +219,7 @@ class Slots:
         for share in shares:
             share.expected += events
         if events < 0:
-            self._capacity.free()
+            self._capacity.claim_ended()
 
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
