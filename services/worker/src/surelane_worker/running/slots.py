@@ -171,18 +171,25 @@ class Slots:
 
     def free(self) -> list[tuple[list[str], int]]:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
-        return self._claimable(overtaking=self._overtaking > 0)
+        if self.bytes_left <= self._expected_bytes:
+            return []
+        return self._claimable(overtaking=self._overtaking > 0, expected=1)
 
-    def _claimable(self, *, overtaking: bool) -> list[tuple[list[str], int]]:
+    def _claimable(self, *, overtaking: bool, expected: int) -> list[tuple[list[str], int]]:
+        """Return what finds a slot. ``expected`` is 1 where what claims under way may bring comes first, else 0."""
         if self.bytes_left <= 0 or self._resting:
             return []
-        left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held) - self._expected
-        free = ((share.kinds, min(self._free(share, overtaking), left)) for share in self._shares)
+        left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held)
+        left -= expected * self._expected
+        free = (
+            (share.kinds, min(self._free(share, overtaking, expected * share.expected), left))
+            for share in self._shares
+        )
         return [(kinds, count) for kinds, count in free if count > 0]
 
     def full(self) -> bool:
-        """Return whether events of some kind would find no slot."""
-        return len(self._claimable(overtaking=False)) < len(self._shares)
+        """Return whether events of some kind would find no slot. Claims under way may bring nothing."""
+        return len(self._claimable(overtaking=False, expected=0)) < len(self._shares)
 
     def let_overtake(self) -> None:
         """Let events be claimed singly though none finds a slot: one may come before those that wait for a slot."""
@@ -193,9 +200,7 @@ class Slots:
     @property
     def bytes_left(self) -> int:
         """How many characters of events and outcomes the worker may still take into memory."""
-        if self._interactive:
-            return self._claim_bytes
-        return self._claim_bytes - self._leases.bytes - self._expected_bytes
+        return self._claim_bytes if self._interactive else self._claim_bytes - self._leases.bytes
 
     @contextmanager
     def expecting(self, kinds: Sequence[str], limit: int, *, halves: bool = False) -> Iterator[int]:
@@ -205,7 +210,8 @@ class Slots:
             kinds, limit: of which kinds the claim may bring so many events.
             halves: another claim goes out beside it, and gets half of the characters that are left.
         """
-        most = (self.bytes_left + 1) // 2 if halves else self.bytes_left
+        left = self.bytes_left - self._expected_bytes
+        most = (left + 1) // 2 if halves else left
         shares = dict.fromkeys(self._share_of[self._handlers[kind]] for kind in kinds)
         self._expect(shares, limit, most)
         try:
@@ -226,11 +232,11 @@ class Slots:
         self._capacity.left_out = len(free) < len(self._shares)
         self._overtaking = max(self._overtaking - 1, 0)
 
-    def _free(self, share: Share, overtaking: bool) -> int:
+    def _free(self, share: Share, overtaking: bool, expected: int) -> int:
         """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
         ahead = 0 if self._interactive else share.ahead
         slots = min(share.limit - share.running, self._concurrency - len(self._running))
-        free = min(slots + ahead - len(share.waiting) - share.expected, MOST)
+        free = min(slots + ahead - len(share.waiting) - expected, MOST)
         if free > min(int(ahead * FRESH / HORIZON), MOST // 2):
             return free
         return int(overtaking and ahead <= OVERTAKEN and free + ahead > 0)
