@@ -9,8 +9,7 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Job
 from surelane.queue import Queue
-from tests.databases import Server, as_role
-from tests.system.pooler import pooled
+from tests.databases import Server
 from tests.system.worker import worker
 
 COUNT = 6000
@@ -147,15 +146,17 @@ async def test_a_worker_outlives_the_loss_of_either_connection(
         assert await connection.fetchval(dead) == 0
 
 
-async def test_behind_a_pooler_there_is_one_claim_and_no_session(
+async def test_in_poolers_mode_there_is_one_claim_at_a_time_and_no_session(
     database: str, connection: Connection
 ) -> None:
     await fill(connection)
     most = 0
-    async with pooled(as_role(database, "surelane_worker")) as through:
-        settings = {**SETTINGS, "DATABASE_URL": through, "SURELANE_NOTIFICATIONS": "off"}
-        async with worker(database, **settings), asyncio.timeout(60), slow_claims(connection):
-            while not await connection.fetchval("select count(*) > 1500 from agent.event_hist"):
-                most = max(most, len(await connection.fetch(CLAIMS)))
-            assert tuple(await connection.fetchrow(HELD) or ())[:2] == (0, 0)
+    async with (
+        worker(database, **SETTINGS, SURELANE_NOTIFICATIONS="off"),
+        asyncio.timeout(60),
+        slow_claims(connection),
+    ):
+        while not await connection.fetchval("select count(*) > 1500 from agent.event_hist"):
+            most = max(most, len(await connection.fetch(CLAIMS)))
+        assert tuple(await connection.fetchrow(HELD) or ())[:2] == (0, 0)
     assert most == 1
