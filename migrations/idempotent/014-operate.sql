@@ -946,7 +946,8 @@ end
 $$;
 
 -- Opens a worker's session on this connection, where it has none: a lock that PostgreSQL drops as
--- the connection ends, under a key of its own. Others see by it that the worker lives. A worker
+-- the connection ends, under a key of its own. Others see by it that the worker lives. It is
+-- shared, so that another connection of the worker may hold it as well (join_session). A worker
 -- that opens one again after its connection broke keeps its claims, unless it has been taken for
 -- dead meanwhile. _starts: this process has had none before. A process of the same name whose
 -- session is gone was its predecessor, and its claims end. Returns whether the session is recorded:
