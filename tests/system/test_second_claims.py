@@ -12,7 +12,7 @@ from surelane.queue import Queue
 from tests.databases import Server
 from tests.system.worker import worker
 
-COUNT = 6000
+COUNT = 4000
 SETTINGS = {"SURELANE_CONCURRENCY": "500", "LOG_LEVEL": "info"}
 """The first claim asks for 500 events at once."""
 HELD = """

@@ -1,7 +1,8 @@
 """Sessions: how workers notice within seconds that another one died, and end its claims.
 
 A worker's session is a lock on its listening connection, and on its second claiming connection while there is one
-(:mod:`surelane_worker.claiming.second`). PostgreSQL drops the lock as the process dies. The workers in the first two positions of their kinds look for lost ones, on behalf of the whole fleet.
+(:mod:`surelane_worker.claiming.second`). PostgreSQL drops the lock as the process dies. The workers in the first two
+positions of their kinds look for lost ones, on behalf of the whole fleet.
 """
 
 import asyncio

@@ -95,6 +95,8 @@ class Claimer:
             kinds, limit = [kind for kinds, _ in free for kind in kinds], min(count for _, count in free)
             try:
                 second.found(len(await self._claim_over(second.connection, kinds, limit)), limit)
+                if second.is_open:
+                    self._wakeup.wake()  # the first one may have found nothing but what this one had locked
             except Exception as error:  # noqa: BLE001 - the first connection goes on, and meets it as well if it stays
                 second.failed(error)
                 self._wakeup.wake()  # the first one may have left out what this one was to claim

@@ -23,8 +23,8 @@ log = get_logger("surelane_worker.claiming.second")
 class SecondClaims:
     """Says when to claim over the second connection: while claims are large and find all that they ask for.
 
-    Slots of slow handlers never ask for so much. If the connection cannot be opened, or breaks, the worker goes on with
-    the first one alone: the server may have none left.
+    Slots of slow handlers come free a few at a time, and ask for less. If the connection cannot be opened, or breaks,
+    the worker goes on with the first one alone: the server may have none left.
     """
 
     def __init__(self, connection: Listener) -> None:
