@@ -946,7 +946,8 @@ end
 $$;
 
 -- Opens a worker's session on this connection, where it has none: a lock that PostgreSQL drops as
--- the connection ends, under a key of its own. Others see by it that the worker lives. A worker
+-- the connection ends, under a key of its own. Others see by it that the worker lives. It is
+-- shared, so that another connection of the worker may hold it as well (join_session). A worker
 -- that opens one again after its connection broke keeps its claims, unless it has been taken for
 -- dead meanwhile. _starts: this process has had none before. A process of the same name whose
 -- session is gone was its predecessor, and its claims end. Returns whether the session is recorded:
@@ -961,7 +962,7 @@ declare
 begin
     if _session is null then
         _session := nextval('agent.worker_session');
-        perform pg_advisory_lock(agent.session_class(), _session);
+        perform pg_advisory_lock_shared(agent.session_class(), _session);
         perform set_config('surelane.session', _session::text, false);
     end if;
     begin
@@ -975,6 +976,32 @@ begin
     exception when lock_not_available then
         return false;
     end;
+end
+$$;
+
+-- Holds a worker's session on this connection, too, over which the worker sends its second claims:
+-- the session is gone when both connections have ended. Returns false, and holds nothing, where no
+-- other connection holds it: then its worker may have been taken for dead. This connection's end is
+-- seen within half a minute though the network is lost, so that it keeps no dead worker alive.
+create or replace function agent.join_session(_session int4) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pg_try_advisory_lock_shared(agent.session_class(), _session) then
+        return false;
+    end if;
+    if not exists (
+        select from pg_locks as l
+        where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objid = _session::oid and l.objsubid = 2 and l.granted
+        and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid <> pg_backend_pid())
+    then
+        perform pg_advisory_unlock_shared(agent.session_class(), _session);
+        return false;
+    end if;
+    perform set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false)
+    , set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '25000', false);
+    return true;
 end
 $$;
 

@@ -206,3 +206,44 @@ async def test_a_rescue_for_missing_heartbeats_is_part_of_the_story(queue: Conne
     job: Any = await Operations(queue).get(identity)
     last = story_of(job)[-1]
     assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended: no heartbeat came for 300 s")
+
+
+@pytest.mark.parametrize("first_ends_first", [True, False])
+async def test_a_session_on_two_connections_is_gone_with_the_last_of_them(
+    queue: Connection, connect: Connect, lose: Lose, *, first_ends_first: bool
+) -> None:
+    """Whichever ends first: until then the worker may still claim over the other one."""
+    first, second = await connect("surelane_worker"), await connect("surelane_worker")
+    key = await session(first, "w1", "a")
+    assert await Engine(second).join_session(key)
+    one, other = (first, second) if first_ends_first else (second, first)
+    identity = await enqueue(queue, "a")
+    await claim(other, "a", worker="w1")
+    await lose(one)
+    assert (await states(queue))["w1"] == "alive"
+    assert await rescue(queue, "w1", key) == (0, 0)
+    assert await queue.fetchval("select claimed_by from agent.event where id = $1", identity) == "w1"
+    await lose(other)
+    assert (await states(queue))["w1"] == "lost"
+    assert await rescue(queue, "w1", key) == (1, 0)
+
+
+async def test_only_an_open_session_is_joined(queue: Connection, connect: Connect, lose: Lose) -> None:
+    """A worker whose session ended may have been taken for dead: a claim must not keep it alive."""
+    first, second = await connect("surelane_worker"), await connect("surelane_worker")
+    key = await session(first, "w1", "a")
+    await lose(first)
+    assert not await Engine(second).join_session(key)
+    assert not await Engine(second).join_session(key + 1)
+    assert await queue.fetchval("select agent.open_sessions()") == []
+    assert (await states(queue))["w1"] == "lost"
+
+
+async def test_an_unused_connection_that_lost_its_network_keeps_no_session(connect: Connect) -> None:
+    """The server asks whether the other end is there. It cannot over a Unix socket, where it says zero."""
+    first, second = await connect("surelane_worker"), await connect("surelane_worker")
+    assert await Engine(second).join_session(await session(first, "w1", "a"))
+    local = await second.fetchval("select inet_server_addr() is null")
+    for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
+        seconds = int(await second.fetchval("select current_setting($1)", setting))
+        assert seconds == 0 if local else 0 < seconds <= 10

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.running.runner import Runner
-from surelane_worker.running.slots import OVERTAKING, TURN, Slots
+from surelane_worker.running.slots import MOST_WAITING, OVERTAKING, TURN, Slots
 from surelane_worker.running.work import Work
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -82,9 +82,11 @@ async def tasks_of(runner: Noting) -> list[asyncio.Task[Any] | None]:
 
 
 @asynccontextmanager
-async def busy(seconds: float, waiting: int) -> AsyncIterator[tuple[Slots, Capacity]]:
+async def busy(
+    seconds: float, waiting: int, wake: Callable[[], object] = lambda: None
+) -> AsyncIterator[tuple[Slots, Capacity]]:
     """Yield slots that all run, with some work that waits; handlers took that many seconds until now."""
-    capacity = Capacity()
+    capacity = Capacity(cast("Any", wake))
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
     settings = cast("Any", SimpleNamespace(concurrency=CONCURRENCY, claim_bytes=1_000_000))
     handler = cast("Handler", Plain())
@@ -126,6 +128,50 @@ async def test_a_notification_makes_no_claim_where_handlers_are_fast_or_slow(
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
         assert slots.free() == []
+
+
+async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring() -> None:
+    """Two of them never bring more events than there is room for."""
+    async with busy(seconds=0.0001, waiting=0) as (slots, capacity):
+        ((kinds, first),) = slots.free()
+        with slots.expecting(kinds, first, halves=True) as bytes_of_first:
+            ((kinds, second),) = slots.free()
+            with slots.expecting(kinds, second) as bytes_of_second:
+                assert slots.free() == []
+                assert bytes_of_first + bytes_of_second == slots.bytes_left
+                freed = asyncio.create_task(capacity.freed(within=30))
+                await asyncio.sleep(0)
+            assert await freed, "the end of a claim lets another one go out"
+        assert first + second <= MOST_WAITING
+        assert 0 < bytes_of_first < bytes_of_second + 2
+        assert slots.free() == [(kinds, first)]
+
+
+async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
+    """A claim that found nothing would be followed by the next one at once, while other kinds have no slot."""
+    woken: list[bool] = []
+    async with busy(seconds=0.1, waiting=0, wake=lambda: woken.append(True)) as (slots, capacity):
+        capacity.left_out = True
+        with slots.expecting(["a"], 10):
+            pass
+        assert not woken
+
+
+async def test_what_a_failed_claim_was_to_bring_is_free_again() -> None:
+    async with busy(seconds=0.0001, waiting=0) as (slots, _):
+        before = slots.free(), slots.bytes_left
+        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
+            raise ZeroDivisionError
+        assert (slots.free(), slots.bytes_left) == before
+
+
+async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> None:
+    async with busy(seconds=0.0001, waiting=0) as (slots, _):
+        left = slots.bytes_left
+        with slots.expecting(["a"], 10) as most:
+            assert most == left
+            assert slots.free() == []
+            assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
 
 
 async def test_a_slot_runs_several_short_events_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,18 @@ class Fleet:
         )
         return recorded
 
+    async def session_key(self) -> int | None:
+        """Return the key of the session that this connection opened; ``None`` if it opened none."""
+        key: int | None = await self._database.fetchval(
+            "select nullif(current_setting('surelane.session', true), '')::int4"
+        )
+        return key
+
+    async def join_session(self, key: int) -> bool:
+        """Hold a session on this connection, too. Return false, and hold nothing, where no other connection does."""
+        joined: bool = await self._database.fetchval("select agent.join_session($1)", key)
+        return joined
+
     async def introduce_worker(
         self,
         name: str,

@@ -27,10 +27,10 @@ class Listener:
         dsn: str,
         *,
         service: str,
-        on_notice: Callable[[str], None],
-        on_lost: Callable[[], None],
-        on_open: Callable[[], None],
         introduce: Callable[[Connection], Awaitable[None]],
+        on_notice: Callable[[str], None] = lambda _: None,
+        on_lost: Callable[[], None] = lambda: None,
+        on_open: Callable[[], None] = lambda: None,
         notifications: bool = True,
         within: timedelta,
     ) -> None:
@@ -163,6 +163,19 @@ class Listener:
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             self._connection = None
+
+    async def retire(self, within: float) -> None:
+        """End the connection once it is not in use; cut it if it still is after ``within`` seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self._turn.acquire()
+        except TimeoutError:
+            self._cut()
+            return
+        try:
+            await self.close()
+        finally:
+            self._turn.release()
 
     def terminate(self) -> None:
         """Cut the connection at once, as the end of the process does."""

@@ -74,7 +74,7 @@ class LocalWorker:
             return
         worker, pool = self._started.result()
         pool.terminate()
-        worker.listener.terminate()
+        worker.cut()
         works = {cast("Work", work) for work in worker.leases.held.values()}
         self._task.cancel()
         for work in works:

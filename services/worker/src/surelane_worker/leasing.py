@@ -59,6 +59,10 @@ class Capacity:
         if self.left_out and self._wake is not None:
             self._wake()
 
+    def claim_ended(self) -> None:
+        """Say that a claim under way needs its slots no longer. A sleeping claimer has nothing to claim for them."""
+        self._freed.set()
+
     async def freed(self, within: float) -> bool:
         """Wait until there may be capacity, at most ``within`` seconds. Return whether there may be."""
         self._freed.clear()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from surelane.calls import Pool
+from surelane.calls import Connection, Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.sealing import Sealing
 from surelane.jobs import Job
@@ -20,6 +20,7 @@ from surelane_worker.claiming.claimer import Claimer
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import Position, PositionKeeper, Side
+from surelane_worker.claiming.second import SecondClaims
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.claiming.wakeup import Wakeup
 from surelane_worker.duties import Announcer, Duty, Rescuer, Scheduler, Sweeper
@@ -83,6 +84,8 @@ class Worker:
     cancels: Cancels
     leases: Leases
     listener: Listener
+    second: SecondClaims | None
+    """``None`` behind a pooler, where no connection can join a session."""
     positions: PositionKeeper
     poller: Poller
     sharer: Sharer
@@ -114,6 +117,18 @@ class Worker:
             self.announcer.run,
             *self.session_duties,
         ]
+
+    def cut(self) -> None:
+        """Cut the connections that claim at once, as the end of the process does."""
+        self.listener.terminate()
+        if self.second is not None:
+            self.second.connection.terminate()
+
+    async def hang_up(self) -> None:
+        """End the connections that claim, and the session with them."""
+        if self.second is not None:
+            await self.second.connection.close()
+        await self.listener.close()
 
     def is_claiming(self) -> bool:
         """Return whether the latest claim for the first side succeeded."""
@@ -214,6 +229,7 @@ class _Assembly:
         self._session = Session(
             settings.name, self._kinds, self._ordered, slots, locks=settings.notifications
         )
+        self._second = self._claiming_twice() if settings.notifications else None
         self._listener = self._listening()
         self._heartbeats = Heartbeats(settings.name)
 
@@ -238,6 +254,7 @@ class _Assembly:
             ),
             leases=self._leases,
             listener=self._listener,
+            second=self._second,
             positions=PositionKeeper(self._position, self._listener, self._kinds),
             poller=poller,
             sharer=sharer,
@@ -312,10 +329,26 @@ class _Assembly:
             on_notice=self._position.heard,
             on_lost=self._lost,
             on_open=self._begin_anew,
-            introduce=self._session.open,
+            introduce=self._introduce,
             notifications=self._settings.notifications,
             within=STATEMENT_TIMEOUT,
         )
+
+    def _claiming_twice(self) -> SecondClaims:
+        return SecondClaims(
+            Listener(
+                self._settings.database_url.get_secret_value(),
+                service=SERVICE,
+                introduce=self._session.join,
+                within=STATEMENT_TIMEOUT,
+            )
+        )
+
+    async def _introduce(self, connection: Connection) -> None:
+        """Open the session on a new connection, once no claim is under way that belongs to the last one."""
+        if self._second is not None:
+            await self._second.leave()
+        await self._session.open(connection)
 
     def _lost(self) -> None:
         """Open another connection when it broke, and claim: notifications were missed."""
@@ -337,6 +370,7 @@ class _Assembly:
                 self._settings,
                 self._listener,
                 side,
+                self._second if side is self._sides[0] else None,
                 cursors=self._cursors,
                 position=self._position,
                 sharer=sharer,

@@ -1,7 +1,8 @@
 """Sessions: how workers notice within seconds that another one died, and end its claims.
 
-A worker's session is a lock on its listening connection. PostgreSQL drops the lock as the process dies. The
-workers in the first two positions of their kinds look for lost ones, on behalf of the whole fleet.
+A worker's session is a lock on its listening connection, and on its second claiming connection while there is one
+(:mod:`surelane_worker.claiming.second`). PostgreSQL drops the lock as the process dies. The workers in the first two
+positions of their kinds look for lost ones, on behalf of the whole fleet.
 """
 
 import asyncio
@@ -60,6 +61,7 @@ class Session:
         self._slots = slots
         self._locks = locks
         self._starts = True
+        self._key: int | None = None
         self._unsettled = asyncio.Event()
 
     async def open(self, connection: Connection) -> None:
@@ -68,6 +70,7 @@ class Session:
         opened = not self._locks or await engine.open_session(self._name, __version__, starts=self._starts)
         if opened:
             self._starts = False
+            self._key = await engine.session_key() if self._locks else None
         if opened and await engine.introduce_worker(
             self._name, __version__, self._kinds, self._ordered, self._slots
         ):
@@ -75,8 +78,18 @@ class Session:
         else:
             self._unsettled.set()
 
+    async def join(self, connection: Connection) -> None:
+        """Hold the session on another connection, too: it is gone when both have ended.
+
+        Raises:
+            DatabaseUnavailable: there is none, or it has ended.
+        """
+        if self._key is None or not await Engine(connection).join_session(self._key):
+            raise DatabaseUnavailable("the worker's session has ended")
+
     def lost(self) -> None:
         """Say that the connection broke."""
+        self._key = None
         self._unsettled.set()
 
     async def unsettled(self) -> None:

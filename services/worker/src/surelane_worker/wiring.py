@@ -184,5 +184,5 @@ async def _serve(
                 await worker.drain(settings.drain_timeout.total_seconds())
         finally:
             await worker.announcer.retire()
-            await worker.listener.close()
+            await worker.hang_up()
         _log.info("stopped")

@@ -12,6 +12,7 @@ from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.position import Position, Side
+from surelane_worker.claiming.second import SecondClaims
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
@@ -33,6 +34,7 @@ class Claimer:
         settings: WorkerSettings,
         listener: Listener,
         side: Side,
+        second: SecondClaims | None,
         *,
         cursors: Cursors,
         position: Position,
@@ -41,11 +43,15 @@ class Claimer:
         outage: Outage,
         sealing: Sealing,
     ) -> None:
-        """Claim over ``listener`` for the slots of ``side``. A worker's claimers share all other parts."""
+        """Claim over ``listener`` for the slots of ``side``. While the queue is full, ``second`` claims beside it.
+
+        A worker's claimers share all other parts.
+        """
         self._settings = settings
         self._listener = listener
         self._cursors = cursors
         self._side = side
+        self._second = second
         self._wakeup = side.wakeup
         self._position = position
         self._sharer = sharer
@@ -61,21 +67,45 @@ class Claimer:
         self._stopping = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Claim until ``stop`` is set. Events of a claim that is under way then are released."""
+        """Claim until ``stop`` is set. Events of claims that are under way then are released."""
         stopping = asyncio.create_task(self._stop_at(stop))
         try:
-            while not self._stopping:
-                try:
-                    await self._turn()
-                except Exception:
-                    log.exception("claim crashed; the worker tries again after a pause")
-                    await self._pause()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._run())
+                if self._second is not None:
+                    group.create_task(self._run_beside(self._second))
         finally:
             stopping.cancel()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._turn()
+            except Exception:
+                log.exception("claim crashed; the worker tries again after a pause")
+                await self._pause()
+
+    async def _run_beside(self, second: SecondClaims) -> None:
+        """Claim over the second connection while the queue is full, until the worker stops."""
+        while await second.wanted():
+            free = second.worth(self._slots.free())
+            if not free:
+                await self._slots.freed()
+                continue
+            kinds, limit = [kind for kinds, _ in free for kind in kinds], min(count for _, count in free)
+            try:
+                second.found(len(await self._claim_over(second.connection, kinds, limit)), limit)
+                if second.is_open:
+                    self._wakeup.wake()  # the first one may have found nothing but what this one had locked
+            except Exception as error:  # noqa: BLE001 - the first connection goes on, and meets it as well if it stays
+                second.failed(error)
+                self._wakeup.wake()  # the first one may have left out what this one was to claim
 
     async def _stop_at(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._stopping = True
+        if self._second is not None:
+            self._second.stop()
         self._slots.close()
         self._wakeup.wake()
 
@@ -114,38 +144,53 @@ class Claimer:
         return found
 
     async def _claim(self, kinds: list[str], limit: int) -> bool:
-        """Claim once and hand the events to the slots. Return whether there were any."""
+        """Claim once over the first connection. Return whether there were any events."""
         if self._stopping:
             return False
-        loop = asyncio.get_running_loop()
-        began, began_at = loop.time(), time.time_ns()
+        found = 0
+        began = asyncio.get_running_loop().time()
         slept, self._slept = self._slept, None
         try:
-            events = await self._claim_events(kinds, limit)
+            events = await self._claim_over(self._listener, kinds, limit, slept)
+            self._succeeded(began)
+            found = len(events)
         except (DatabaseUnavailable, DatabaseRefused) as error:
             if isinstance(error, DatabaseUnavailable):
                 self._outage.goes_on(error)
             else:
                 log.error("claim failed; the worker tries again", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
             await self._pause()
-            return False
-        self._succeeded(began)
-        self._metrics.operation.add("receive", loop.time() - began)
-        if not events:
-            return False
-        self._wakeup.found_some()
-        if slept is not None:
-            self._metrics.woken(events, self._settings.lease, slept)
-        self._metrics.claimed(events)
-        if self._tracing is not None:
-            self._tracing.received(events, began_at)
-        self._sharer.claimed(events)
-        self._slots.accept(events, began)
-        self._position.claimed(self._side, events, limit)
-        return True
+        finally:
+            if self._second is not None:
+                self._second.found(found, limit)
+        return found > 0
 
-    async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
-        async with self._listener.bounded() as connection:
+    async def _claim_over(
+        self, listener: Listener, kinds: list[str], limit: int, slept: float | None = None
+    ) -> list[Event]:
+        """Claim once over a connection, hand the events to the slots, and return them."""
+        loop = asyncio.get_running_loop()
+        began, began_at = loop.time(), time.time_ns()
+        halves = self._second is not None and self._second.is_open
+        with self._slots.expecting(kinds, limit, halves=halves) as most_bytes:
+            events = await self._claim_events(listener, kinds, limit, most_bytes)
+        self._metrics.operation.add("receive", loop.time() - began)
+        if events:
+            self._wakeup.found_some()
+            if slept is not None:
+                self._metrics.woken(events, self._settings.lease, slept)
+            self._metrics.claimed(events)
+            if self._tracing is not None:
+                self._tracing.received(events, began_at)
+            self._sharer.claimed(events)
+            self._slots.accept(events, began)
+            self._position.claimed(self._side, events, limit)
+        return events
+
+    async def _claim_events(
+        self, listener: Listener, kinds: list[str], limit: int, most_bytes: int
+    ) -> list[Event]:
+        async with listener.bounded() as connection:
             corrections = self._cursors.corrections
             events = await Engine(connection).claim_events(
                 kinds,
@@ -155,7 +200,7 @@ class Claimer:
                 invisible_for=self._settings.lease,
                 cursors=self._cursors.starts(kinds),
                 member_kinds=self._slots.kinds,
-                most_bytes=self._slots.bytes_left,
+                most_bytes=most_bytes,
             )
         self._cursors.advance(events, corrections)
         with suppress(TimeoutError):  # before their handlers run, they are tried again

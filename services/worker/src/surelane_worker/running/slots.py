@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 from surelane.events import Event
@@ -102,6 +103,8 @@ class Share:
         self.limit = limit
         self.running = 0
         self.waiting = Waiting()
+        self.expected = 0
+        """Events that claims under way may bring."""
         self._mean: float | None = None
 
     def took(self, seconds: float) -> None:
@@ -154,6 +157,8 @@ class Slots:
             if handler.concurrency is not None:
                 self._add_share([handler], min(handler.concurrency, self._concurrency))
         self._running: set[Work] = set()
+        self._expected = self._expected_bytes = 0
+        """Events and their characters that claims under way may bring."""
         self._overtaking = 0
         """How many more claims may look for the event of the last notification, which may overtake those that wait."""
         self._closed = False
@@ -166,18 +171,25 @@ class Slots:
 
     def free(self) -> list[tuple[list[str], int]]:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
-        return self._claimable(overtaking=self._overtaking > 0)
+        if self.bytes_left <= self._expected_bytes:
+            return []
+        return self._claimable(overtaking=self._overtaking > 0, expected=1)
 
-    def _claimable(self, *, overtaking: bool) -> list[tuple[list[str], int]]:
+    def _claimable(self, *, overtaking: bool, expected: int) -> list[tuple[list[str], int]]:
+        """Return what finds a slot. ``expected`` is 1 where what claims under way may bring comes first, else 0."""
         if self.bytes_left <= 0 or self._resting:
             return []
         left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held)
-        free = ((share.kinds, min(self._free(share, overtaking), left)) for share in self._shares)
+        left -= expected * self._expected
+        free = (
+            (share.kinds, min(self._free(share, overtaking, expected * share.expected), left))
+            for share in self._shares
+        )
         return [(kinds, count) for kinds, count in free if count > 0]
 
     def full(self) -> bool:
-        """Return whether events of some kind would find no slot."""
-        return len(self._claimable(overtaking=False)) < len(self._shares)
+        """Return whether events of some kind would find no slot. Claims under way may bring nothing."""
+        return len(self._claimable(overtaking=False, expected=0)) < len(self._shares)
 
     def let_overtake(self) -> None:
         """Let events be claimed singly though none finds a slot: one may come before those that wait for a slot."""
@@ -190,16 +202,41 @@ class Slots:
         """How many characters of events and outcomes the worker may still take into memory."""
         return self._claim_bytes if self._interactive else self._claim_bytes - self._leases.bytes
 
+    @contextmanager
+    def expecting(self, kinds: Sequence[str], limit: int, *, halves: bool = False) -> Iterator[int]:
+        """Keep room for what a claim brings, for the length of the block. Yield how many characters that may be.
+
+        Args:
+            kinds, limit: of which kinds the claim may bring so many events.
+            halves: another claim goes out beside it, and gets half of the characters that are left.
+        """
+        left = self.bytes_left - self._expected_bytes
+        most = (left + 1) // 2 if halves else left
+        shares = dict.fromkeys(self._share_of[self._handlers[kind]] for kind in kinds)
+        self._expect(shares, limit, most)
+        try:
+            yield most
+        finally:
+            self._expect(shares, -limit, -most)
+
+    def _expect(self, shares: Iterable[Share], events: int, size: int) -> None:
+        self._expected += events
+        self._expected_bytes += size
+        for share in shares:
+            share.expected += events
+        if events < 0:
+            self._capacity.claim_ended()
+
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
         self._capacity.left_out = len(free) < len(self._shares)
         self._overtaking = max(self._overtaking - 1, 0)
 
-    def _free(self, share: Share, overtaking: bool) -> int:
+    def _free(self, share: Share, overtaking: bool, expected: int) -> int:
         """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
         ahead = 0 if self._interactive else share.ahead
         slots = min(share.limit - share.running, self._concurrency - len(self._running))
-        free = min(slots + ahead - len(share.waiting), MOST)
+        free = min(slots + ahead - len(share.waiting) - expected, MOST)
         if free > min(int(ahead * FRESH / HORIZON), MOST // 2):
             return free
         return int(overtaking and ahead <= OVERTAKEN and free + ahead > 0)
