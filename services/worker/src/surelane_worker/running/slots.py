@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import copy_context
 from time import perf_counter
 
 from surelane.events import Event
@@ -156,6 +157,8 @@ class Slots:
         self._running: set[Work] = set()
         self._overtaking = 0
         """How many more claims may look for the event of the last notification, which may overtake those that wait."""
+        self._context = copy_context()
+        """What handlers find in context variables: nothing that an earlier one left there."""
         self._closed = False
         self._resting = False
 
@@ -228,7 +231,8 @@ class Slots:
         for share in self._shares:
             while share.waiting and share.running < share.limit and len(self._running) < self._concurrency:
                 work = self._take(share)
-                work.task = self._loop.create_task(self._run(work, share))
+                work.left_values = False
+                work.task = self._loop.create_task(self._run(work, share), context=self._context.copy())
         if len(self._shares) > 1:
             self._shares.append(self._shares.pop(0))  # the next slot goes to another share first
 
@@ -244,11 +248,12 @@ class Slots:
                 finally:
                     ended = perf_counter()
                     self._end(work, share, ended - began, goes_on=goes_on)
-                # A task that was cancelled at the end of its work is not used again.
+                # A task that was cancelled at the end of its work, or holds values of its handler, is not used again.
                 if (
                     ended > until
                     or len(self._shares) > 1
                     or not share.waiting
+                    or work.left_values
                     or task is None
                     or task.cancelling()
                 ):

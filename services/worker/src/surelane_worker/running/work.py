@@ -18,7 +18,7 @@ CANCELLED = "cancelled"
 class Work:
     """The claims that one slot runs: a single event, or the events of a group in order."""
 
-    __slots__ = ("claims", "handler", "head", "since", "stopped", "task")
+    __slots__ = ("claims", "handler", "head", "left_values", "since", "stopped", "task")
 
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
@@ -29,6 +29,8 @@ class Work:
         self.task: asyncio.Task[None] | None = None
         self.head: Claim | None = None
         """The claim that stands for a run of several events, if their handler has a ``debounce``."""
+        self.left_values = False
+        """Whether a handler left values in context variables. Then no other event runs in its task."""
         self.stopped: str | None = None
         """Why it stops, once it does."""
 
