@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import Context as Variables
 from contextvars import copy_context
 from datetime import UTC, datetime
 
@@ -52,9 +51,8 @@ from surelane_worker.handling.records import (
 from surelane_worker.leasing import LOST, Claim
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
-from surelane_worker.running.work import Work
+from surelane_worker.running.work import Work, left_values
 from surelane_worker.settling import Settler
-from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.notes import Notebook
 from surelane_worker.slack.tokens import NotInstalledError
@@ -65,7 +63,6 @@ INSTALL_PAUSE = 30.0
 
 An install wakes its events. This finds one that was just being put off, or beyond a thousand.
 """
-_NOTHING = object()
 log = get_logger("surelane_worker.running.runner")
 
 
@@ -108,15 +105,15 @@ class Runner:
             return False
 
     async def _run_group(self, work: Work) -> bool:
-        handler, claims = work.handler, work.next_run(self._handlers)
+        handler, claims, variables = work.handler, work.next_run(self._handlers), copy_context()
         for step in [claims] if handler.grouped else [[claim] for claim in claims]:
             if step[0].outcome is not None:  # it was cancelled while it waited for the others
                 continue
             if work.stopped or not await self._attempt(handler, work, step):
                 self.release(work)
                 return False
-            if work.left_values:
-                break  # the rest goes on in a new task
+            if left_values(variables):
+                break  # the slot runs the rest in a new task
         if work.stopped:
             self.release(work)
             return False
@@ -191,11 +188,9 @@ class Runner:
 
     async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
-        before = None
         try:
             if not self._is_prepared(context, events):
                 await self._prepare(context, events)
-            before = copy_context()
             handler = handler.for_event(events[0])
             if handler.timeout is None:
                 return outcome_of(await handler.call(given, context))
@@ -215,7 +210,6 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
             return Fail(error)
         finally:
-            work.left_values = before is not None and _left_values(before)
             if handler.answers:
                 context.conclude()
 
@@ -413,23 +407,6 @@ def _final_reason(error: BaseException) -> str | None:
         case DamagedError():
             return "damaged"
     return final_reason(error)
-
-
-def _left_values(before: Variables) -> bool:
-    """Return whether the current task holds values of its handler.
-
-    The check of a call's claim is none: every handler that calls Slack sets its own.
-    """
-    now = copy_context()
-    try:
-        if now == before:  # fast where nothing was set
-            return False
-    except Exception:  # noqa: BLE001, S110 - values compare themselves, by the handler's code
-        pass
-    return any(
-        variable is not check_after_wait and before.get(variable, _NOTHING) is not value
-        for variable, value in now.items()
-    )
 
 
 def _uncancel() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextvars import copy_context
 from time import perf_counter
 
 from surelane.events import Event
@@ -13,7 +12,7 @@ from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.running.runner import Runner
-from surelane_worker.running.work import DRAINED, Work, works_of
+from surelane_worker.running.work import DRAINED, Work, fresh_variables, left_values, works_of
 from surelane_worker.settings import WorkerSettings
 
 MOST = 600
@@ -157,8 +156,7 @@ class Slots:
         self._running: set[Work] = set()
         self._overtaking = 0
         """How many more claims may look for the event of the last notification, which may overtake those that wait."""
-        self._context = copy_context()
-        """What handlers find in context variables: nothing that an earlier one left there."""
+        self._variables = fresh_variables()
         self._closed = False
         self._resting = False
 
@@ -231,8 +229,7 @@ class Slots:
         for share in self._shares:
             while share.waiting and share.running < share.limit and len(self._running) < self._concurrency:
                 work = self._take(share)
-                work.left_values = False
-                work.task = self._loop.create_task(self._run(work, share), context=self._context.copy())
+                work.task = self._loop.create_task(self._run(work, share), context=self._variables.copy())
         if len(self._shares) > 1:
             self._shares.append(self._shares.pop(0))  # the next slot goes to another share first
 
@@ -248,14 +245,14 @@ class Slots:
                 finally:
                     ended = perf_counter()
                     self._end(work, share, ended - began, goes_on=goes_on)
-                # A task that was cancelled at the end of its work, or holds values of its handler, is not used again.
+                # A task that was cancelled at the end of its work, or holds its values, is not used again.
                 if (
                     ended > until
                     or len(self._shares) > 1
                     or not share.waiting
-                    or work.left_values
                     or task is None
                     or task.cancelling()
+                    or left_values(self._variables)
                 ):
                     break
                 work, began = self._take(share), ended
