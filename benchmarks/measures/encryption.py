@@ -43,19 +43,21 @@ Load = Callable[[Bench, Mapping[str, str]], Awaitable[Run]]
 
 
 async def measure(bench: Bench) -> Result:
-    """Load each service without and with encryption, in turn."""
+    """Load each service without and with encryption, in turn and in both orders."""
     loads: dict[str, Load] = {
         INGEST: partial(_ingest, bench.size(15_000, 2_000)),
         IDLE: partial(_drain, "counting", ours.CONCURRENCY, bench.size(40_000, 8_000)),
         RESULTS: partial(_drain, "returning", SLOTS, bench.size(20_000, 4_000)),
     }
     rounds: dict[tuple[str, str], list[Run]] = {}
-    for _ in range(bench.rounds):
+    for nth in range(bench.rounds):
         for load, run in loads.items():
-            for mode, settings in MODES.items():
-                done = await run(bench, settings)
+            for mode in MODES if nth % 2 == 0 else reversed(MODES):
+                done = await run(bench, MODES[mode])
                 rounds.setdefault((load, mode), []).append(done)
-                bench.say(f"{load}, {mode}: {figures.rate(done.rate)} events/s")
+                bench.say(
+                    f"round {nth + 1} of {bench.rounds}: {load}, {mode}: {figures.rate(done.rate)} events/s"
+                )
     return _result(bench, rounds)
 
 
@@ -100,7 +102,8 @@ def _result(bench: Bench, rounds: dict[tuple[str, str], list[Run]]) -> Result:
     return Result(
         title="Encryption",
         how=f"""
-            Each load runs without encryption and with SURELANE_ENCRYPT_EVENTS, in turn. Ingest gets
+            Each load runs without encryption and with SURELANE_ENCRYPT_EVENTS, in turn and in both
+            orders. Ingest gets
             signed requests over {ingest.CONNECTIONS} connections. The worker drains a queue of the
             same requests' events, as ingest stores them in that mode. Its handlers do nothing and have
             {ours.CONCURRENCY} slots; or they take 10 ms, less than a call of Slack's API, read the

@@ -11,7 +11,7 @@ from typing import Any, cast
 import aiohttp
 import asyncpg
 import pytest
-from benchmarks.measures.workspaces import rotated
+from benchmarks.rotation import rotated
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 

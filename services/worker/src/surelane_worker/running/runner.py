@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import UTC, datetime
 
 from opentelemetry.context import attach, detach, get_current
@@ -50,7 +51,7 @@ from surelane_worker.handling.records import (
 from surelane_worker.leasing import LOST, Claim
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
-from surelane_worker.running.work import Work
+from surelane_worker.running.work import Work, left_values
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.notes import Notebook
@@ -104,13 +105,15 @@ class Runner:
             return False
 
     async def _run_group(self, work: Work) -> bool:
-        handler, claims = work.handler, work.next_run(self._handlers)
+        handler, claims, variables = work.handler, work.next_run(self._handlers), copy_context()
         for step in [claims] if handler.grouped else [[claim] for claim in claims]:
             if step[0].outcome is not None:  # it was cancelled while it waited for the others
                 continue
             if work.stopped or not await self._attempt(handler, work, step):
                 self.release(work)
                 return False
+            if left_values(variables):
+                break  # the slot runs the rest in a new task
         if work.stopped:
             self.release(work)
             return False

@@ -13,7 +13,7 @@ from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.running.runner import Runner
-from surelane_worker.running.work import DRAINED, Work, works_of
+from surelane_worker.running.work import DRAINED, Work, fresh_variables, left_values, works_of
 from surelane_worker.settings import WorkerSettings
 
 MOST = 600
@@ -161,6 +161,7 @@ class Slots:
         """Events and their characters that claims under way may bring."""
         self._overtaking = 0
         """How many more claims may look for the event of the last notification, which may overtake those that wait."""
+        self._variables = fresh_variables()
         self._closed = False
         self._resting = False
 
@@ -265,7 +266,7 @@ class Slots:
         for share in self._shares:
             while share.waiting and share.running < share.limit and len(self._running) < self._concurrency:
                 work = self._take(share)
-                work.task = self._loop.create_task(self._run(work, share))
+                work.task = self._loop.create_task(self._run(work, share), context=self._variables.copy())
         if len(self._shares) > 1:
             self._shares.append(self._shares.pop(0))  # the next slot goes to another share first
 
@@ -281,13 +282,14 @@ class Slots:
                 finally:
                     ended = perf_counter()
                     self._end(work, share, ended - began, goes_on=goes_on)
-                # A task that was cancelled at the end of its work is not used again.
+                # A task that was cancelled at the end of its work, or holds its values, is not used again.
                 if (
                     ended > until
                     or len(self._shares) > 1
                     or not share.waiting
                     or task is None
                     or task.cancelling()
+                    or left_values(self._variables)
                 ):
                     break
                 work, began = self._take(share), ended

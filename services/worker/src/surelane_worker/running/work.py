@@ -2,17 +2,24 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextvars import Context as Variables
+from contextvars import copy_context
 from itertools import takewhile
 
+from surelane.encryption.sealing import CURRENT
 from surelane.events import Event
 from surelane_service.engine import MOST_MEMBERS
 from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Claim
+from surelane_worker.slack.admission import check_after_wait
 
 DRAINED = "worker stopping"
 """Why work stops whose worker stops."""
 CANCELLED = "cancelled"
 """Why work stops whose event was asked to be cancelled."""
+_OURS = (CURRENT, check_after_wait)
+"""Context variables that each attempt sets anew."""
+_NOTHING = object()
 
 
 class Work:
@@ -84,3 +91,24 @@ def works_of(
         members.sort(key=lambda event: (event.event_ts, event.id))
         works.append(Work(handlers[members[0].kind], members, lease_ends, now))
     return works
+
+
+def fresh_variables() -> Variables:
+    """Return the context variables that each handler finds."""
+    variables = copy_context()
+    variables.run(CURRENT.set, None)
+    return variables
+
+
+def left_values(before: Variables) -> bool:
+    """Return whether a handler has left values in the context variables of the current task."""
+    now = copy_context()
+    try:
+        if now == before:  # fast where nothing was set
+            return False
+    except Exception:  # noqa: BLE001, S110 - values compare themselves, by the handler's code
+        pass
+    return any(
+        variable not in _OURS and before.get(variable, _NOTHING) is not value
+        for variable, value in now.items()
+    )
