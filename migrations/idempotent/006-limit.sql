@@ -240,7 +240,7 @@ begin
         , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
         from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null;
         if _lapsed is not null and _most is not null then
-            -- Heartbeats first: the statement after it sees the lease of one that commits meanwhile.
+            -- Heartbeats first: the next statement sees the lease of one that commits meanwhile.
             if agent.heartbeat_open() then
                 _lapsed := array(
                     select lapsed from unnest(_lapsed) as lapsed
