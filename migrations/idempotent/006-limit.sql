@@ -192,6 +192,25 @@ begin
 end
 $$;
 
+-- The advisory lock that heartbeats share until they commit (agent.extend_leases).
+create or replace function agent.heartbeat_lock() returns int8
+language sql immutable parallel safe
+return hashtextextended('agent.heartbeat', 0);
+
+-- Whether a heartbeat of another session has not committed yet. It locks nothing.
+create or replace function agent.heartbeat_open() returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from pg_locks as l
+        where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
+        and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+        and l.classid::int8 << 32 | l.objid::int8 = agent.heartbeat_lock());
+end
+$$;
+
 -- How many more events of a key may begin now (null: any number), of those what runs, and until
 -- when the rate alone forbids more (null: it does not). _state as the caller read it. A caller that
 -- wants no more than _most is spared the look at what runs while the list leaves room for so many
@@ -214,16 +233,21 @@ begin
     elsif cardinality(running) + _most <= _limit.concurrency and cardinality(running) < _state.long then
         room := _limit.concurrency - cardinality(running);
     else
-        -- What has ended or lapsed no longer counts: heartbeats lock a run, and renew it only if it
-        -- has not lapsed by then. So a lapsed run that another transaction has locked may just be
-        -- renewed. It counts for another minute, as no heartbeat takes longer.
+        -- What has ended or lapsed no longer counts. A heartbeat that is not committed yet may have
+        -- renewed a run before it lapsed: it has the row locked, so such a run counts. A heartbeat
+        -- that begins after this look reads a later clock, and renews none of these.
         select coalesce(array_agg(e.id) filter (where e.vt > _now), '{}'), min(e.vt) filter (where e.vt > _now)
         , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
-        from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null and e.vt > _now - interval '1 minute';
+        from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null;
         if _lapsed is not null and _most is not null then
-            _lapsed := array(
-                select lapsed from unnest(_lapsed) as lapsed
-                where lapsed <> all(array(select e.id from agent.event as e where e.id = any(_lapsed) and e.vt <= _now for update skip locked)));
+            -- Heartbeats first: the next statement sees the lease of one that commits meanwhile.
+            if agent.heartbeat_open() then
+                _lapsed := array(
+                    select lapsed from unnest(_lapsed) as lapsed
+                    where lapsed <> all(array(select e.id from agent.event as e where e.id = any(_lapsed) and e.vt <= _now for update skip locked)));
+            else
+                _lapsed := array(select e.id from agent.event as e where e.id = any(_lapsed) and e.claimed_by is not null and e.vt > _now);
+            end if;
             if _lapsed <> '{}' then
                 running := running || _lapsed;
                 lapses_at := least(lapses_at, _now + interval '1 second');

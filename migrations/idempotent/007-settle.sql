@@ -474,8 +474,10 @@ begin
     begin
         _held := agent.hold_claims(_ids, _claims);
         -- A lapsed run of a limited kind no longer counts, so its slot may be taken. The worker has
-        -- stopped its handler by then. The clock is read with the rows locked: from then on a claim
-        -- counts these runs (agent.limit_room), even if this transaction ends late.
+        -- stopped its handler by then. The clock is read with the rows and this lock held: from
+        -- then on a claim counts these runs (agent.limit_room), however late this transaction ends.
+        -- No session takes the lock exclusively, so none waits for it.
+        perform pg_advisory_xact_lock_shared(agent.heartbeat_lock());
         _now := agent.clock();
         _held := array(
             select given.id from unnest(_held) as given (id)

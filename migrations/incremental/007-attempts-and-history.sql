@@ -113,7 +113,9 @@ create index signal_event_id on agent.signal (event_id, name, id);
 -- its first change, such as {"limit_key": "workspace:T1"}: a column would change the type of the
 -- rows that running calls return. The lane is an expression, too: on the column, the planner might
 -- take event_claim instead, and read the events of all other keys.
-create index event_parked on agent.event (((kind || ' ' || (changes #>> '{0,limit_key}')) collate "C"), (lane::int4), vt) where lane < 0 and head;
+-- To look for duplicates in a full page frees little here, too (see event_pkey, below).
+create index event_parked on agent.event (((kind || ' ' || (changes #>> '{0,limit_key}')) collate "C"), (lane::int4), vt)
+with (deduplicate_items = off) where lane < 0 and head;
 
 create table agent.kind_limit
 ( kind text not null primary key check (kind <> '' and length(kind) <= 200)

@@ -169,17 +169,39 @@ async def test_a_run_that_a_heartbeat_may_be_renewing_keeps_its_slot(
     assert len(await claim(queue)) == 1
 
 
-async def test_a_lapsed_run_whose_row_stays_locked_keeps_its_slot_for_a_minute(
+async def test_a_heartbeat_that_commits_minutes_after_its_lease_keeps_its_slots(
     queue: Connection, connect: Connect
 ) -> None:
-    """A foreign transaction that stays open stops no kind for longer."""
+    renewed = await one_runs_and_one_waits(queue)
+    beats = await connect()
+    await beats.execute("begin")
+    assert await extend(beats, pair(renewed), lease=100 * LEASE) == ["done"]
+    await advance(queue, 20 * LEASE)
+    assert await claim(queue) == []
+    await beats.execute("commit")
+    assert await claim(queue) == []
+    assert await complete(queue, pair(renewed)) == ["done"]
+
+
+async def test_a_heartbeat_that_is_rolled_back_keeps_no_slot(queue: Connection, connect: Connect) -> None:
+    lapsed = await one_runs_and_one_waits(queue)
+    beats = await connect()
+    await beats.execute("begin")
+    assert await extend(beats, pair(lapsed), lease=100 * LEASE) == ["done"]
+    await advance(queue, 1.1 * LEASE)
+    assert await claim(queue) == []
+    await beats.execute("rollback")
+    await advance(queue, timedelta(seconds=2))
+    assert len(await claim(queue)) == 1
+
+
+async def test_a_foreign_lock_on_a_lapsed_run_keeps_no_slot(queue: Connection, connect: Connect) -> None:
+    """A foreign transaction that stays open does not stop the kind."""
     lapsed = await one_runs_and_one_waits(queue)
     foreign = await connect()
     await foreign.execute("begin")
     await foreign.execute("select from agent.event where id = $1 for update", lapsed["id"])
-    await advance(queue, LEASE + timedelta(seconds=50))
-    assert await claim(queue) == []
-    await advance(queue, timedelta(seconds=20))
+    await advance(queue, 1.1 * LEASE)
     (row,) = await claim(queue)
     assert row["id"] != lapsed["id"]
     await foreign.execute("rollback")
