@@ -173,7 +173,7 @@ async def test_an_open_transaction_hides_no_band(queue: Connection, connect: Con
     other = await connect()
     async with other.transaction():
         await enqueue(other, priority=0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             identity = await enqueue(queue, priority=0)
         assert [row["id"] for row in await claim(queue)] == [identity]
     assert len(await claim(queue)) == 1

@@ -136,7 +136,7 @@ async def test_answer_finds_the_replica_that_waits_and_a_repeated_request_gets_i
         )
         while await connection.fetchval("select count(*) from agent.request") < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        # Inserts at once each take a number: which of them the event has is open.
+        # Not always 1: each of the three inserts may take a number, and one of them stores the event.
         identity = await connection.fetchval("select id from agent.event")
         await claimed(connection, identity)
         say.touch()

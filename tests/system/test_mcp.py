@@ -409,11 +409,11 @@ async def test_two_assistants_are_answered_at_once_each_as_itself(desk: Desk, co
 
 
 async def test_the_service_stops_while_an_assistant_is_connected(desk: Desk) -> None:
-    async with asyncio.timeout(28):  # an open stream would hold it up for 30 s
-        served = page(desk.database, **TOKENS, SURELANE_MCP="read")
-        url = await served.__aenter__()
-        async with assistant(url, mode="legacy") as client:
-            assert (await client.list_tools()).tools
+    served = page(desk.database, **TOKENS, SURELANE_MCP="read")
+    url = await served.__aenter__()
+    async with assistant(url, mode="legacy") as client:
+        assert (await client.list_tools()).tools
+        async with asyncio.timeout(28):  # an open stream would hold it up for 30 s
             await served.__aexit__(None, None, None)
 
 

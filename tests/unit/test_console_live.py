@@ -28,7 +28,7 @@ class Screen:
 
 
 async def _next(news: AsyncIterator[News]) -> News:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await anext(news)
 
 
