@@ -277,7 +277,7 @@ begun.wait()
 for _ in range(5):
     child = os.fork()
     if child == 0:
-        signal.alarm(10)  # a child that waits for a lock of a thread it does not have would wait for ever
+        signal.alarm(10)  # a child that waits for a lock of a thread it does not have would not end
         print(salt('"' + "long " * 1000 + '"'), flush=True)
         os._exit(0)
     if os.waitpid(child, 0)[1]:
