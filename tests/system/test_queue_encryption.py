@@ -197,6 +197,38 @@ async def test_a_pool_without_a_free_connection_and_a_database_that_is_away_stor
             waits.enqueue("sealed", {"team_id": team})
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud83d", "\udc00\ud83d"])
+async def test_text_that_postgresql_cannot_hold_is_refused_as_without_encryption(
+    shared_database: str, pool: Any, team: str, text: str
+) -> None:
+    payload = {"team_id": team, "text": text}
+    async with rolled_back(TRANSACTIONS["psycopg"], shared_database) as caller:
+        source = partial(psycopg.connect, shared_database)
+        for encryption in (None, Encryption(KEY, source)):
+            blocking = SyncQueue(caller.connection, encryption)
+            with pytest.raises(InvalidInput), caller.connection.transaction():
+                blocking.enqueue("sealed", payload)
+    async with pool.acquire() as connection:
+        for encryption in (None, Encryption(KEY, pool)):
+            queue = Queue(connection, encryption=encryption)
+            with pytest.raises(InvalidInput):
+                await queue.enqueue("sealed", payload)
+            with pytest.raises(InvalidInput):
+                await queue.insert_event(json.dumps(payload))
+            with pytest.raises(InvalidInput):
+                await queue.fan_out([Job("sealed", payload)], Continuation("whole"))
+        with pytest.raises(InvalidInput, match="unsupported Unicode escape sequence"):
+            await queue.signal(team, "said", payload)
+        sound = {**payload, "text": "\\u0000 \\ud83d 😀"}
+        identity = await queue.enqueue("sealed", sound)
+        assert await connection.fetchval("select 1 from agent.event where id = $1", identity) == 1
+        assert (
+            await connection.fetchval("select count(*) from agent.event where event ->> 'team_id' = $1", team)
+            == 1
+        )
+        await connection.execute("delete from agent.event where id = $1", identity)
+
+
 @pytest.mark.parametrize("keys", ["", "short", [], [KEY, KEY]])
 def test_keys_that_cannot_be_used_are_refused_and_not_quoted(keys: Any) -> None:
     with pytest.raises(EncryptionFailed) as refused:

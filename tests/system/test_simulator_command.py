@@ -118,6 +118,14 @@ async def test_load_fails_where_an_event_was_not_acknowledged(pair: Pair) -> Non
     assert (result.exit_code, "2 of 200, 1 of 503" in result.stdout) == (1, True)
 
 
+async def test_load_writes_in_another_workspace(pair: Pair) -> None:
+    arguments = ("--rate", "10", "--seconds", "0.3", "--channel", "general", "--team", "T0ACMEWEST")
+    result = await run("load", *arguments, "--url", pair.url)
+    assert (result.exit_code, "first answers: none" in result.stdout) == (1, True)  # it does not have the app
+    found = await pair.control.request("GET", "/control/workspaces/T0ACMEWEST/messages")
+    assert sorted(each["text"][-6:] for each in found["messages"]) == ["load 0", "load 1", "load 2"]
+
+
 async def test_it_runs_as_a_process_and_ends_on_sigterm() -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -248,3 +250,52 @@ def test_a_data_key_keeps_few_ciphers_and_opens_values_of_any_number_of_processe
 def test_a_key_never_shows_itself() -> None:
     assert repr(KEY.raw) not in repr(KEY)
     assert KEY.content_key("yes") == KEY.content_key("yes") != DataKey.new("T0ACME").content_key("yes")
+
+
+FORKING = """
+import os, random, signal, threading
+from surelane.encryption.envelopes import DataKey, EVENT, VALUE, decoded
+from surelane.encryption import packing
+
+key = DataKey.new("T1")
+large = random.Random(1).randbytes(4_000_000).hex()
+begun = threading.Event()
+
+def compress():
+    while True:
+        begun.set()
+        packing.pack(large)
+
+def salt(text):
+    raw = decoded(__import__("json").loads(key.seal(text))["surelane.sealed"])
+    assert key.open(raw) == text
+    return raw[9:25].hex()
+
+print(salt("1"), flush=True)
+threading.Thread(target=compress, daemon=True).start()
+begun.wait()
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # a child that waits for a lock of a thread it does not have would not end
+        print(salt('"' + "long " * 1000 + '"'), flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        os._exit(1)
+print(salt("1"), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_forked_process_has_a_salt_of_its_own_and_meets_no_lock_of_another_thread() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    first, *children, last = ran.stdout.split()
+    assert (ran.returncode, ran.stderr, len(set(children))) == (0, "", 5)
+    assert first == last
+    assert first not in children

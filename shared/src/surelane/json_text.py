@@ -19,6 +19,24 @@ def json_text(value: object) -> str:
         raise InvalidInput(str(error)) from error
 
 
+def check_text(text: str) -> None:
+    """Make sure that ``jsonb`` can hold the texts in sound JSON. It is for JSON that PostgreSQL does not see itself.
+
+    Raises:
+        InvalidInput: one has U+0000 or half of a surrogate pair.
+    """
+    if "\\u0000" not in text and "\\ud" not in text and "\\uD" not in text:
+        return
+    if "\\u0000" in text.replace("\\\\", " "):  # an escaped backslash may stand before plain text
+        raise InvalidInput("unsupported Unicode escape sequence: \\u0000 cannot be stored")
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            "unsupported Unicode escape sequence: half of a surrogate pair cannot be stored"
+        ) from None
+
+
 def _plain(value: object) -> object:
     """Return a value as what JSON has: a model as its own type reads it again, so under its aliases."""
     if isinstance(value, datetime):

@@ -75,12 +75,13 @@ def load(
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Messages a second.")] = 20,
     seconds: Annotated[float, typer.Option(min=0.1, help="For how long.")] = 10,
     channel: Channel = "load-test",
+    team: Team = None,
     url: Url = None,
     replies: Annotated[bool, typer.Option(help="Wait for the bot's replies as well.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for each reply.")] = 60,
 ) -> None:
     """Write messages at a steady rate, and sum up ingest's answers. Exit code 1 if one was not acknowledged."""
-    summary = _run(_load(_address(url), rate, seconds, channel, timeout if replies else None))
+    summary = _run(_load(_address(url), team, rate, seconds, channel, timeout if replies else None))
     for line in summary.lines():
         print(line)
     if summary.acknowledged < summary.sent or (replies and summary.replies < summary.sent):
@@ -111,11 +112,13 @@ async def _command(url: str, team: str | None, text: str, channel: str, user: st
         print(answer["message"]["text"])
 
 
-async def _load(url: str, rate: float, seconds: float, channel: str, reply_timeout: float | None) -> Summary:
+async def _load(
+    url: str, team: str | None, rate: float, seconds: float, channel: str, reply_timeout: float | None
+) -> Summary:
     def progress(summary: Summary) -> None:
         typer.echo(f"sent {summary.sent}, acknowledged {summary.acknowledged}", err=True)
 
-    async with SimulatorClient(url) as client:
+    async with SimulatorClient(url, team) as client:
         return await run_load(
             client,
             rate=rate,

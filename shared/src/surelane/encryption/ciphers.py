@@ -12,6 +12,17 @@ MOST_VALUES = 2**20
 MOST_KEPT = 16
 """Ciphers that a data key keeps to decrypt: one for each process that encrypted lately."""
 
+_forks = 0
+"""How often this process and those before it were forked."""
+
+
+def _forked() -> None:
+    global _forks  # noqa: PLW0603 - one number for the process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
 
 class Ciphers:
     """Derives ciphers from one data key.
@@ -20,19 +31,21 @@ class Ciphers:
     that it decrypts with.
     """
 
-    __slots__ = ("_current", "_kept", "_left", "_raw", "_salt")
+    __slots__ = ("_current", "_forks", "_kept", "_left", "_raw", "_salt")
 
     def __init__(self, raw: bytes) -> None:
         """``raw``: the data key."""
         self._raw = raw
         self._kept: OrderedDict[bytes, AESGCM] = OrderedDict()
         self._left = 0
+        self._forks = _forks
         self._salt = b""
         self._current: AESGCM | None = None
 
     def current(self) -> tuple[bytes, AESGCM]:
-        """Return the cipher for one new value, and its salt. No other process has the salt."""
-        if self._current is None or self._left <= 0:
+        """Return the cipher for one new value, and its salt. No other process uses the salt to encrypt."""
+        if self._current is None or self._left <= 0 or self._forks != _forks:
+            self._forks = _forks
             self._salt = os.urandom(SALT_BYTES)
             self._current = self._derived(self._salt)
             self._left = MOST_VALUES

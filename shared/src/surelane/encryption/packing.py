@@ -4,6 +4,7 @@ A packed text begins with a byte that says how it was packed. Nothing here may c
 stored must open. Another dictionary needs another byte.
 """
 
+import os
 import sys
 import zlib
 
@@ -39,14 +40,31 @@ _NAMES = (
 _DICTIONARY = zstd.ZstdDict(
     _NAMES.replace(b'":', b'": ').replace(b',"', b', "').replace(b"},{", b"}, {") + _NAMES, is_raw=True
 )
-_CLOSE, _QUICK = (
-    zstd.ZstdCompressor(
-        options={zstd.CompressionParameter.compression_level: level},
-        zstd_dict=_DICTIONARY.as_digested_dict,
+
+
+def _made() -> tuple[zstd.ZstdCompressor, zstd.ZstdCompressor]:
+    """Make the compressors: one that packs closely, and a quick one."""
+    close, quick = (
+        zstd.ZstdCompressor(
+            options={zstd.CompressionParameter.compression_level: level},
+            zstd_dict=_DICTIONARY.as_digested_dict,
+        )
+        for level in (1, -2)
     )
-    for level in (1, -2)
-)
+    return close, quick
+
+
+_compressors = _made()
 """Made once, because making one costs more than compressing a message. They have locks, so threads may share them."""
+
+
+def _forked() -> None:
+    """Make the compressors anew: another thread may have been in one at the fork, and its lock would stay locked."""
+    global _compressors  # noqa: PLW0603 - one pair for the process
+    _compressors = _made()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def pack(text: str, *, payload: bool = False) -> bytes:
@@ -54,7 +72,8 @@ def pack(text: str, *, payload: bool = False) -> bytes:
     plain = text.encode()
     if len(plain) < _SMALL:
         return PLAIN + plain
-    compressor = _QUICK if payload and len(plain) < _SHORT else _CLOSE
+    close, quick = _compressors
+    compressor = quick if payload and len(plain) < _SHORT else close
     return NAMED + compressor.compress(plain, compressor.FLUSH_FRAME)
 
 

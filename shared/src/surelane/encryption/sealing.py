@@ -31,7 +31,7 @@ from surelane.encryption.firing import is_firing, with_firing
 from surelane.encryption.keys import SealedError
 from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.events import Event
-from surelane.json_text import json_text
+from surelane.json_text import check_text, json_text
 
 _CONTENT = "content"
 """The field of an error record that holds the sealed rest of it."""
@@ -76,6 +76,7 @@ class Sealing:
 
         A natural key that follows from its whole content is replaced: others could guess the content by it.
         """
+        check_text(text)
         payload = json.loads(text) if payload is None else payload
         workspace = workspace_of(payload)
         data_key = self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
@@ -95,9 +96,13 @@ class Sealing:
             value: the payload: a JSON value, a pydantic model or a dataclass.
             workspace: whose key to use where it names no workspace; by default that of the event that is handled.
             purpose: whether it is the whole payload, or a part of it.
+
+        Raises:
+            InvalidInput: it is not JSON that PostgreSQL can hold.
         """
         fallback = CURRENT.get() if workspace is None else workspace
         text = json_text(value)
+        check_text(text)
         plain = json.loads(text)  # the payload may be a model
         named = workspace_of(plain)
         data_key = await self.key_for(named or fallback or "")
@@ -107,6 +112,7 @@ class Sealing:
 
     async def value(self, text: str, workspace: str | None = None) -> str:
         """Encrypt another value of an event, JSON text: a result, a step, a signal."""
+        check_text(text)
         workspace = (CURRENT.get() if workspace is None else workspace) or ""
         data_key = self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
         return data_key.seal(text, _place(text))
