@@ -18,9 +18,9 @@ from surelane_worker.settings import WorkerSettings
 
 MOST = 600
 """Events per claim, at most."""
-MOST_WAITING = 2 * MOST
+MOST_WAITING = 4 * MOST
 """Events that wait for a slot, at most: slots stay busy while the next events are claimed."""
-MOST_UNSETTLED = 3000
+MOST_UNSETTLED = 6000
 """Events held at once, at most: waiting, running and being settled."""
 HORIZON = 0.05
 """Seconds within which work claimed ahead should start, judged by how long work takes now."""
