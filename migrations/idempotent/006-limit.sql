@@ -418,11 +418,11 @@ begin
 end
 $$;
 
--- Waits up to 10 ms for the lock of a key. Another claim usually holds it for less.
+-- Waits up to 30 ms for the lock of a key. A claim of 600 events holds it for 15 to 25 ms.
 create or replace function agent.await_limit(_lock int8) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '10ms'
+set lock_timeout = '30ms'
 as $$
 begin
     perform pg_advisory_xact_lock(_lock);
