@@ -188,3 +188,48 @@ async def test_a_task_that_was_cancelled_as_its_event_ended_runs_no_other(
 ) -> None:
     monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
     assert len(set(await tasks_of(Noting(cancels=True)))) == EVENTS
+
+
+class Stepwise:
+    """Runs the first step of a group, which then waits for a slot again, and work of others until it is let go."""
+
+    def __init__(self) -> None:
+        self.stepped: Work | None = None
+        self.began = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.ended = asyncio.get_running_loop().create_future()
+
+    async def run(self, work: Work) -> bool:
+        if work.claims[0].event.group_key is not None:
+            if self.stepped is None:
+                self.stepped = work
+                return True
+            return False
+        self.began.set()
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.ended.set_result("cancelled")
+            raise
+        self.ended.set_result("ran")
+        return False
+
+
+async def test_a_stop_of_a_group_that_waits_for_a_slot_does_not_cancel_the_work_that_took_its_task() -> None:
+    runner = Stepwise()
+    capacity = Capacity()
+    leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
+    settings = cast("Any", SimpleNamespace(concurrency=1, claim_bytes=1_000_000))
+    handler = cast("Handler", Plain())
+    slots = Slots(settings, {"a": handler}, cast("Runner", runner), leases, capacity, sentinel.answers)
+    now = asyncio.get_running_loop().time()
+    # The other event is of priority 0, so it comes before the group's next step.
+    slots.accept([Event(n, "a", NOW, 1, 1, NOW, "{}", lane=0, group_key="g") for n in (1, 2)], now)
+    slots.accept([Event(3, "a", NOW, 1, 1, NOW, "{}", lane=16)], now)
+    await asyncio.wait_for(runner.began.wait(), 30)
+    assert runner.stepped is not None
+    runner.stepped.stop("cancelled")
+    await asyncio.sleep(0)
+    runner.let_go.set()
+    assert await asyncio.wait_for(runner.ended, 30) == "ran"
+    await slots.drain(0)

@@ -301,6 +301,7 @@ class Slots:
         share.took(seconds)
         share.running -= 1
         self._running.discard(work)
+        work.task = None  # it may run other work now, which a stop of this one must not cancel
         if goes_on:
             work.since = self._loop.time()
             self._share_of[work.handler].waiting.add(work, first=True)  # its group waits for it already
