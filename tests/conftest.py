@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from surelane.calls import Connection
 from tests.databases import Databases, Server, migrated_template, running_server
+from tests.needs import unlisted
 
 MEMORY = Path("/dev/shm")
 ENOUGH = 2 * 2**30
@@ -51,6 +52,15 @@ def pytest_collection_finish() -> None:
     """Collect garbage from here on alone: collecting the tests makes a million objects that all live to the end."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that skips for a reason which is not listed."""
+    report = yield
+    if why := unlisted(report):
+        report.outcome, report.longrepr = "failed", why
+    return report
 
 
 @pytest.fixture(scope="session")

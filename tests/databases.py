@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-import docker
 import pytest
 
 from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles, uri_of
 from surelane_dev.postgres import embedded
 from tests import forked
+from tests.needs import engine_answers
 
 os.environ.setdefault(
     "TESTCONTAINERS_RYUK_DISABLED", "true"
@@ -237,20 +237,6 @@ def _use_container() -> bool:
             pytest.exit(
                 f"SURELANE_TEST_SERVER is {other!r}; it may be 'embedded' or 'container'", returncode=2
             )
-
-
-def engine_answers() -> bool:
-    """Return whether a Docker engine answers."""
-    try:
-        client = docker.from_env(timeout=5)
-    except docker.errors.DockerException:
-        return False
-    try:
-        return bool(client.ping())
-    except (docker.errors.DockerException, OSError):
-        return False
-    finally:
-        client.close()
 
 
 @asynccontextmanager

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tests.databases import engine_answers
 from tests.deploy.commands import REGISTRY, run
-from tests.needs import lacking, program
+from tests.needs import engine_answers, lacking, program
 from tests.processes import free_port
 from tests.scenario import System
 

@@ -3,9 +3,8 @@
 import asyncio
 from datetime import timedelta
 
-import pytest
-
 from surelane.calls import Connection
+from tests.needs import lacking
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, finish, insert, live, pair
 
@@ -46,7 +45,7 @@ async def test_an_event_in_history_keeps_everything_it_had(queue: Connection) ->
 async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
     """The lookup uses the item key and the exact time, so its cost does not grow with history."""
     if not await timescale(queue):
-        pytest.skip("a plain table has no chunks")
+        lacking("a plain table has no chunks")
     for month in range(6):
         await finish(queue, f"Ev{month}", month * 30)
     found = "select id from agent.event_hist where item_key = $1 and event_ts = $2 limit 1"

@@ -22,6 +22,7 @@ from surelane_migrations.files import PACKAGED, discover, parse_releases
 from surelane_migrations.runner import Migration
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 from tests.databases import as_role
+from tests.needs import lacking
 from tests.processes import clean_environment
 from tests.sql.migrations import connected
 from tests.sql.queue_steps import Pair, claim, complete, ended, ending, enqueue, envelope, fail, live, pair
@@ -74,7 +75,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
     try:
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip(f"this is not a full git clone: it lacks commit {commit[:7]} of release {version}")
+        lacking(f"this is not a full git clone: it lacks commit {commit[:7]} of release {version}")
     tree = tmp_path_factory.mktemp("previous-release")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(tree, filter="data")

@@ -12,8 +12,8 @@ from testcontainers.community.postgres import PostgresContainer
 
 from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles, uri_of
-from tests.databases import IMAGE, Server, engine_answers, running_server
-from tests.needs import lacking
+from tests.databases import IMAGE, Server, running_server
+from tests.needs import engine_answers, lacking
 from tests.sql.migrations import command, connected
 from tests.sql.queue_steps import drop_history, envelope
 

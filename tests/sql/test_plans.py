@@ -10,6 +10,7 @@ import pytest
 
 from surelane.calls import Connection
 from tests.databases import Server
+from tests.needs import lacking
 from tests.sql.queue_steps import envelope
 
 SMALL, LARGE = 1_000, 100_000
@@ -106,7 +107,7 @@ async def explaining(queue: Connection) -> Connection:
     try:
         await queue.execute("load 'auto_explain'")
     except asyncpg.UndefinedFileError:
-        pytest.skip("this server comes without auto_explain")
+        lacking("this server comes without auto_explain")
     await queue.execute(
         "set auto_explain.log_nested_statements = on; set auto_explain.log_analyze = on;"
         " set auto_explain.log_timing = off; set auto_explain.log_format = json; set auto_explain.log_min_duration = -1"

@@ -2,7 +2,6 @@
 
 import gzip
 import logging
-import shutil
 import ssl
 import subprocess
 import threading
@@ -24,6 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from surelane_service.telemetry.otlp_http import OtlpHttpExporter
+from tests.needs import program
 from tests.processes import free_port
 
 FAILED, DONE = SpanExportResult.FAILURE, SpanExportResult.SUCCESS
@@ -203,7 +203,6 @@ def test_nothing_of_a_request_is_logged(
     assert not any(SECRET in message for message in messages)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificates with openssl")
 def test_certificates_are_checked_and_shown(
     server: ThreadingHTTPServer,
     collector: Collector,
@@ -213,7 +212,18 @@ def test_certificates_are_checked_and_shown(
 ) -> None:
     certificate, key = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate]
+    made = [
+        program("openssl"),
+        "req",
+        "-x509",
+        "-nodes",
+        "-newkey",
+        "rsa:2048",
+        "-keyout",
+        key,
+        "-out",
+        certificate,
+    ]
     subprocess.run([*made, *subject], check=True, capture_output=True)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate)
     context.verify_mode = ssl.CERT_REQUIRED
