@@ -1115,14 +1115,21 @@ end
 $$;
 
 -- Removes a worker that ends. Its kinds count as handled as long as if it were alive; another may
--- take its place.
+-- take its place. Does nothing while claims stand under its name: rescue_worker ends them once its
+-- session is gone, and needs its row for that.
 create or replace function agent.retire_worker(_name text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 as $$
 declare
+    _now timestamptz := agent.clock();
     _kinds text[];
 begin
+    if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then
+        return;
+    end if;
     delete from agent.worker where name = _name returning kinds into _kinds;
     -- Does not wait for an operator who is just pausing a kind.
     update agent.kind set handled_at = agent.clock()

@@ -54,6 +54,26 @@ async def rescue(queue: Connection, worker: str, key: int, gone: timedelta = GON
     return await Engine(queue).rescue_worker(worker, key, lost_for=gone, by="w2")
 
 
+async def test_a_worker_with_claims_is_not_retired_but_taken_for_dead(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    stopping, other = await connect("surelane_worker"), await connect("surelane_worker")
+    key = await session(stopping, "w1", "mail")
+    await session(other, "w2", "mail")
+    first, second = await enqueue(queue, "mail"), await enqueue(queue, "mail")
+    rows = await claim(queue, "mail", limit=2, worker="w1")
+    await complete(queue, pair(next(row for row in rows if row["id"] == first)))
+
+    await Engine(queue).retire_worker("w1")
+    assert await states(queue) == {"w1": "alive", "w2": "alive"}
+    await lose(stopping)
+    assert await rescue(other, "w1", key) == (1, 0)
+    (row,) = await claim(queue, "mail", worker="w2")
+    assert (row["id"], await complete(queue, pair(row))) == (second, ["done"])
+    await Engine(queue).retire_worker("w2")
+    assert await states(queue) == {"w1": "died"}
+
+
 async def test_a_dead_workers_events_run_again_and_everything_says_why(
     queue: Connection, connect: Connect, lose: Lose
 ) -> None:

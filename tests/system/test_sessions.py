@@ -5,20 +5,17 @@ import signal
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
+
 from surelane.calls import Connection
 from surelane_operator.operations import Operations
 from surelane_operator.timeline import story_of
 from surelane_service.engine import DEAD_FOR
 from tests.databases import Server
 from tests.processes import until
-from tests.system.worker import claimed, ended, enqueue, live, worker
+from tests.system.worker import HOLDER, claimed, ended, enqueue, live, worker
 
 SHORT = {"SURELANE_SESSION_GRACE": "500ms"}
-HOLDER = """
-select l.pid from agent.worker as w join pg_locks as l on l.objid = w.session::oid
-where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.name = $1
-"""
-"""The server's process that holds a worker's session."""
 
 
 async def sessions(connection: Connection, number: int) -> None:
@@ -52,6 +49,24 @@ async def test_a_killed_workers_events_run_again_within_seconds(
     assert ("died", held["claimed_by"]) in steps
     assert ("rescued", row["claimed_by"]) in steps
     assert "lapsed" not in [what for what, _ in steps]
+
+
+async def test_a_worker_that_could_not_end_a_claim_is_rescued(database: str, connection: Connection) -> None:
+    """Another transaction has the event's row locked as the worker stops, for longer than it waits."""
+    foreign = await asyncpg.connect(database)
+    async with worker(database, SURELANE_DRAIN_TIMEOUT="100ms", **SHORT) as first:
+        identity = await enqueue(connection, "hang-once")
+        name = (await claimed(connection, identity))["claimed_by"]
+        async with worker(database, **SHORT) as second:
+            await sessions(connection, 2)
+            async with foreign.transaction():
+                await foreign.execute("select from agent.event where id = $1 for update", identity)
+                assert await first.child.stop(signal.SIGTERM, 60) == 0
+                assert any("stopped with unsettled events" in line for line in first.output)
+            row = await ended(connection, identity, within=60)
+            assert any('"worker died"' in line and name in line for line in second.output)
+    assert (row["outcome"], row["attempts"]) == ("completed", 2)
+    await foreign.close()
 
 
 async def test_a_broken_session_is_opened_again_and_its_claims_are_kept(

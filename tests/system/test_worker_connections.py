@@ -4,14 +4,15 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import asyncpg
 
 from surelane.calls import Connection
-from tests.databases import as_role
+from tests.databases import Server, as_role
 from tests.processes import until
 from tests.system.pooler import pooled
-from tests.system.worker import ended, enqueue, worker
+from tests.system.worker import HOLDER, claimed, ended, enqueue, worker
 
 
 @asynccontextmanager
@@ -92,3 +93,34 @@ async def test_a_worker_that_ended_is_off_the_list(database: str, connection: Co
         assert await started.child.wait() == 0
     assert await connection.fetchval("select count(*) from agent.worker") == 0
     await insider.close()
+
+
+LATE = """
+create function agent.wait_until_unlisted() returns trigger language plpgsql as $$ begin
+    while exists (select from agent.worker where name = new.name) loop perform pg_sleep(0.01); end loop;
+    return new; end $$;
+create trigger late before insert on agent.worker for each row execute function agent.wait_until_unlisted()
+"""
+"""Lists a worker as late as can be: once it has been taken off the list."""
+
+
+async def test_a_worker_that_is_being_listed_as_it_ends_is_off_the_list(
+    database: str, connection: Connection, server: Server, tmp_path: Path
+) -> None:
+    """It has lost its connection while it drains, and is on the way to open its session again."""
+    end = tmp_path / "end"
+    async with worker(database) as draining:
+        identity = await enqueue(connection, "wait-for-file", {"path": str(end)})
+        name = (await claimed(connection, identity))["claimed_by"]
+        draining.process.send_signal(signal.SIGTERM)
+        await until(lambda: any("draining" in line for line in draining.output), what="the drain")
+        await connection.execute(LATE)
+        await server.execute(f"select pg_terminate_backend({await connection.fetchval(HOLDER, name)})")
+        insider = await asyncpg.connect(as_role(database, "surelane_worker"))
+        await running(insider, "agent.introduce_worker", wanted=True)
+        end.touch()
+        assert await draining.child.wait() == 0
+        await running(insider, "agent.introduce_worker", wanted=False)
+        await insider.close()
+    assert (await ended(connection, identity))["outcome"] == "completed"
+    assert await connection.fetchval("select count(*) from agent.worker") == 0

@@ -13,6 +13,11 @@ from tests.databases import as_role
 from tests.processes import Service, service
 
 HANDLERS = "tests.system.worker_handlers:handlers"
+HOLDER = """
+select l.pid from agent.worker as w join pg_locks as l on l.objid = w.session::oid
+where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.name = $1
+"""
+"""The server's process that holds a worker's session."""
 
 
 def environment(database: str, **settings: str) -> dict[str, str]:

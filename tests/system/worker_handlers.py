@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import NoReturn
 
 from opentelemetry import trace
@@ -181,6 +182,13 @@ async def bad_outcome(event: Event, ctx: Context) -> object:
 async def sleep(event: Event, ctx: Context) -> None:
     """Sleep for the payload's seconds."""
     await asyncio.sleep(event.payload.get("seconds", 60))
+
+
+@handlers.on("wait-for-file")
+async def wait_for_file(event: Event, ctx: Context) -> None:
+    """End when the payload's path exists."""
+    while not Path(event.payload["path"]).exists():  # noqa: ASYNC110, ASYNC240 - the test makes it
+        await asyncio.sleep(0.02)
 
 
 @alone.on("hang-once")

@@ -144,7 +144,7 @@ class Fleet:
         return changed
 
     async def retire_worker(self, name: str) -> None:
-        """Record that a worker has ended."""
+        """Record that a worker has ended, unless claims stand under its name: its lost session ends those."""
         await self._database.execute("select agent.retire_worker($1)", name)
 
     async def take_position(self, kinds: Sequence[str], held: int | None) -> int | None:

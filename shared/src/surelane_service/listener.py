@@ -143,7 +143,7 @@ class Listener:
         try:
             await self._introduce(opened)
         except BaseException:
-            opened.terminate()
+            self._give_up(opened)
             raise
         return opened
 
@@ -156,13 +156,17 @@ class Listener:
     def _cut(self) -> None:
         """Cancel the running statement and end the connection. Its user is told, and opens another one."""
         if self._connection is not None:
-            # It may end after the next one was opened: then it must not be taken for that.
-            self._connection.remove_termination_listener(self._lost)
-            self._on_lost()
-            ending = asyncio.create_task(_end(self._connection))
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._give_up(self._connection)
             self._connection = None
+
+    def _give_up(self, connection: Connection) -> None:
+        """Cancel the statement of a connection and end it; :meth:`close` waits until both are done."""
+        # It may end after the next one was opened: then it must not be taken for that.
+        connection.remove_termination_listener(self._lost)
+        self._on_lost()
+        ending = asyncio.create_task(_end(connection))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def retire(self, within: float) -> None:
         """End the connection once it is not in use; cut it if it still is after ``within`` seconds."""
@@ -184,7 +188,10 @@ class Listener:
             self._connection.terminate()
 
     async def close(self) -> None:
-        """End the connection in an orderly way; cut it where that fails."""
+        """End the connection in an orderly way; cut it where that fails.
+
+        No statement of any of its connections runs afterwards, unless the server answers no cancel within 2 seconds.
+        """
         if self._connection is not None:
             self._connection.remove_termination_listener(self._lost)
             await _end(self._connection)

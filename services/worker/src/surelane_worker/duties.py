@@ -81,32 +81,25 @@ class Announcer:
         self._clock_offset = clock_offset
         self._heartbeats = heartbeats
         self._announced = False
-        self._announcement: asyncio.Task[bool] | None = None
 
     async def run(self) -> None:
-        """Announce at once, whenever heartbeats are missing, and every five minutes, until cancelled.
-
-        A cancellation does not stop an announcement that has begun: :meth:`retire` waits for it.
-        """
+        """Announce at once, whenever heartbeats are missing, and every five minutes, until cancelled."""
         while True:
-            self._announcement = asyncio.create_task(self._announce())
-            if await asyncio.shield(self._announcement):
+            if await self._announce():
                 await self._heartbeats.missing(jittered(AGAIN))
             else:
                 await asyncio.sleep(jittered(RETRY))
 
     async def retire(self) -> None:
-        """Take the worker off the list. Wait for an announcement on its way, which would list the worker again."""
+        """Take the worker off the list, unless claims stand under its name: others end those of a lost session.
+
+        Close the listener first: a statement of its connection could list the worker again.
+        """
         try:
             async with asyncio.timeout(FAREWELL):
-                if self._announcement is not None:
-                    await asyncio.wait((self._announcement,))
                 await self._engine.retire_worker(self._name)
         except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
             log.info("could not retire; the worker counts as dead after 90 s", error=type(error).__name__)
-        finally:
-            if self._announcement is not None:
-                self._announcement.cancel()
 
     async def _announce(self) -> bool:
         """Announce once. Return whether the database took it, or whether trying again at once is of no use."""

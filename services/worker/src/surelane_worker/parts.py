@@ -149,7 +149,7 @@ class Worker:
                 await self.settler.flushed()
         except TimeoutError:
             _log.warning(
-                "stopped with unsettled events; they are claimed again when their leases run out",
+                "stopped with unsettled events; another worker ends their claims",
                 count=len(self.leases.held),
             )
 

@@ -183,6 +183,6 @@ async def _serve(
                 await worker.positions.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
         finally:
-            await worker.announcer.retire()
             await worker.hang_up()
+            await worker.announcer.retire()
         _log.info("stopped")
