@@ -53,12 +53,15 @@ with schema as
   from relation r join pg_catalog.pg_trigger t on t.tgrelid = r.oid join routine p on p.oid = t.tgfoid
   where not tgisinternal
   union all
+  -- PostgreSQL writes an SQL body anew from its parse tree: 17.12 writes `update t as x`, and 18.4
+  -- writes `update t x`. So bodies are compared without the word AS.
   select concat_ws(' ', 'function', format('%s(%s)', proname, pg_catalog.pg_get_function_arguments(p.oid))
     , 'returns', pg_catalog.pg_get_function_result(p.oid), lanname
     , case provolatile when 'i' then 'immutable' when 's' then 'stable' else 'volatile' end
     , case when proisstrict then 'strict' end, 'parallel ' || proparallel::text
     , case when prosecdef then 'security definer' end
-    , 'set ' || array_to_string(proconfig, ', '), 'body ' || md5(coalesce(pg_catalog.pg_get_function_sqlbody(p.oid), prosrc)))
+    , 'set ' || array_to_string(proconfig, ', ')
+    , 'body ' || md5(coalesce(replace(pg_catalog.pg_get_function_sqlbody(p.oid), ' AS ', ' '), prosrc)))
   from routine p join pg_catalog.pg_language l on l.oid = p.prolang
   union all
   select format('grant %s on %s to %s%s', lower(privilege_type), object
