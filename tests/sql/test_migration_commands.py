@@ -202,10 +202,10 @@ async def test_apply_waits_for_a_database_that_is_not_there_yet_and_says_so(
     absent: str, tmp_path: Path
 ) -> None:
     lines: list[str] = []
-    waiting = migration(write_scripts(tmp_path), lines=lines, connect="50ms")
+    waiting = migration(write_scripts(tmp_path), lines=lines, connect="1ms")
     with pytest.raises(UnreachableError, match="cannot connect to the database"):
         await waiting.apply(f"postgresql://surelane@{absent}:{free_port()}/surelane")
-    assert [line.partition(" to the")[0] for line in lines] == ["waiting up to 0.05 s: cannot connect"]
+    assert [line.partition(" to the")[0] for line in lines] == ["waiting up to 0.001 s: cannot connect"]
 
 
 async def test_apply_goes_on_once_the_database_is_there(empty_database: str, tmp_path: Path) -> None:

@@ -129,12 +129,12 @@ async def wait_until_there(dsn: str, within: timedelta, report: Callable[[str], 
         try:
             connection = await _connect(dsn, max(1.0, deadline - time.monotonic()))
         except AbsentError as error:
+            if within and not said:
+                report(f"waiting up to {within.total_seconds():g} s: {error}")
+                said = True
             left = deadline - time.monotonic()
             if left <= 0:
                 raise
-            if not said:
-                report(f"waiting up to {within.total_seconds():g} s: {error}")
-                said = True
             await asyncio.sleep(min(_PAUSE, left))
         else:
             await _close(connection)
