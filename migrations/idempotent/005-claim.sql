@@ -185,11 +185,13 @@ begin
 end
 $$;
 
--- What to claim with heads that are held: each head, then the visible members of its group, up to
--- _limit and to the end of the group that reaches it. A group whose lease lapsed is fenced, and its
--- head comes alone. Members have no prior vt. Steps over members that another transaction has
--- locked; a lapsed group that cannot be fenced for one is left alone. bytes: what the events come
--- to as text, or more; _head_bytes: those of the heads.
+-- What to claim with heads that are held: each head, then the visible members of its group in
+-- order, up to _limit and to the end of the group that reaches it. They end before an event that is
+-- left to another claim: a retry whose time has not come, or a visible event of another kind that
+-- workers claim, such as a limited one. A group whose lease lapsed is fenced, and its head comes
+-- alone. Members have no prior vt. Steps over members that another transaction has locked; a lapsed
+-- group that cannot be fenced for one is left alone. bytes: what the events come to as text, or
+-- more; _head_bytes: those of the heads.
 create or replace function agent.take_members
 ( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _head_bytes int8
 , out places tid[], out vts timestamptz[], out bytes int8
@@ -204,18 +206,20 @@ declare
     _unfenced text[];
     _claimable text[];
     _most int4[];
+    _followed boolean;
+    _overtaking tid[];
 begin
     select array_agg(wanted), array_agg(coalesce(known.max_attempts, _max_attempts, 3)) into _claimable, _most
     from unnest(_kinds) as wanted left join agent.kind as known on known.kind = wanted
     where known.paused is not true;
-    select array_agg(m.place), array_agg(m.vt), (array_agg(m.group_key))[_limit], _head_bytes + coalesce(sum(m.bytes), 0) into places, vts, _last, bytes
+    select array_agg(m.place), array_agg(m.vt), (array_agg(m.group_key))[_limit], _head_bytes + coalesce(sum(m.bytes), 0), bool_or(m.follows) into places, vts, _last, bytes, _followed
     from (
-        select batch.place, batch.vt, h.group_key, batch.bytes
+        select batch.place, batch.vt, h.group_key, batch.bytes, batch.follows
         from unnest(_heads, _head_vts, _group_keys, _lapsed) as h (place, vt, group_key, lapsed)
         cross join lateral (
-            select h.place, h.vt, 0 as bytes
+            select h.place, h.vt, 0 as bytes, false as follows
             union all
-            select member.place, null, member.bytes from (select e.ctid as place, agent.text_size(e.event) as bytes from agent.event as e where h.group_key is not null and not h.lapsed and e.group_key = h.group_key and not e.head
+            select member.place, null, member.bytes, true from (select e.ctid as place, agent.text_size(e.event) as bytes from agent.event as e where h.group_key is not null and not h.lapsed and e.group_key = h.group_key and not e.head
              and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
              and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)]) and e.cancelled_by is null
              order by e.event_ts, e.id limit 100 for update skip locked) as member
@@ -232,6 +236,30 @@ begin
         where batch.place <> all(places);
         places := places || _more.places;
         bytes := bytes + _more.bytes;
+        _followed := _followed or _more.places is not null;
+    end if;
+    if _followed then
+        _overtaking := array(
+            with member as materialized (
+                select e.ctid as place, e.group_key, e.event_ts, e.id from agent.event as e where e.ctid = any(places) and not e.head
+            )
+            select member.place
+            from (select distinct on (group_key) group_key, event_ts, id from member order by group_key, event_ts desc, id desc) as last
+            cross join lateral (
+                -- The kinds that workers claim are looked up only for a kind that this claim may
+                -- not take.
+                select e.event_ts, e.id from agent.event as e
+                where e.group_key = last.group_key and not e.head and e.claimed_by is null and (e.event_ts, e.id) < (last.event_ts, last.id)
+                and case when e.vt <= _now then e.kind <> all(_claimable) else e.retrying end
+                and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, (select k.max_attempts from agent.kind as k where k.kind = e.kind), _max_attempts, 3)
+                and (e.kind = any(_claimable) or e.kind = any((select agent.claimable_kinds())::text[]))
+                order by e.event_ts, e.id limit 1
+            ) as first_left
+            join member on member.group_key = last.group_key and (member.event_ts, member.id) > (first_left.event_ts, first_left.id));
+        if _overtaking <> '{}' then
+            select array_agg(held.place order by held.nth), array_agg(held.vt order by held.nth) into places, vts
+            from unnest(places, vts) with ordinality as held (place, vt, nth) where held.place <> all(_overtaking);
+        end if;
     end if;
     if true = any(_lapsed) then
         _unfenced := agent.fence_groups(array(

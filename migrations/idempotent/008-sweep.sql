@@ -149,11 +149,12 @@ $$;
 
 -- Goes over groups in the order of their keys, from the one after _after on, and gives another head
 -- to those that need it: those whose idle head is of a kind that no worker claims (paused, or its
--- workers gone) while members of other kinds wait behind it; those whose head will be visible later
--- than a member of a claimed kind, unless it waits for a retry; and those that have lost their
--- head, which the rules of groups leave none of: this is the net below. One bounded step: it ends
--- after _limit of them, or 20 times as many groups. Returns where the next step begins, null at the
--- end, and how many it freed. Waits for no group.
+-- workers gone) while members of other kinds wait behind it; those whose idle head overtook a
+-- retry, as no worker claimed the retry's kind; those whose head will be visible later than a
+-- member of a claimed kind, unless it waits for a retry; and those without a head, a state that the
+-- rules of groups exclude. One bounded step: it ends after _limit of them, or 20 times as many
+-- groups. Returns where the next step begins, null at the end, and how many it freed. Waits for no
+-- group.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -180,6 +181,8 @@ begin
         cross join lateral (select h.id is null
             or (h.claimed_by is null and h.kind <> all(_claimable)
                 and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.kind = any(_claimable)))
+            or (h.claimed_by is null and not h.retrying
+                and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.retrying and m.kind = any(_claimable)))
             or (h.claimed_by is null and h.vt > _now and not h.retrying
                 and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.vt < h.vt and m.kind = any(_claimable))) as wanting) as judged
         where member.group_key is not null and (wanting or nth = _limit * 20)

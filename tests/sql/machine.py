@@ -31,6 +31,13 @@ ENDED = (
 )
 
 KINDS = ["slack.calm", "slack.parked", "slack.few", "slack.two", "slack.two"]
+TEAMS = {
+    "all": ["slack.calm", "slack.parked", *LIMITS],
+    "ours": ["slack.calm", "slack.two"],
+    "theirs": ["slack.parked", "slack.few"],
+}
+"""The kinds of workers that handle everything, and of two teams that share the queue."""
+
 kinds = st.sampled_from(KINDS)
 groups = st.sampled_from(["g", "g", "g", "h", None])
 keys = st.sampled_from([None, "i", "j"])
@@ -184,55 +191,62 @@ class Machine(RuleBasedStateMachine):
         self.model.now += seconds
         self.run(self.queue.execute("update agent.test_clock set at = $1", at(self.model.now)))
 
-    @rule(how=st.sampled_from(["all", "all", "single", "lost", "lost"]))
+    @rule(how=st.sampled_from(["all", "ours", "theirs", "single", "lost", "lost"]))
     def claim_something(self, how: str) -> None:
         if not self.model.live:
             self.fill_a_group()
         match how:
-            case "all":
-                self.claim_all()
             case "single":
                 self.claim_a_single_one()
-            case _:
-                self.claim_all()
+            case "lost":
+                self.claim_all("all")
                 self.let_time_pass(LEASE)
+            case team:
+                self.claim_all(team)
 
     def fill_a_group(self) -> None:
-        for attempts in (None, 1, 2):
-            self.enqueue_a_job("slack.calm", "g", None, None, 0, attempts)
+        for kind, attempts in (("slack.parked", None), ("slack.calm", 1), ("slack.calm", 2)):
+            self.enqueue_a_job(kind, "g", None, None, 0, attempts)
 
-    def claim_all(self) -> None:
-        heads, room = self.model.claimable(), self.model.room("slack.two")
-        rows = self.run(claim(self.queue, "slack.calm", "slack.parked", *LIMITS, limit=1000))
+    def claim_all(self, team: str) -> None:
+        kinds = TEAMS[team]
+        heads, room = self.model.claimable(kinds), self.model.room("slack.two")
+        rows = self.run(claim(self.queue, *kinds, limit=1000))
         taken = {row["id"] for row in rows}
         few = [head for head in heads if head.kind == "slack.two"]
         assert len([head for head in few if head.id in taken]) == min(len(few), room)
-        expected = [
-            event
-            for head in heads
-            if head.kind != "slack.two" or head.id in taken  # the queue chooses which ones run
-            for event in self.model.claim(head, whole=True, beats=True)
+        # Of those the queue chooses which ones run.
+        batches = [
+            self.claim_group(head, kinds) for head in heads if head.kind != "slack.two" or head.id in taken
         ]
+        expected = [event for batch in batches for event in batch]
         assert {(row["id"], row["claim"], row["attempts"]) for row in rows} == {
             (event.id, event.claims, event.attempts) for event in expected
         }
         self.claims += [(event.id, event.claims) for event in expected]
 
+    def claim_group(self, head: Event, kinds: list[str]) -> list[Event]:
+        """Let the model claim a head with its group. Nothing that waits is overtaken."""
+        again = head.retrying
+        batch = self.model.claim(head, kinds, beats=True)
+        assert not batch or not self.model.overtaken(head.group, batch, again=again)
+        return batch
+
     def claim_a_single_one(self) -> None:
-        held_back = [event for event in self.model.claimable() if self.model.is_held_back(event)]
+        held_back = [event for event in self.model.claimable(KINDS) if self.model.is_held_back(event)]
         row = self.run(claim_one(self.queue))
         for event in held_back:
             if self.value("select claimed_by is null from agent.event where id = $1", event.id):
                 self.model.fence(event.group)  # the claim met it, and looked for another one
         candidates = {
             event.id: event
-            for event in self.model.claimable()
+            for event in self.model.claimable(KINDS)
             if event.kind != "slack.two" or self.model.room("slack.two") > 0
         }
         if row is None:
             assert not candidates
         else:
-            self.model.claim(candidates[row["id"]], whole=False, beats=False)
+            self.model.claim(candidates[row["id"]], [], beats=False)
             self.claims.append((row["id"], len(row["claimed"])))
 
     @rule(
@@ -311,7 +325,7 @@ class Machine(RuleBasedStateMachine):
         identity = self.run(self.other.fetchval("select agent.enqueue($1, _group_key => $2)", kind, group))
         match how:
             case "claim":
-                self.claim_all()
+                self.claim_all("all")
             case "single":
                 self.claim_a_single_one()
             case _:
@@ -324,7 +338,9 @@ class Machine(RuleBasedStateMachine):
             self.run(transaction.rollback())
 
     @rule(
-        what=st.sampled_from(["delete", "cancel", "cancel", "reschedule", "reschedule", "requeue", "pause"]),
+        what=st.sampled_from(
+            ["delete", "cancel", "cancel", "reschedule", "reschedule", "requeue", "pause", "pause twice"]
+        ),
         number=numbers,
         wait=pauses,
     )
@@ -338,7 +354,10 @@ class Machine(RuleBasedStateMachine):
                 self.reschedule_a_job("ij"[number % 2], wait)
             case "requeue":
                 self.requeue_an_ended_event(number)
+            case "pause":
+                self.pause_or_resume()
             case _:
+                self.pause_or_resume()
                 self.pause_or_resume()
 
     @rule(how=st.sampled_from(["sweep", "sweep", "rescue", "death"]))

@@ -1,7 +1,8 @@
 """Model the queue's SQL in plain Python, without locks, lanes or indexes. Times are seconds."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 LEASE = 600
 MAX_ATTEMPTS = 3
@@ -139,15 +140,17 @@ class Model:
             self.fence(event.group)
 
     def free_groups(self) -> None:
-        """Elect another head in groups whose idle head is of a paused kind, or later than another member."""
+        """Elect another head where an idle one is of a paused kind, held back by a retry, or later than a member."""
         for group in list(self.heads):
             head = self.live[self.heads[group][0]]
             others = [
                 event for event in self.members(group) if event is not head and event.kind not in self.paused
             ]
-            later = head.vt > self.now and not head.retrying
+            later = head.vt > self.now
             if not head.held and any(
-                head.kind in self.paused or (later and other.vt < head.vt) for other in others
+                head.kind in self.paused
+                or (not head.retrying and (other.retrying or (later and other.vt < head.vt)))
+                for other in others
             ):
                 self.elect(group)
 
@@ -178,16 +181,17 @@ class Model:
         event.vt = self.now + pause
         self.elect(event.group)
 
-    def claimable(self) -> list[Event]:
-        """Return the heads that a claim may take."""
+    def claimable(self, kinds: Collection[str]) -> list[Event]:
+        """Return the heads that a claim of some kinds may take."""
         return [
             event
             for event in self.live.values()
-            if event.vt <= self.now
-            and not event.spent
-            and event.kind not in self.paused
-            and self.is_head(event)
+            if event.kind in kinds and self.is_due(event) and self.is_head(event)
         ]
+
+    def is_due(self, event: Event) -> bool:
+        """Return whether a worker may start it now, if order and limits allow."""
+        return event.vt <= self.now and not event.spent and event.kind not in self.paused
 
     def room(self, kind: str) -> int:
         """Return how many more events of a kind may run. A claim that lapsed does not count."""
@@ -196,16 +200,15 @@ class Model:
         )
         return max(0, LIMITS[kind] - running)
 
-    def claim(self, head: Event, *, whole: bool, beats: bool) -> list[Event]:
-        """Claim a head, and with it the ``whole`` group unless its claim lapsed. Return the claimed events."""
+    def claim(self, head: Event, kinds: Collection[str], *, beats: bool) -> list[Event]:
+        """Claim a head, and with it the members of its group that may join. Return the claimed events."""
         batch = [head]
         if head.held:
             if self.fence(head.group):
                 return []
-        elif whole and head.group is not None and head.kind not in LIMITS:
-            batch += [
-                event for event in self.members(head.group) if event is not head and self.may_join(event)
-            ]
+        elif head.group is not None and head.kind not in LIMITS:
+            waiting = [event for event in self.members(head.group) if event is not head and self.waits(event)]
+            batch += takewhile(lambda event: self.may_join(event, kinds), waiting)
         for event in batch:
             event.attempts += 1
             event.claims += 1
@@ -213,14 +216,24 @@ class Model:
             event.worker, event.heartbeat = ("w1", self.now) if beats else (None, None)
         return batch
 
-    def may_join(self, event: Event) -> bool:
-        return (
-            event.kind not in LIMITS
-            and not event.held
-            and event.vt <= self.now
-            and not event.spent
-            and event.kind not in self.paused
-        )
+    def may_join(self, event: Event, kinds: Collection[str]) -> bool:
+        return event.vt <= self.now and event.kind in kinds and event.kind not in LIMITS
+
+    def waits(self, event: Event) -> bool:
+        """Return whether later events of its group wait for it: it may start now, or waits for a retry."""
+        due = self.is_due(event) or (event.retrying and not event.spent and event.kind not in self.paused)
+        return due and not event.held
+
+    def overtaken(self, group: str | None, taken: list[Event], *, again: bool) -> list[Event]:
+        """Return what a claim of a group overtook. ``again``: its head waited for a retry."""
+        if group is None:
+            return []
+        last = max((event.order for event in taken[1:]), default=(-1, -1))
+        return [
+            event
+            for event in self.members(group)
+            if self.waits(event) and (event.order < last or (event.retrying and not again))
+        ]
 
     def standing(self, identity: int, claim: int) -> Event | None:
         """Return the event of a claim that still stands."""

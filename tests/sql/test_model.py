@@ -66,7 +66,7 @@ def slack_event(chance: Random) -> tuple[int, str, str | None]:
 def disturb(machine: Machine, chance: Random, number: int, pause: int, *, by_hand: bool) -> None:
     """Do a step of an operator or a sweep."""
     if by_hand:
-        what = chance.choice(["delete", "cancel", "cancel", "reschedule", "requeue", "requeue", "pause"])
+        what = chance.choice(["delete", "cancel", "cancel", "reschedule", "requeue", "pause", "pause twice"])
         machine.intervene(what, number, pause)
     else:
         machine.maintain(chance.random() < 0.5)
@@ -95,7 +95,7 @@ def walk(machine: Machine, chance: Random, steps: int) -> None:
             case 2:
                 machine.let_time_pass(chance.choice([1, 200, LEASE, 4000]))
             case 3:
-                machine.claim_something(chance.choice(["all", "all", "single", "lost"]))
+                machine.claim_something(chance.choice(["all", "ours", "theirs", "single", "lost"]))
             case 4:
                 how = chance.choice(["complete", "fail", "fail", "release", "snooze", "extend"])
                 machine.settle_a_claim(number, chance.random() < 0.8, how, pause)
