@@ -156,11 +156,22 @@ async def test_a_slow_settle_delays_no_other_of_its_batch(connection: Connection
     await ended(connection, claims)
 
 
-@pytest.mark.parametrize("failing", ["lock_not_available", "query_canceled"])
-async def test_a_settle_that_waited_too_long_is_sent_again(
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "lock_not_available",
+        "query_canceled",
+        "read_only_sql_transaction",
+        "insufficient_privilege",
+        "undefined_function",
+        "io_error",
+        "internal_error",
+    ],
+)
+async def test_a_settle_that_fails_for_the_servers_state_is_sent_again(
     connection: Connection, stand: Stand, failing: str
 ) -> None:
-    """The server may give up a statement, which is neither a refusal nor an outage."""
+    """The server may give up a statement, or be in a state in which it takes no outcome."""
     (claim,) = await stand.claims(1)
     await connection.execute(
         "create sequence public.tries; grant usage on public.tries to public;"

@@ -9,7 +9,7 @@ import pytest
 
 from surelane.calls import DRIVER_ERRORS
 from tests.processes import Service, until
-from tests.system.restartable import Restartable, restartable
+from tests.system.restartable import NAME, Restartable, restartable
 from tests.system.worker import claimed, ended, enqueue, live, worker
 
 ENDS = "select count(*) from agent.event_hist where outcome = 'completed'"
@@ -122,6 +122,22 @@ async def test_database_that_hangs_is_outlasted(server: Restartable) -> None:
         await loading
         await all_end(server, stored)
         assert still_runs(running)
+
+
+async def test_outcomes_wait_while_the_server_is_read_only(server: Restartable) -> None:
+    """A connection made meanwhile stays read-only, as one to a standby does, so it is not used again."""
+    async with worker(server.uri()) as running, server.connected() as connection:
+        jobs = [await enqueue(connection, "sleep", {"seconds": 2}) for _ in range(8)]
+        for identity in jobs:
+            await claimed(connection, identity)
+        await server.execute(f"alter database {NAME} set default_transaction_read_only = on")
+        await server.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-worker'"
+        )
+        await until(lambda: any('"settles"' in line for line in running.output), what="a refused settle")
+        await server.execute(f"alter database {NAME} reset default_transaction_read_only")
+        rows = [await ended(connection, identity) for identity in jobs]
+    assert [(row["outcome"], row["attempts"]) for row in rows] == [("completed", 1)] * 8
 
 
 async def test_handlers_stop_when_their_lease_runs_out_though_the_database_hangs(server: Restartable) -> None:

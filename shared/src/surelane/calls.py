@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from surelane.errors import SurelaneError
+from surelane.errors import SurelaneError, blames_server
 from surelane.sqlstates import of_connection, of_server
 
 if TYPE_CHECKING:
@@ -70,11 +70,20 @@ class Calls:
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Connection]:
-        if isinstance(self._database, asyncpg.Pool):
-            async with self._database.acquire() as connection:
-                yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
-        else:
+        """Lend a connection. One of a pool is cut if its server's state made the call fail.
+
+        The next connection may lead to a server that takes the call, such as the new primary after a failover.
+        """
+        if not isinstance(self._database, asyncpg.Pool):
             yield self._database
+            return
+        async with self._database.acquire() as connection:
+            try:
+                yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
+            except DRIVER_ERRORS as error:
+                if blames_server(translated(error)):
+                    connection.terminate()
+                raise
 
 
 def async_driver(database: object) -> Calls | None:

@@ -15,7 +15,7 @@ class SurelaneError(Exception):
 
 
 class DatabaseUnavailable(SurelaneError):
-    """The database cannot be reached, or it ended the call; the call changed nothing."""
+    """The database cannot be reached, is read-only, or ended the call; the call changed nothing."""
 
 
 class OutcomeUnknown(DatabaseUnavailable):
@@ -56,6 +56,12 @@ class Forbidden(DatabaseRefused):
 
 class SchemaMissing(DatabaseRefused):
     """The database has no schema of this release."""
+
+
+def blames_server(error: Exception) -> bool:
+    """Return whether the server's state made a call fail, and not the call: it may succeed later, or elsewhere."""
+    about_the_call = InvalidInput | Conflict | TransactionAborted
+    return isinstance(error, DatabaseUnavailable | DatabaseRefused) and not isinstance(error, about_the_call)
 
 
 class UnsupportedConnection(SurelaneError, TypeError):

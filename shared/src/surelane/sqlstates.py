@@ -4,6 +4,8 @@ from surelane import errors
 
 _AWAY = ("08", "28", "3D", "53", "57")
 """Classes of errors of a server that is away, going away, coming back, or out of connections."""
+_READ_ONLY = "25006"
+"""A standby, or a server that was set to refuse writes."""
 _BY_SQLSTATE: dict[str, type[errors.DatabaseRefused]] = {
     "25P02": errors.TransactionAborted,
     "40P01": errors.TransientConflict,
@@ -36,7 +38,7 @@ def of_server(message: str, sqlstate: str, severity: str | None, *, uncertain: b
     """
     if uncertain and _may_follow_a_commit(sqlstate, severity):
         return errors.OutcomeUnknown(message)
-    if sqlstate[:2] in _AWAY:
+    if sqlstate[:2] in _AWAY or sqlstate == _READ_ONLY:
         return errors.DatabaseUnavailable(message)
     by_class = _BY_CLASS.get(sqlstate[:2], errors.DatabaseRefused)
     return _BY_SQLSTATE.get(sqlstate, by_class)(message, sqlstate)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, blames_server
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import get_logger
 from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome, Release
@@ -167,7 +167,9 @@ class Settler:
         except Exception as error:  # noqa: BLE001 - nothing may end the settler
             if is_slow(error):
                 self._slow(batch, error)
-            elif isinstance(error, DatabaseUnavailable | TransientConflict):
+            elif isinstance(error, DatabaseUnavailable | TransientConflict) or (
+                blames_server(error) and len(batch) == 1
+            ):
                 self._outage.goes_on(error)
                 self._resent.update(batch)
                 self._later(batch, self._pause)
