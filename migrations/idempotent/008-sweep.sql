@@ -427,3 +427,27 @@ begin
     remaining := cardinality(_ids) - rescued;
 end
 $$;
+
+-- Releases the claims of a living worker that it does not know of, as the answer to its claim was
+-- lost: all that were made before a moment, by default now, except those given. The worker calls it
+-- over a new connection, while no claim is under way; then once more with the moment that the first
+-- call returned, for a claim that committed later. Skips locked events.
+create or replace function agent.release_unknown
+( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz, out released int4)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    _unknown int8[];
+    _unknown_claims int4[];
+begin
+    before := coalesce(_before, agent.clock());
+    select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}') into _unknown, _unknown_claims
+    from agent.event as e
+    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name and e.claimed[array_upper(e.claimed, 1)] <= before
+    and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim from unnest(_ids, _claims) as known (id, claim));
+    released := (select count(*) from agent.release_events(_unknown, _unknown_claims) where answer = 'done');
+end
+$$;

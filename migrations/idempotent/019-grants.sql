@@ -34,7 +34,7 @@ declare
         ', agent.settle(int8[], int4[], text[], jsonb[]), agent.complete_events(int8[], int4[], jsonb[]), agent.delete_event(int8), agent.extend_leases(int8[], int4[], interval)'
         ', agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4), agent.release_events(int8[], int4[])'
         ', agent.snooze_event(int8, int4, interval), agent.note_event(int8, int4, jsonb), agent.rescue_events(interval)'
-        ', agent.rescue_worker(text, int4, interval, text), agent.open_session(text, text, boolean), agent.join_session(int4), agent.watch_sessions(text)'
+        ', agent.rescue_worker(text, int4, interval, text), agent.release_unknown(text, int8[], int4[], timestamptz), agent.open_session(text, text, boolean), agent.join_session(int4), agent.watch_sessions(text)'
         ', agent.sweep_events(int4, interval, text[], boolean, int4, boolean), agent.sweep_events(int4, interval, text[], boolean, int4), agent.delete_expired_events(int, interval)'
         ', agent.continue_event(int8, int4, jsonb, jsonb, jsonb), agent.children(int8), agent.await_event(int8, int4, timestamptz), agent.answer_event(int8, jsonb)'
         ', agent.answer_requests(int8[], int4[], text[]), agent.order_kinds(text, text[]), agent.introduce_worker(text, text, text[], text[], int4, int4)'

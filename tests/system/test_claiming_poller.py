@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -34,6 +35,7 @@ async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
         max_attempts=3,
         on_cron=lambda _: None,
         on_drained=lambda _: None,
+        on_slow=partial(asyncio.sleep, 0),
         patience=patience,
     )
     await close_pool(pool)

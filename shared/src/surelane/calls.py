@@ -1,5 +1,6 @@
 """The clients' edge to the driver: each call returns an answer or raises an error of :mod:`surelane.errors`."""
 
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,13 @@ class Calls:
     call inside the caller's transaction, which takes effect only at the commit.
     """
 
-    def __init__(self, database: Pool | Connection) -> None:
+    def __init__(self, database: Pool | Connection, *, cuts: bool = False) -> None:
+        """Call on ``database``. ``cuts``: end a pool's connection if a call is cancelled.
+
+        Else the pool asks the server to stop the statement, and waits for an answer that a lost network never brings.
+        """
         self._database = database
+        self._cuts = cuts
 
     async def fetch(self, query: str, *arguments: object) -> list[Row]:
         """Return all rows."""
@@ -70,9 +76,9 @@ class Calls:
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Connection]:
-        """Lend a connection. One of a pool is cut if its server's state made the call fail.
+        """Lend a connection. If its server's state made a call fail, a pool gets new connections.
 
-        The next connection may lead to a server that takes the call, such as the new primary after a failover.
+        New connections may lead to a server that takes the call, such as the new primary after a failover.
         """
         if not isinstance(self._database, asyncpg.Pool):
             yield self._database
@@ -80,9 +86,14 @@ class Calls:
         async with self._database.acquire() as connection:
             try:
                 yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
+            except CancelledError:
+                if self._cuts:
+                    connection.terminate()
+                raise
             except DRIVER_ERRORS as error:
                 if blames_server(translated(error)):
                     connection.terminate()
+                    await self._database.expire_connections()
                 raise
 
 

@@ -159,7 +159,7 @@ class Engine(Schedules, Measured, SlackLimits, Fleet):
 
     def __init__(self, database: Pool | Connection) -> None:
         """Use a connection or a pool."""
-        self._database = Calls(database)
+        self._database = Calls(database, cuts=True)
 
     async def claim_event(
         self, max_attempts: int = DEFAULT_MAX_ATTEMPTS, invisible_for: timedelta = timedelta(minutes=10)

@@ -104,6 +104,23 @@ class Fleet:
         )
         return row["rescued"], row["remaining"]
 
+    async def release_unknown(
+        self, name: str, known: Sequence[tuple[int, int]], before: datetime | None = None
+    ) -> tuple[datetime, int]:
+        """Release a worker's claims that were made before a moment, by default now, except the known ones.
+
+        Args:
+            known: the events of its claims, each with the claim's number.
+
+        Returns:
+            That moment, and how many claims were released.
+        """
+        ids, claims = zip(*known, strict=True) if known else ((), ())
+        (row,) = await self._database.fetch(
+            "select * from agent.release_unknown($1, $2, $3, $4)", name, ids, claims, before
+        )
+        return row["before"], row["released"]
+
     async def announce_worker(
         self,
         name: str,

@@ -2,18 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 
 from surelane.calls import DRIVER_ERRORS, Connection, translating
+from surelane.errors import SurelaneError
 from surelane_service.pool import GRACE, LOCK_TIMEOUT, bounds_of
 
 CHANNEL = "agent_event"
 CANCELS = "agent_cancel"
 """Notifications of running events that are to be cancelled: their ids."""
+
+
+PROOF = 1.5
+"""Seconds that the server has to answer :meth:`Listener.prove`."""
 
 
 class Listener:
@@ -104,6 +109,14 @@ class Listener:
             with translating():
                 await transaction.commit()
 
+    async def prove(self) -> None:
+        """Find out whether the server still answers on this connection. Cut it if not."""
+        if self._connection is not None and not self._turn.locked():  # a claim under way finds out, too
+            with suppress(SurelaneError):
+                async with self.connection() as connection:
+                    with translating():
+                        await connection.execute("select", timeout=PROOF)
+
     def hear(self, channel: str, on_notice: Callable[[str], None]) -> None:
         """Call ``on_notice`` with the notifications of another channel, while :meth:`listen` wants them."""
         self._on_notice[channel] = on_notice
@@ -143,7 +156,7 @@ class Listener:
         try:
             await self._introduce(opened)
         except BaseException:
-            self._give_up(opened)
+            self._give_up(opened)  # without on_lost: it would wake a claimer that pauses after a failure
             raise
         return opened
 
@@ -158,12 +171,12 @@ class Listener:
         if self._connection is not None:
             self._give_up(self._connection)
             self._connection = None
+            self._on_lost()
 
     def _give_up(self, connection: Connection) -> None:
         """Cancel the statement of a connection and end it; :meth:`close` waits until both are done."""
         # It may end after the next one was opened: then it must not be taken for that.
         connection.remove_termination_listener(self._lost)
-        self._on_lost()
         ending = asyncio.create_task(_end(connection))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)

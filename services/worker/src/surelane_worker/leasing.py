@@ -153,6 +153,8 @@ class Leases:
         self.capacity = capacity
         self.bytes = 0
         """Characters that the claims keep in memory: their events' bodies, and arguments of outcomes."""
+        self.opening: set[tuple[int, int]] = set()
+        """Claims whose events are being decrypted: they are held once that has ended."""
         self.held: dict[Claim, Holder] = {}
         """Each claim's holder. A claim has no reference to it: the cycle would keep both in memory after the settle."""
 
@@ -253,6 +255,10 @@ class Leases:
             "lease lost", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
         )
         work.stop(LOST)
+
+    def known(self) -> list[tuple[int, int]]:
+        """Return all claims that the worker knows of, by event and number."""
+        return [*self.opening, *((claim.event.id, claim.event.claim) for claim in self.held)]
 
     def add(self, work: Holder) -> None:
         """Hold the claims of a piece of work."""

@@ -48,6 +48,8 @@ from surelane_worker.uninstalls import Uninstalls
 
 SERVICE = "surelane-worker"
 STATEMENT_TIMEOUT = timedelta(seconds=30)
+CLAIM_TIMEOUT = timedelta(seconds=5)
+"""Bounds claims, polls, and connecting for them: a connection that does not answer in time is cut."""
 
 FLUSH = 10.0
 """Seconds that a drain waits for the database to take the last outcomes."""
@@ -95,7 +97,7 @@ class Worker:
     scheduler: Scheduler
     rescuer: Rescuer
     session_duties: list[Duty]
-    """None behind a pooler, where no worker has a session."""
+    """What keeps and watches sessions. Behind a pooler no worker has one."""
     watch: Watch
     announcer: Announcer
 
@@ -227,7 +229,12 @@ class _Assembly:
         )
         slots = settings.concurrency, settings.interactive_concurrency
         self._session = Session(
-            settings.name, self._kinds, self._ordered, slots, locks=settings.notifications
+            settings.name,
+            self._kinds,
+            self._ordered,
+            slots,
+            self._leases.known,
+            locks=settings.notifications,
         )
         self._second = self._claiming_twice() if settings.notifications else None
         self._listener = self._listening()
@@ -275,7 +282,10 @@ class _Assembly:
             ),
             scheduler=scheduler,
             rescuer=Rescuer(self._sweeps, self._position.stands_by),
-            session_duties=self._session_duties() if self._settings.notifications else [],
+            session_duties=[
+                partial(self._session.release_late, self._renewals),
+                *(self._session_duties() if self._settings.notifications else []),
+            ],
             watch=watch,
             announcer=self._announcer(watch),
         )
@@ -331,7 +341,7 @@ class _Assembly:
             on_open=self._begin_anew,
             introduce=self._introduce,
             notifications=self._settings.notifications,
-            within=STATEMENT_TIMEOUT,
+            within=CLAIM_TIMEOUT,
         )
 
     def _claiming_twice(self) -> SecondClaims:
@@ -340,7 +350,7 @@ class _Assembly:
                 self._settings.database_url.get_secret_value(),
                 service=SERVICE,
                 introduce=self._session.join,
-                within=STATEMENT_TIMEOUT,
+                within=CLAIM_TIMEOUT,
             )
         )
 
@@ -393,6 +403,7 @@ class _Assembly:
             max_attempts=self._settings.max_attempts,
             on_cron=scheduler.due_in,
             on_drained=self._rest,
+            on_slow=self._listener.prove,
         )
 
     def _rest(self, drained: bool) -> None:

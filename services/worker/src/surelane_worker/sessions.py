@@ -8,6 +8,7 @@ positions of their kinds look for lost ones, on behalf of the whole fleet.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from surelane import __version__
@@ -22,6 +23,8 @@ from surelane_service.logs import get_logger
 RETRY = timedelta(seconds=1)
 LOOKS = 2.0
 """Looks within a grace."""
+LATE = (2.0, 6.0)
+"""Seconds after which a worker looks again for claims that the server committed after it cut their connection."""
 ALONE = 300.0
 """Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
 MANY = 3.0
@@ -43,12 +46,14 @@ class Session:
         kinds: Sequence[str],
         ordered: Sequence[str] | None,
         slots: tuple[int, int],
+        known: Callable[[], Sequence[tuple[int, int]]],
         *,
         locks: bool = True,
     ) -> None:
         """Keep the arguments.
 
         Args:
+            known: returns the claims that the worker knows of, by event and number.
             name: the worker's.
             kinds: what it handles.
             ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
@@ -60,7 +65,11 @@ class Session:
         self._ordered = ordered
         self._slots = slots
         self._locks = locks
+        self._known = known
         self._starts = True
+        self._opened = False
+        self._before: datetime | None = None
+        self._reopened = asyncio.Event()
         self._key: int | None = None
         self._unsettled = asyncio.Event()
 
@@ -77,6 +86,26 @@ class Session:
             self._unsettled.clear()
         else:
             self._unsettled.set()
+        if self._opened:
+            self._before = await self._release_unknown(engine, None)
+            self._reopened.set()
+        self._opened = True
+
+    async def _release_unknown(self, engine: Engine, before: datetime | None) -> datetime:
+        before, released = await engine.release_unknown(self._name, self._known(), before)
+        if released:
+            log.warning("claims whose answer was lost are released", count=released)
+        return before
+
+    async def release_late(self, engine: Engine) -> None:
+        """Release claims that committed after their connection was replaced, until cancelled."""
+        while True:
+            await self._reopened.wait()
+            self._reopened.clear()
+            for pause in LATE:
+                await asyncio.sleep(pause)
+                with suppress(DatabaseUnavailable, DatabaseRefused):
+                    await self._release_unknown(engine, self._before)
 
     async def join(self, connection: Connection) -> None:
         """Hold the session on another connection, too: it is gone when both have ended.

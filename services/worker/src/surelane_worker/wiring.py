@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from contextlib import AsyncExitStack, nullcontext
+from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from surelane_worker.handling.registry import Handlers
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
-from surelane_worker.parts import SERVICE, STATEMENT_TIMEOUT, Pools, assemble, handlers_by_kind
+from surelane_worker.parts import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, assemble, handlers_by_kind
 from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
@@ -97,20 +98,24 @@ async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
     return Pools(
         leases=await _pool(settings, stack, 1, LOCK_TIMEOUT),
         settles=await _pool(settings, stack, 3, LOCK_TIMEOUT),
-        looks=await _pool(settings, stack, 2),
+        looks=await _pool(settings, stack, 2, statement_timeout=CLAIM_TIMEOUT),
         sweeps=await _pool(settings, stack, 1),
         handlers=await _pool(settings, stack, 3),
     )
 
 
 async def _pool(
-    settings: WorkerSettings, stack: AsyncExitStack, size: int, lock_timeout: float | None = None
+    settings: WorkerSettings,
+    stack: AsyncExitStack,
+    size: int,
+    lock_timeout: float | None = None,
+    statement_timeout: timedelta = STATEMENT_TIMEOUT,
 ) -> Pool:
     opened = await create_pool(
         settings.database_url.get_secret_value(),
         service=SERVICE,
         max_size=size,
-        statement_timeout=STATEMENT_TIMEOUT,
+        statement_timeout=statement_timeout,
         prepared=settings.notifications,
         lock_timeout=lock_timeout,
     )

@@ -203,7 +203,10 @@ class Claimer:
                 most_bytes=most_bytes,
             )
         self._cursors.advance(events, corrections)
-        with suppress(TimeoutError):  # before their handlers run, they are tried again
+        with (
+            self._slots.opening(events),
+            suppress(TimeoutError),
+        ):  # before their handlers run, they are tried again
             async with asyncio.timeout(OPEN_WITHIN):
                 await self._sealing.open_events(events)
         return events

@@ -8,9 +8,10 @@ vacuum is held back, a look at everything reads every dead row; neither a claim 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from itertools import compress, cycle
+from typing import Any
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
@@ -21,6 +22,7 @@ from surelane_service.logs import get_logger
 from surelane_worker.claiming.cursors import Cursors
 from surelane_worker.claiming.position import Position, Side
 from surelane_worker.observing.heartbeats import Heartbeats
+from surelane_worker.observing.readiness import Outage
 
 JITTER = 0.5
 """Polls wait up to half an interval more: so all statements of an idle worker stay below one per poll interval."""
@@ -37,6 +39,10 @@ MOST_INTERVALS = 8
 """The longest pause of a worker in reserve, in poll intervals; from :data:`LONGEST_RESERVE` on it waits no longer."""
 LONGEST_RESERVE = timedelta(seconds=40)
 
+SLOW = 1.0
+"""Seconds after which a poll is slow: an idle worker then finds out whether its connection for claims still works."""
+RETRY = timedelta(seconds=1)
+"""The pause after a failed poll."""
 PATIENCE = 60.0
 """Seconds that a call for figures waits for the next poll."""
 
@@ -59,6 +65,7 @@ class Poller:
         max_attempts: int,
         on_cron: Callable[[float | None], None],
         on_drained: Callable[[bool], None],
+        on_slow: Callable[[], Coroutine[Any, Any, None]],
         patience: float = PATIENCE,
     ) -> None:
         """Keep the arguments.
@@ -69,6 +76,7 @@ class Poller:
             sides: whose claimers to wake. Their wake-ups share the requests for a look.
             on_cron: gets the seconds until the next named schedule is due, or ``None``.
             on_drained: gets, with each poll, whether an operator drained this worker.
+            on_slow: called when a poll takes long: the network may have lost the claimer's connection, too.
             patience: seconds that a call for figures waits for the next poll.
         """
         self._engine = engine
@@ -81,6 +89,9 @@ class Poller:
         self._max_attempts = max_attempts
         self._on_cron = on_cron
         self._on_drained = on_drained
+        self._on_slow = on_slow
+        self._proving: asyncio.Task[None] | None = None
+        self._outage = Outage(log, "polls")
         self._patience = patience
         self._masks = [(side.wakeup, [kind in side.slots.kinds for kind in kinds]) for side in sides]
         """Which of the kinds each wake-up is for."""
@@ -99,6 +110,10 @@ class Poller:
             due = polled + share * self._period.total_seconds()
             full = not asked or clock() >= due  # a timer may come a little early
             took = await self._peek(full=full)
+            if self._outage.on:
+                await asyncio.sleep(jittered(RETRY, JITTER))
+                asked = False
+                continue
             if full:
                 self._slow = min(took / SHARE, LONGEST)
                 polled, share = clock(), jittered(timedelta(seconds=1), JITTER)
@@ -133,13 +148,24 @@ class Poller:
     async def _peek(self, *, full: bool) -> timedelta:
         """Look at everything, or from the cursors on. Return how long the database took."""
         self._wakeup.peeks()
+        slow = asyncio.get_running_loop().call_later(SLOW, self._doubt)
         try:
-            return await self._look(full=full)
-        except (DatabaseUnavailable, TransientConflict):
-            pass  # the claimer logs the outage
+            took = await self._look(full=full)
+        except DatabaseUnavailable as error:
+            self._outage.goes_on(error)
+        except TransientConflict:
+            pass
         except DatabaseRefused as error:
             log.error("poll failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+        else:
+            self._outage.is_over()
+            return took
+        finally:
+            slow.cancel()
         return timedelta()
+
+    def _doubt(self) -> None:
+        self._proving = asyncio.create_task(self._on_slow())
 
     async def _look(self, *, full: bool) -> timedelta:
         before = self._cursors.starts(self._kinds)

@@ -13,6 +13,8 @@ from surelane_service.logs import Logger, get_logger
 BUDGET = 2.0
 """Seconds that the database has to answer a probe."""
 PAUSE = timedelta(seconds=0.5)
+STEADY = 2.0
+"""Seconds without a failure after which an outage is logged as over. A full disk refuses some calls, not all."""
 
 log = get_logger("surelane_worker.observing.readiness")
 
@@ -36,26 +38,36 @@ class Readiness:
 
 
 class Outage:
-    """Logs an outage of the database twice: when it begins and when it ends."""
+    """Logs an outage of the database twice: when it begins, and when calls have succeeded again for a while."""
 
     def __init__(self, log: Logger, what: str) -> None:
         """``what`` names the part of the worker that needs the database: ``claims``, ``settles``, …"""
         self._log = log
         self._what = what
+        self._logged = False
+        self._ending: asyncio.TimerHandle | None = None
         self.on = False
         """Whether the database failed to answer the last time."""
 
     def goes_on(self, error: BaseException) -> None:
         """Record that the database did not answer."""
-        if not self.on:
-            self._log.warning("database unavailable", waiting=self._what, error=type(error).__name__)
         self.on = True
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        if not self._logged:
+            self._log.warning("database unavailable", waiting=self._what, error=type(error).__name__)
+            self._logged = True
 
     def is_over(self) -> None:
         """Record that the database answered."""
         if self.on:
-            self._log.info("database available again", resumed=self._what)
+            self._ending = asyncio.get_running_loop().call_later(STEADY, self._end)
         self.on = False
+
+    def _end(self) -> None:
+        self._log.info("database available again", resumed=self._what)
+        self._logged, self._ending = False, None
 
 
 async def schema_unfit(engine: Engine) -> str | None:

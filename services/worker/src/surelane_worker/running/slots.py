@@ -228,6 +228,16 @@ class Slots:
         if events < 0:
             self._capacity.claim_ended()
 
+    @contextmanager
+    def opening(self, events: Sequence[Event]) -> Iterator[None]:
+        """Let the worker know of claims for the length of the block, in which their events are decrypted."""
+        claims = {(event.id, event.claim) for event in events}
+        self._leases.opening |= claims
+        try:
+            yield
+        finally:
+            self._leases.opening -= claims
+
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
         self._capacity.left_out = len(free) < len(self._shares)
