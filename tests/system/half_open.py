@@ -18,7 +18,7 @@ class Way:
 
 
 class Proxy:
-    """Forwards connections to a server until told to lose their answers. They stay open all the same."""
+    """Forwards connections to a server. On demand it loses the answers, and the connections stay open."""
 
     def __init__(self, uri: str) -> None:
         parts = urlsplit(uri)

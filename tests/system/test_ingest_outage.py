@@ -12,7 +12,7 @@ import pytest
 from surelane.calls import Connection
 from tests.processes import Service, service, until
 from tests.system.ingest_client import Slack, event_id, mention, settings
-from tests.system.restartable import Restartable, restartable
+from tests.system.restartable import NAME, Restartable, restartable
 
 RETRY_DELAYS = (0.0, 0.3, 1.0)
 """Slack's three retries, which come at once, after a minute and after five, shortened."""
@@ -185,6 +185,25 @@ async def test_a_database_that_hangs_is_answered_503_in_time_and_used_again_when
     async with postgres.connected() as connection:
         rows = await stored(connection)
     assert len(rows) == len(set(rows)) == 22
+
+
+async def test_a_service_that_refuses_every_event_is_not_ready(
+    postgres: Restartable, ingest: Service, slack: Slack
+) -> None:
+    assert (await slack.event(mention())).status == 200
+    await postgres.execute(f"alter database {NAME} set default_transaction_read_only = on")
+    await postgres.execute(CUT)
+    refused = mention()
+    assert (await slack.event(refused)).status == 503
+    async with slack.session.get(ingest.private_url + "/readyz") as unready:
+        assert (unready.status, "does not take events" in await unready.text()) == (503, True)
+    await postgres.execute(f"alter database {NAME} reset default_transaction_read_only")
+    sender = Sender(slack)
+    await sender.deliver(refused)
+    assert sender.acknowledged
+    async with asyncio.timeout(60):
+        while (await slack.session.get(ingest.private_url + "/readyz")).status != 200:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.2)
 
 
 async def test_a_service_starts_without_its_database_and_serves_when_it_comes(postgres: Restartable) -> None:

@@ -1,6 +1,7 @@
 """Lend database connections that cannot hang: a connection still busy when its user gives up is cut."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -9,6 +10,7 @@ from surelane.calls import DRIVER_ERRORS, Connection, Pool, translating
 from surelane.errors import DatabaseUnavailable
 from surelane_service.compatibility import unfit
 from surelane_service.intake import Intake
+from surelane_service.logs import get_logger
 
 _NEVER_STORABLE = ("22", "23", "54")
 """SQLSTATE classes about the event itself: data exception, constraint violation, limit exceeded."""
@@ -19,8 +21,16 @@ def never_storable(error: Exception) -> bool:
     return str(getattr(error, "sqlstate", None) or "")[:2] in _NEVER_STORABLE
 
 
+STEADY = 2.0
+"""Seconds without a refusal after which the database counts as working: a full disk takes some events, not all."""
+UNREADY_FOR = 10.0
+"""Seconds after the last refusal for which ingest is not ready. Only a further event shows whether it is again."""
+
+_logger = get_logger(__name__)
+
+
 class Connections:
-    """Lend the connections of a pool.
+    """Lend the connections of a pool, and know whether events are stored over them.
 
     Attributes:
         budget: seconds that getting a connection, or one statement, may take.
@@ -29,6 +39,8 @@ class Connections:
     def __init__(self, pool: Pool, budget: timedelta) -> None:
         self._pool = pool
         self.budget = budget.total_seconds()
+        self._refuses = False
+        self._refused_at = 0.0
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Connection]:
@@ -52,6 +64,18 @@ class Connections:
         finally:
             await self._pool.release(connection)
 
+    def refused(self, error: str) -> None:
+        """Note that the database took no events, and log it once."""
+        if not self._refuses:
+            _logger.error("the database does not take events", error=error)
+        self._refuses, self._refused_at = True, time.monotonic()
+
+    def took(self) -> None:
+        """Note that the database took events, and log once that it does so again."""
+        if self._refuses and time.monotonic() - self._refused_at >= STEADY:
+            _logger.info("the database takes events again")
+            self._refuses = False
+
     async def unready(self) -> str | None:
         """Return why the database cannot serve this version; ``None``: it can."""
         try:
@@ -61,4 +85,6 @@ class Connections:
             return f"the database is unavailable: {type(error).__name__}"
         except Exception as error:  # noqa: BLE001 - a probe answers, also when the schema is damaged
             return f"the schema cannot be used: {type(error).__name__}"
+        if self._refuses and time.monotonic() - self._refused_at < UNREADY_FOR:
+            return "the database does not take events"
         return unfit(version, min_compatible)

@@ -131,7 +131,6 @@ class Writer:
         self._shared = Lane(max_batch)
         self._alone = Lane(1)
         self._flushers: list[asyncio.Task[None]] = []
-        self._working = True
         self.metrics = Metrics(lambda: self.waiting)
 
     @property
@@ -184,7 +183,7 @@ class Writer:
                     connection.terminate()
             except Exception as error:  # noqa: BLE001 - a flusher survives every failure of a connection
                 lane.put_back(batch)
-                self._report(type(error).__name__)
+                self._connections.refused(type(error).__name__)
                 await asyncio.sleep(_PAUSE)
 
     async def _flush(self, connection: Connection, lane: Lane, batch: list[Pending]) -> bool:
@@ -200,7 +199,7 @@ class Writer:
             failure = type(error).__name__
             return self._separate(lane, batch, error)
         else:
-            self._report(None)
+            self._connections.took()
             for pending, answer in zip(batch, inserted, strict=True):
                 pending.settle(answer)
             return True
@@ -239,16 +238,8 @@ class Writer:
         if reason is NotStored.REFUSED:
             # The reason is the database, not the event: it may be read-only after a failover. Another connection may
             # lead to another server.
-            self._report(type(error).__name__)
+            self._connections.refused(type(error).__name__)
         return reason is not NotStored.REFUSED
-
-    def _report(self, error: str | None) -> None:
-        """Log once that the database went away, and once that it is back."""
-        if error is None and not self._working:
-            _logger.info("the database takes events again")
-        elif error is not None and self._working:
-            _logger.error("the database does not take events", error=error)
-        self._working = error is None
 
 
 def _reason(error: Exception) -> NotStored | None:
