@@ -710,13 +710,15 @@ $$;
 
 -- Records the limits of a worker's handlers: {"kind": {"per": …, "concurrency": …, "rate": …,
 -- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. If workers differ, the
--- one that started last decides. Waits for no other transaction: the next announcement records a
--- limit whose row is locked now. Returns the kinds whose limit it changed.
+-- one that started last decides. Waits for a limit that another transaction has locked, up to 100 ms
+-- (55P03: nothing was recorded). Then the worker may not claim yet. Returns the kinds whose limit it
+-- changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set jit = off
+set lock_timeout = '100ms'
 as $$
 declare
     _given record;
@@ -734,10 +736,10 @@ begin
         order by wanted.kind
     loop
         perform agent.check_limit(_given.per, _given.concurrency, _given.rate, _given.period, 1);
-        continue when not pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _given.kind, 0));
         select * into _old from agent.kind_limit as l where l.kind = _given.kind;
         continue when found and (_old.per, _old.concurrency, _old.rate, _old.period, _old.grouped)
             is not distinct from (_given.per, _given.concurrency, _given.rate, _given.period, _given.grouped);
+        perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _given.kind, 0));
         insert into agent.kind_limit (kind, per, concurrency, rate, period, grouped)
         values (_given.kind, _given.per, _given.concurrency, _given.rate, _given.period, _given.grouped)
         on conflict (kind) do update set per = excluded.per, concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period

@@ -11,7 +11,7 @@ from typing import Any
 
 from surelane import __version__
 from surelane.encryption.keys import SealedError
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.cron import Cron, due_times
 from surelane_service.durations import jittered
 from surelane_service.engine import DEAD_FOR, Engine
@@ -47,6 +47,23 @@ ClockOffset = Callable[[], Awaitable[timedelta | None]]
 Duty = Callable[[], Coroutine[Any, Any, None]]
 
 log = get_logger("surelane_worker.duties")
+
+
+async def declare_limits(
+    engine: Engine, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Record the limits of a worker's handlers. It claims nothing before, or more than the limit would run.
+
+    Raises:
+        DatabaseUnavailable, DatabaseRefused: they are not recorded.
+    """
+    try:
+        changed = await engine.declare_limits(name, kinds, limits)
+    except Conflict as error:
+        log.warning("nothing is claimed while a limit is locked by another transaction", kinds=list(limits))
+        raise DatabaseUnavailable("another transaction has a limit of these handlers locked") from error
+    if changed:
+        log.info("limits changed", kinds=changed)
 
 
 class Announcer:
@@ -111,9 +128,7 @@ class Announcer:
                 )
                 if self._ordered is not None:
                     await Engine(connection).order_kinds(self._name, self._ordered)
-                changed = await Engine(connection).declare_limits(self._name, self._kinds, self._limits)
-                if changed:
-                    log.info("limits changed", kinds=changed)
+                await declare_limits(Engine(connection), self._name, self._kinds, self._limits)
                 if not self._announced:
                     await Engine(connection).free_groups()
                 self._announced = True

@@ -23,7 +23,7 @@ from surelane_worker.claiming.position import Position, PositionKeeper, Side
 from surelane_worker.claiming.second import SecondClaims
 from surelane_worker.claiming.sharer import Sharer
 from surelane_worker.claiming.wakeup import Wakeup
-from surelane_worker.duties import Announcer, Duty, Rescuer, Scheduler, Sweeper
+from surelane_worker.duties import Announcer, Duty, Rescuer, Scheduler, Sweeper, declare_limits
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.context import Services
 from surelane_worker.handling.handler import Handler
@@ -217,6 +217,11 @@ class _Assembly:
         self._renewals, self._settles = Engine(pools.leases), engine(pools.settles)
         self._handlers = handlers_by_kind(registered)
         self._kinds, self._ordered = sorted(self._handlers), _ordered(self._handlers)
+        self._limits = {
+            kind: handler.limit.declared(grouped=handler.grouped)
+            for kind, handler in self._handlers.items()
+            if handler.limit is not None
+        }
         # Claims of both sides move the same cursors, and ask for the same looks ahead.
         self._cursors, self._curious = Cursors(), asyncio.Event()
         wakeup = Wakeup(self._curious)
@@ -355,10 +360,11 @@ class _Assembly:
         )
 
     async def _introduce(self, connection: Connection) -> None:
-        """Open the session on a new connection, once no claim is under way that belongs to the last one."""
+        """Open the session on a new connection once no claim is under way over the last one. Declare the limits."""
         if self._second is not None:
             await self._second.leave()
         await self._session.open(connection)
+        await declare_limits(Engine(connection), self._settings.name, self._kinds, self._limits)
 
     def _lost(self) -> None:
         """Open another connection when it broke, and claim: notifications were missed."""
@@ -423,11 +429,6 @@ class _Assembly:
         return [SessionKeeper(self._session, self._listener).run, watcher.run]
 
     def _announcer(self, watch: Watch) -> Announcer:
-        limits = {
-            kind: handler.limit.declared(grouped=handler.grouped)
-            for kind, handler in self._handlers.items()
-            if handler.limit is not None
-        }
         return Announcer(
             self._listener,
             self._renewals,
@@ -436,7 +437,7 @@ class _Assembly:
             self._ordered,
             watch.clock_offset,
             self._heartbeats,
-            limits,
+            self._limits,
         )
 
 
