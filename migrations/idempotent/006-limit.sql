@@ -710,9 +710,9 @@ $$;
 
 -- Records the limits of a worker's handlers: {"kind": {"per": …, "concurrency": …, "rate": …,
 -- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. If workers differ, the
--- one that started last decides. Waits for a limit that another transaction has locked, up to 100 ms
--- (55P03: nothing was recorded). Then the worker may not claim yet. Returns the kinds whose limit it
--- changed.
+-- one that started last decides. Waits up to 100 ms for a changed limit that another transaction
+-- has locked (55P03: nothing was recorded, and the worker may not claim yet). Returns the kinds
+-- whose limit it changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

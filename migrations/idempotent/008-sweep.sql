@@ -353,8 +353,9 @@ end
 $$;
 
 -- Ends claims whose worker has died: their events are visible at once. Their attempts count, and
--- they are claimed again as lapsed leases are. _rescue says who found it out, and how; the events
--- remember that with the worker and the claim. Steps over locked rows. Returns how many.
+-- they are claimed again as lapsed leases are. Those that used up their attempts go to history at
+-- once, as their groups wait for that. _rescue says who found it out, and how; the events remember
+-- that with the worker and the claim. Steps over locked rows. Returns how many.
 create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -371,6 +372,7 @@ begin
     get diagnostics _rescued = row_count;
     if _rescued > 0 then
         perform agent.note_parked(_ids, false);
+        perform agent.sweep_exhausted(null, 1000, null);
         perform pg_notify('agent_event', '');
     end if;
     return _rescued;

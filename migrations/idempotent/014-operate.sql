@@ -895,6 +895,9 @@ begin
     end if;
     select '; this worker''s session is gone: it counts as dead unless it comes back within seconds' into _lost
     from agent.list_workers() as w where w.name = _e.claimed_by and w.state in ('lost', 'died');
+    if _lost is null and _e.heartbeat_at < _now - interval '2 minutes' then
+        _lost := format('; without a heartbeat since %s, so the claim ends within a minute after %s', _e.heartbeat_at, _e.heartbeat_at + interval '5 minutes');
+    end if;
     select c.reason, c.detail into reason, detail from (values
         (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])
             || coalesce(_lost, '; retried because ' || case when (_change ->> 'claim')::int4 < array_upper(_e.claimed, 1) then _rescued end, '')),

@@ -432,6 +432,8 @@ class Machine(RuleBasedStateMachine):
         for event in dead:
             event.vt = self.model.now
         assert self.value("select agent.rescue_events()") == len(dead)
+        if dead:
+            self.model.sweep_after_rescue()
 
     def let_the_worker_die(self) -> None:
         """Its session, which no lock has, is gone; the claims of the single claim are not its own."""
@@ -444,12 +446,14 @@ class Machine(RuleBasedStateMachine):
             event.vt = self.model.now
         self.run(
             self.queue.execute(
-                "insert into agent.worker (name, kinds, version, session) values ('w1', '{}', '', 0)"
+                "insert into agent.worker (name, kinds, version, session) values ('w1', $1, '', 0)", KINDS
             )
         )
         rescued = self.value("select rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')")
         self.run(self.queue.execute("delete from agent.worker"))
         assert rescued == len(dead)
+        if dead:
+            self.model.sweep_after_rescue()
 
     def pause_or_resume(self) -> None:
         self.run(

@@ -249,8 +249,14 @@ class Model:
             swept = self._sweep_spent() + self._sweep_old() > 0
         return before - len(self.live)
 
-    def _sweep_spent(self) -> int:
-        spent = list(self._heads(lambda head: head.vt <= self.now and head.attempts > 0 and head.spent))
+    def sweep_after_rescue(self) -> None:
+        """Expire exhausted events, except where the database knows no maximum of theirs."""
+        self._sweep_spent(lambda event: event.cancelled or event.max_attempts < MAX_ATTEMPTS)
+
+    def _sweep_spent(self, known: Callable[[Event], bool] = lambda _: True) -> int:
+        spent = list(
+            self._heads(lambda head: head.vt <= self.now and head.attempts > 0 and head.spent and known(head))
+        )
         for event in spent:
             self.fence(event.group)
         spent = [event for event in spent if self.is_head(event)]

@@ -1,5 +1,6 @@
 """Sessions: the locks by which workers prove that they live, and what follows when one is gone."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 from surelane.calls import Connection
 from surelane_operator.operations import Operations
 from surelane_operator.timeline import story_of
+from surelane_service.durations import jittered
 from surelane_service.engine import Engine
+from surelane_worker.duties import RESCUE_EVERY, Rescuer
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, complete, enqueue, live, pair
 
@@ -226,6 +229,48 @@ async def test_a_rescue_for_missing_heartbeats_is_part_of_the_story(queue: Conne
     job: Any = await Operations(queue).get(identity)
     last = story_of(job)[-1]
     assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended: no heartbeat came for 300 s")
+
+
+async def test_a_claim_without_heartbeats_is_named(queue: Connection) -> None:
+    """Its worker may live, and not know of it."""
+    identity = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '3 min'")
+    reason, detail = await why(queue, identity)
+    assert (reason, "without a heartbeat since" in detail) == ("running", True)
+
+
+async def test_claims_that_die_later_are_rescued_within_the_next_pause(queue: Connection) -> None:
+    rescuer = asyncio.create_task(Rescuer(Engine(queue), lambda: True, timedelta(seconds=0.1)).run())
+    try:
+        identity = await enqueue(queue, "mail")
+        await claim(queue, "mail", worker="w1")
+        await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
+        async with asyncio.timeout(30):
+            while (await why(queue, identity))[0] == "running":  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.05)
+    finally:
+        rescuer.cancel()
+    assert jittered(RESCUE_EVERY) <= 60
+
+
+@pytest.mark.parametrize("dies", ["session", "heartbeats"])
+async def test_an_event_that_its_workers_death_exhausts_leaves_its_group_at_once(
+    queue: Connection, connect: Connect, lose: Lose, dies: str
+) -> None:
+    dying = await connect("surelane_worker")
+    key = await session(dying, "w1", "mail")
+    identity = await enqueue(queue, "mail", group_key="g", max_attempts=1)
+    following = await enqueue(queue, "mail", group_key="g")
+    await claim(queue, "mail", worker="w1")
+    if dies == "session":
+        await lose(dying)
+        assert await rescue(queue, "w1", key) == (2, 0)
+    else:
+        await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
+        assert await Engine(queue).rescue_events() == 2
+    assert await live(queue, identity) is None
+    assert [row["id"] for row in await claim(queue, "mail", worker="w2")] == [following]
 
 
 @pytest.mark.parametrize("first_ends_first", [True, False])

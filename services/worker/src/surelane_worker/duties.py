@@ -30,7 +30,9 @@ BATCH = 1000
 """Events per statement of a sweep, at most."""
 AGAIN = timedelta(minutes=5)
 """The pause between announcements. One that another transaction's lock kept from storing a maximum is made up for."""
-RESCUE_FALLBACK = 3
+RESCUE_EVERY = timedelta(seconds=45)
+"""The pause between rescues. A dead claim stands for as long as that beyond :data:`DEAD_FOR`."""
+RESCUE_FALLBACK = 20
 """Rescues of the responder and the deputy for each one of another worker."""
 FALLBACK = 20
 """Sweeps of the responder for each one of another worker, which is needed only if the responder hangs."""
@@ -143,17 +145,20 @@ class Announcer:
 class Rescuer:
     """Ends the claims of workers that sent no heartbeat for five minutes (:data:`DEAD_FOR`)."""
 
-    def __init__(self, engine: Engine, stands_by: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: Engine, stands_by: Callable[[], bool], every: timedelta = RESCUE_EVERY
+    ) -> None:
         """``stands_by`` returns whether this worker does what one or two may do for all."""
         self._engine = engine
+        self._every = every
         self._stands_by = stands_by
 
     async def run(self) -> None:
-        """Rescue at once and then every five minutes, until cancelled; other workers every fifteen."""
+        """Rescue at once and then every 45 seconds, until cancelled; other workers every 15 minutes."""
         left_out = RESCUE_FALLBACK
         while True:
             left_out += 1
-            pause = DEAD_FOR
+            pause = self._every
             if left_out >= RESCUE_FALLBACK or self._stands_by():
                 pause, left_out = await self._rescue(), 0
             await asyncio.sleep(jittered(pause))
@@ -169,7 +174,7 @@ class Rescuer:
         else:
             if rescued:
                 log.warning("events of dead workers freed", count=rescued)
-        return DEAD_FOR
+        return self._every
 
 
 class Scheduler:
