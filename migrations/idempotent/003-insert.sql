@@ -360,14 +360,15 @@ end
 $$;
 
 -- Adds a job, or finds the one that is pending under its dedupe key (or live under its item key).
--- What becomes of that one: skip leaves it as it is, replace gives it the new payload, time and
--- priority, earliest the earlier of both times.
+-- What becomes of that one: skip leaves it as it is, replace gives it the new payload, time,
+-- priority and limit key, earliest the earlier of both times.
 create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     _found agent.event;
+    _limit_key text;
 begin
     if _on_duplicate not in ('skip', 'replace', 'earliest') then
         raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
@@ -388,6 +389,14 @@ begin
         if isfinite(_found.vt) and (_found.claimed_by is null or _found.vt <= agent.clock()) then
             if _on_duplicate = 'replace' and agent.priority_of(_new.lane) <> agent.priority_of(_found.lane) then
                 _found.lane := agent.lane_for(_found.kind, agent.priority_of(_new.lane), _found.group_key, _new.event);
+            end if;
+            if _on_duplicate = 'replace' then
+                _limit_key := _new.changes #>> '{0,limit_key}';
+                if _found.lane < 0 then
+                    _limit_key := agent.limit_key(_found.kind, _new.event, _limit_key);
+                end if;
+                update agent.event as e set changes = agent.with_limit_key(e.changes, _limit_key)
+                where e.id = _found.id and _limit_key is not null;
             end if;
             perform agent.move_event(_found, case when _on_duplicate = 'earliest' then least(_new.vt, _found.vt) else _new.vt end
                 , case when _on_duplicate = 'replace' then _new.event else _found.event end

@@ -258,13 +258,17 @@ begin
     end if;
     if _limit.rate is not null then
         room := least(room, greatest(_limit.rate - (
-            select coalesce(sum(began.count), 0) from unnest(_state.starts, _state.counts) as began (at, count) where began.at > _now - _limit.period), 0));
+            select coalesce(sum(began.count), 0) from unnest(_state.starts, _state.counts) as began (at, count)
+            -- Those are rounded up to a hundredth of the period. Later ones are of a clock that
+            -- jumped ahead and back.
+            where began.at > _now - _limit.period and began.at <= _now + _limit.period / 100), 0));
         if room = 0 then
             free_at := (
                 select latest.at + _limit.period
                 from (
                     select began.at, sum(began.count) over (order by began.at desc) as events
-                    from unnest(_state.starts, _state.counts) as began (at, count) where began.at > _now - _limit.period
+                    from unnest(_state.starts, _state.counts) as began (at, count)
+                    where began.at > _now - _limit.period and began.at <= _now + _limit.period / 100
                 ) as latest where latest.events >= _limit.rate order by latest.at desc limit 1);
         end if;
     end if;
@@ -391,7 +395,7 @@ begin
                 from (
                     select given.at, sum(given.count)::int4 as count
                     from unnest(_state.starts || _start, _state.counts || _taken) as given (at, count)
-                    where given.at > _now - _limit.period group by given.at order by given.at
+                    where given.at > _now - _limit.period and given.at <= _now + _limit.period / 100 group by given.at order by given.at
                 ) as began;
             end if;
         end if;

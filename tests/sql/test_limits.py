@@ -479,6 +479,44 @@ async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Co
     assert len(await claim(queue)) == 2
 
 
+@pytest.mark.parametrize("rate", [2, 200])
+async def test_a_clock_that_jumped_ahead_and_back_stops_no_rate(queue: Connection, rate: int) -> None:
+    await declare(queue, rate=rate, period=10)
+    for _ in range(2 * rate):
+        await enqueue(queue)
+    assert len(await claim(queue, limit=1000)) == rate
+    ahead = "agent.clock() + interval '1 hour'"
+    await queue.execute(
+        f"update agent.limit_state set starts = array_fill({ahead}, array[cardinality(starts)])"
+    )
+    await queue.execute("select agent.note_keys('job', 10)")
+    assert len(await claim(queue, limit=1000)) == rate
+
+
+@pytest.mark.parametrize(
+    ("per", "one", "other"),
+    [
+        ("given", {"limit_key": "a"}, {"limit_key": "b"}),
+        ("workspace", {"payload": {"team_id": "T1"}}, {"payload": {"team_id": "T2"}}),
+    ],
+)
+async def test_a_replaced_job_counts_under_its_new_key(
+    queue: Connection, per: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    async def store(job: dict[str, Any]) -> None:
+        jobs = json.dumps([{"kind": "job", **job}])
+        await queue.execute("select agent.enqueue_jobs($1, 'replace')", jobs)
+
+    await declare(queue, per=per, concurrency=1)
+    await store(other)
+    (running,) = await claim(queue)
+    await store({"dedupe_key": "x", **one})
+    await store({"dedupe_key": "x", **other})
+    assert await claim(queue) == []
+    await complete(queue, pair(running))
+    assert len(await claim(queue)) == 1
+
+
 async def test_a_transaction_notes_each_key_once(queue: Connection) -> None:
     """A claim may delete the note, also within the transaction: then the next event is noted anew."""
     await declare(queue, per="given", concurrency=1000)

@@ -69,15 +69,16 @@ class Tokens:
         """Return the role of a token that came with a request; ``None`` where it is wrong.
 
         Raises:
-            web.HTTPTooManyRequests: too many wrong ones came from its address.
+            web.HTTPTooManyRequests: it is wrong, and too many wrong ones came from its address.
         """
-        address = request.remote or ""
-        self._wrong.check(address)
         given = token.strip().encode(errors="surrogateescape")
         found = [role for known, role in self._roles.items() if hmac.compare_digest(given, known)]
-        if not found:
-            self._wrong.add(address)
-        return found[0] if found else None
+        if found:
+            return found[0]  # even if somebody else at this address tried many
+        address = request.remote or ""
+        self._wrong.check(address)
+        self._wrong.add(address)
+        return None
 
     def viewer(self, request: web.Request) -> Viewer | None:
         """Return who sends a bearer token."""
