@@ -191,12 +191,102 @@ async def test_stream_of_nothing_posts_nothing(attempts: Attempts) -> None:
     assert attempts.calls() == []
 
 
-async def test_long_text_takes_several_calls(attempts: Attempts) -> None:
+def lines(count: int) -> str:
+    return "".join(f"line {number:04}\n" for number in range(count))
+
+
+LONG = lines(5000)
+"""50,000 characters, which one message of Slack's cannot hold."""
+
+
+async def test_long_text_goes_on_in_further_messages(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     async with slack.stream(event) as stream:
-        await stream.append("x" * 30_000)
-        await stream.append("y" * 20_000)
-    assert attempts.thread == ["x" * 30_000 + "y" * 20_000]
+        await stream.append(LONG[:30_005])
+        await stream.append(LONG[30_005:])
+        await stream.stop(blocks=[FEEDBACK])
+    assert len(attempts.thread) == 5
+    assert "".join(attempts.thread) == LONG
+    *others, last = _streamed(attempts)
+    assert [block["type"] for block in last.blocks] == ["context_actions"]
+    assert not any(message.streaming or message.blocks for message in others)
+
+
+async def test_long_text_is_cut_between_lines_or_words(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event) as stream:
+        await stream.append("word " * 1_999 + "longer\n" + "word " * 2_001 + "x" * 20_000)
+    first, second, *rest = attempts.thread
+    assert (first, second) == ("word " * 1_999, "longer\n" + "word " * 1_998)
+    assert "".join(rest) == "word " * 3 + "x" * 20_000
+    assert len(rest) == 3
+
+
+@pytest.mark.parametrize("said", [3, 12_345, 25_000])
+async def test_long_text_that_broke_off_is_finished_by_a_later_attempt(attempts: Attempts, said: int) -> None:
+    event, slack = await attempts.mention()
+    with suppress(RuntimeError):
+        async with slack.stream(event, interval=0) as stream:
+            await stream.append("other words " + LONG[:said])
+            raise RuntimeError
+    for _ in range(2):
+        event, slack = await attempts.next()
+        async with slack.stream(event, interval=0) as stream:
+            await stream.append(LONG[:26_000])
+            await stream.append(LONG[26_000:])
+    assert "".join(attempts.thread) == LONG
+    assert not any(message.streaming for message in _streamed(attempts))
+    assert attempts.calls("conversations.replies") == []
+
+
+async def test_later_attempt_that_says_less_removes_the_messages_of_the_earlier_one(
+    attempts: Attempts,
+) -> None:
+    event, slack = await attempts.mention()
+    with suppress(RuntimeError):
+        async with slack.stream(event, interval=0) as stream:
+            await stream.append(LONG[:35_000])
+            raise RuntimeError
+    for _ in range(2):
+        event, slack = await attempts.next()
+        async with slack.stream(event) as stream:
+            await stream.append("short")
+    assert attempts.thread == ["short"]
+
+
+async def test_stream_that_was_being_begun_when_the_attempt_ended_is_looked_for(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("slow", methods=["chat.startStream"], delay=600))
+    beginning = asyncio.create_task(slack.stream(event).append("one "))
+    await until(lambda: attempts.thread, what="the message")
+    beginning.cancel()
+    await asyncio.wait([beginning])
+    for _ in range(2):
+        event, slack = await attempts.next()
+        async with slack.stream(event) as stream:
+            await stream.append("one two")
+    assert attempts.thread == ["one two"]
+    assert attempts.calls("conversations.replies") == ["conversations.replies"]
+
+
+async def test_stream_whose_first_answer_was_lost_goes_on(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("answer_lost", methods=["chat.startStream"]))
+    async with slack.stream(event, interval=0) as stream:
+        await stream.append("one ")
+        await stream.append("two")
+    assert attempts.thread == ["one two"]
+
+
+async def test_refused_stream_is_begun_by_the_next_attempt_without_a_lookup(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("invalid_auth", methods=["chat.startStream"]))
+    with pytest.raises(SlackApiError):
+        await slack.stream(event).append("one")
+    event, slack = await attempts.next()
+    async with slack.stream(event) as stream:
+        await stream.append("one")
+    assert (attempts.thread, attempts.calls("conversations.replies")) == (["one"], [])
 
 
 async def test_stream_takes_chunks_and_ends_with_blocks(attempts: Attempts) -> None:

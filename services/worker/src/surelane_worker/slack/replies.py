@@ -10,11 +10,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
@@ -35,13 +35,12 @@ from surelane_worker.slack.client import (
 from surelane_worker.slack.notes import Notebook, Sent
 from surelane_worker.slack.place import object_in, place_of, text_in
 from surelane_worker.slack.sent import Ordinal, SentReplies, Thread, metadata_of
-from surelane_worker.slack.stream import INTERVAL, Stream
+from surelane_worker.slack.stream import ENDED, INTERVAL, Begun, Message, Stream, allowing
+from surelane_worker.slack.tokens import owner_fields
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
 """The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
 
-PAUSES = (1.0, 4.0)
-"""Seconds to wait before a message of unknown fate is looked for and then posted again."""
 LONGEST_PAUSE = 300
 """Most seconds to wait when a response URL asks for a pause."""
 
@@ -153,7 +152,9 @@ class Replies:
             notebook.place_elsewhere(ordinal, channel)
         await notebook.note_reply(ordinal, None)
         try:
-            ts = await self._post_once(event, ordinal, thread, message)
+            ts = await self._sent.once(
+                partial(self._post, message), partial(self._found, event, thread, ordinal)
+            )
         except SlackApiError as error:
             if not unknown_whether_done(error):
                 await notebook.forget_reply(ordinal)
@@ -161,22 +162,8 @@ class Replies:
         await notebook.note_reply(ordinal, ts)
         return ts
 
-    async def _post_once(
-        self, event: Event, ordinal: Ordinal, thread: Thread, message: dict[str, Any]
-    ) -> str:
-        for pause in PAUSES:
-            try:
-                return await self._post(message)
-            except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
-                if not unknown_whether_done(error):
-                    raise
-                # Slack may have posted it and the answer got lost: look for it before posting it again.
-                self._log.warning("Slack did not answer", error=type(error).__name__)
-                await asyncio.sleep(pause)
-                found = await self._sent.look(event, thread)
-                if ordinal in found:
-                    return found[ordinal]
-        return await self._post(message)
+    async def _found(self, event: Event, thread: Thread, ordinal: Ordinal) -> str | None:
+        return (await self._sent.look(event, thread)).get(ordinal)
 
     async def _post(self, message: dict[str, Any]) -> str:
         await self._check_claim()
@@ -392,17 +379,39 @@ class Replies:
         arguments.setdefault("recipient_user_id", place.user)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self.notebook(event)
-        if channel != place.channel:
-            notebook.place_elsewhere(ordinal, channel)
-        return Stream(
-            self._once,
-            notebook,
-            ordinal,
-            metadata_of(event, ordinal),
-            {"channel": channel, "thread_ts": thread_ts, **arguments},
-            self._check_claim,
-            interval,
-        )
+        given = {"channel": channel, "thread_ts": thread_ts, **arguments}
+
+        def name(number: int) -> Ordinal:
+            return f"{ordinal}.{number}" if number else ordinal
+
+        def message(number: int) -> Message:
+            begun = self.begun(event, name(number), Thread(channel, thread_ts, place.since))
+            return Message(self._once, begun, metadata_of(event, name(number)), given, self._check_claim)
+
+        return Stream(message, lambda number: notebook.stream(name(number)), interval)
+
+    def begun(self, event: Event, name: Ordinal, thread: Thread) -> Begun:
+        """Return the beginning of a streamed message that answers an event."""
+        notebook = self.notebook(event)
+        if thread.channel != place_of(event).channel:
+            notebook.place_elsewhere(name, thread.channel)
+        return Begun(notebook, name, self._sent, thread, owner_fields(event))
+
+    async def end_stream(self, note: Mapping[str, Any], until: str) -> str | None:
+        """End a stream whose event has ended. Return its timestamp; ``None``: none had begun before ``until``.
+
+        Args:
+            note: what was noted when it began: ``ts``, ``channel``, ``thread_ts`` and ``since``.
+            until: a Slack timestamp.
+        """
+        channel: str = note["channel"]
+        ts: str | None = note["ts"]
+        if ts is None:
+            running = await self._sent.running(Thread(channel, note["thread_ts"], note["since"], until))
+            ts = next(iter(running), None)
+        if ts is not None:
+            await allowing(ENDED, self._client.chat_stopStream(channel=channel, ts=ts))
+        return ts
 
     async def check_claim(self) -> None:
         """Return while the claim stands; otherwise cancel the handler."""
