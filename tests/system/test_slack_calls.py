@@ -16,7 +16,7 @@ from slack_sdk.models.messages.chunk import TaskUpdateChunk
 
 from surelane.calls import Connection
 from surelane.events import Event
-from surelane_dev.simulator.posting.payloads import command_form
+from surelane_dev.simulator.posting.payloads import action_payload, command_form
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.settings import load_settings
@@ -68,6 +68,19 @@ class Attempts:
             workspace, self.slack.simulator.interactions, command="/x", text="", channel=general, user=ada
         )
         await self.slack.queue.insert_event(json.dumps(dict(form)))
+        return await self.next()
+
+    async def click(self) -> tuple[Event, Replies]:
+        """Let a person press a button of a message of the bot, and claim the event."""
+        simulator = self.slack.simulator
+        workspace, ada = simulator.workspace, simulator.workspace.user("ada")
+        general = workspace.channel("general")
+        assert ada is not None
+        assert general is not None
+        message = workspace.post(general, workspace.bot.id, "question", by_app=True)
+        action = {"type": "button", "action_id": "yes", "block_id": "b", "value": "1"}
+        payload = action_payload(workspace, simulator.interactions, message=message, user=ada, action=action)
+        await self.slack.queue.insert_event(json.dumps(payload))
         return await self.next()
 
     def calls(self, *names: str) -> list[str]:
@@ -143,6 +156,76 @@ async def test_answer_through_a_response_url_is_not_repeated(attempts: Attempts)
     event, slack = await attempts.next()
     assert await slack.reply(event, "done", response_type="in_channel") is None
     assert attempts.thread == ["done"]
+
+
+def expire(attempts: Attempts) -> None:
+    """Let Slack's thirty minutes pass for all response URLs."""
+    for response in attempts.slack.simulator.interactions.responses.values():
+        response.until = 0
+
+
+def direct(attempts: Attempts) -> list[str]:
+    """Return the texts of the bot's direct messages to Ada."""
+    workspace = attempts.slack.simulator.workspace
+    ada = workspace.user("ada")
+    assert ada is not None
+    return [message.text for message in workspace.direct_messages(ada.id).messages.values() if message.by_app]
+
+
+async def test_answer_after_thirty_minutes_goes_to_the_person_alone(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    expire(attempts)
+    sent = await slack.reply(event, "done")
+    assert (attempts.thread, direct(attempts)) == ([], ["done"])
+    event, slack = await attempts.next()
+    assert await slack.reply(event, "done") == sent
+    assert direct(attempts) == ["done"]
+
+
+async def test_answer_after_thirty_minutes_goes_to_the_channel_if_it_is_for_all(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    expire(attempts)
+    await slack.reply(event, "done", response_type="in_channel")
+    assert (attempts.thread, direct(attempts)) == (["done"], [])
+    workspace = attempts.slack.simulator.workspace
+    workspace.channels[event.payload["channel_id"]].members.remove(workspace.bot.id)
+    await slack.reply(event, "more", response_type="in_channel")
+    assert (attempts.thread, direct(attempts)) == (["done"], ["more"])
+
+
+async def test_answer_after_five_goes_to_the_person_too(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    for number in range(6):
+        await slack.reply(event, str(number))
+    assert (attempts.thread, direct(attempts)) == (["0", "1", "2", "3", "4"], ["5"])
+
+
+async def test_late_answer_is_shown_in_the_channel_where_direct_messages_are_off(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(**_: object) -> None:
+        raise SlackApiError("off", {"ok": False, "error": "messages_tab_disabled"})  # type: ignore[no-untyped-call]
+
+    event, slack = await attempts.command()
+    expire(attempts)
+    monkeypatch.setattr(attempts.clients.once, "chat_postMessage", refuse)
+    await slack.reply(event, "done")
+    (message,) = _streamed(attempts)
+    assert (message.text, message.visible_to) == ("done", event.payload["user_id"])
+    event, slack = await attempts.next()
+    await slack.reply(event, "done")
+    assert attempts.thread == ["done"]
+
+
+async def test_late_answer_to_a_click_replaces_or_deletes_its_message(attempts: Attempts) -> None:
+    event, slack = await attempts.click()
+    expire(attempts)
+    await slack.reply(event, "decided", replace_original=True)
+    assert (attempts.thread, direct(attempts)) == (["decided"], [])
+    await slack.reply(event, delete_original=True)
+    assert (attempts.thread, direct(attempts)) == ([], [])
+    await slack.reply(event, "gone", replace_original=True)
+    assert (attempts.thread, direct(attempts)) == ([], ["gone"])
 
 
 async def test_replies_at_once_are_all_noted(attempts: Attempts) -> None:

@@ -24,6 +24,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import (
+    FINAL,
     RATE_LIMIT_RETRIES,
     NoTriggerError,
     NowhereToReplyError,
@@ -33,7 +34,7 @@ from surelane_worker.slack.client import (
     unknown_whether_done,
 )
 from surelane_worker.slack.notes import Notebook, Sent
-from surelane_worker.slack.place import object_in, place_of, text_in
+from surelane_worker.slack.place import Place, object_in, place_of, text_in
 from surelane_worker.slack.sent import Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.stream import ENDED, INTERVAL, Begun, Message, Stream, allowing
 from surelane_worker.slack.tokens import owner_fields
@@ -41,6 +42,10 @@ from surelane_worker.slack.tokens import owner_fields
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
 """The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
 
+GONE = (404, 410)
+"""What a response URL answers after thirty minutes, or five answers."""
+RESPONSE_ONLY = ("response_type", "replace_original", "delete_original")
+"""The arguments that only a response URL takes."""
 LONGEST_PAUSE = 300
 """Most seconds to wait when a response URL asks for a pause."""
 
@@ -106,13 +111,16 @@ class Replies:
     async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
         """Answer an event in its thread, or a command or an interaction through its ``response_url``.
 
+        Slack takes five answers there in thirty minutes. A later one goes to the channel if it has
+        ``response_type="in_channel"``, and to the person by a direct message otherwise.
+
         Args:
             event: the event to answer.
             text: the text of the answer.
             arguments: any of ``chat.postMessage``'s; ``channel`` and ``thread_ts`` answer elsewhere.
 
         Returns:
-            The message's timestamp; ``None`` for an answer through a ``response_url``.
+            The message's timestamp; ``None`` for an answer through a ``response_url``, or where one had to be.
 
         Raises:
             SlackApiError: Slack refused it.
@@ -129,15 +137,28 @@ class Replies:
             self._log.info("reply was already sent", ordinal=ordinal)
             return noted or None
         if place.response_url and "channel" not in arguments:
-            await self._respond(place.response_url, text, arguments)
+            try:
+                await self._respond(place.response_url, text, arguments)
+            except ResponseRefusedError as refused:
+                if refused.status not in GONE:
+                    raise
+                return await self._reply_later(event, ordinal, place, text, arguments)
             await notebook.note_reply(ordinal, "")
             return None
+        return await self._send(event, ordinal, place, text, arguments)
+
+    async def _send(
+        self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
+    ) -> str:
+        """Post a reply, unless an earlier attempt has."""
+        notebook, arguments = self.notebook(event), dict(arguments)
         channel = arguments.pop("channel", place.channel)
         if not channel:
             raise NowhereToReplyError
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
         thread = Thread(channel, thread_ts, place.since)
-        if noted is Sent.PERHAPS and (found := await self._sent.before(event, thread)).get(ordinal):
+        perhaps = notebook.reply(ordinal) is Sent.PERHAPS
+        if perhaps and (found := await self._sent.before(event, thread)).get(ordinal):
             self._log.info("reply was already sent", ordinal=ordinal)
             await notebook.note_reply(ordinal, found[ordinal])
             return found[ordinal]
@@ -161,6 +182,37 @@ class Replies:
             raise
         await notebook.note_reply(ordinal, ts)
         return ts
+
+    async def _reply_later(
+        self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
+    ) -> str | None:
+        """Send what a ``response_url`` no longer takes: to the channel if it is for all, or to the person alone.
+
+        A direct message comes before an ephemeral one, which Slack shows only to a person who is active now.
+        """
+        rest = {name: value for name, value in arguments.items() if name not in RESPONSE_ONLY}
+        original: dict[str, Any] = {"channel": str(place.channel), "ts": str(place.message_ts)}
+        await self._check_claim()
+        if arguments.get("delete_original"):
+            await allowing(FINAL, self._client.chat_delete(**original))
+        elif not (
+            arguments.get("replace_original")
+            and await allowing(FINAL, self._client.chat_update(**original, text=text, **rest))
+        ):
+            public = place.channel and arguments.get("response_type") == "in_channel"
+            ways = [rest] if public else []
+            ways += [{**rest, "channel": place.user, "thread_ts": None}] if place.user else []
+            for way in ways:
+                try:
+                    return await self._send(event, ordinal, place, text, way)
+                except SlackApiError as error:
+                    if slack_error(error) not in FINAL:
+                        raise
+            if not (place.channel and place.user):
+                raise ResponseRefusedError(GONE[0])
+            await self._once.chat_postEphemeral(channel=place.channel, user=place.user, text=text, **rest)
+        await self.notebook(event).note_reply(ordinal, "")
+        return None
 
     async def _found(self, event: Event, thread: Thread, ordinal: Ordinal) -> str | None:
         return (await self._sent.look(event, thread)).get(ordinal)

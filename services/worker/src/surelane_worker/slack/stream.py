@@ -6,7 +6,7 @@ when its attempt ended is found by its state and its author.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -323,7 +323,7 @@ class Stream:
             number += 1
 
 
-async def allowing(errors: Sequence[str], call: Awaitable[object]) -> bool:
+async def allowing(errors: Container[object], call: Awaitable[object]) -> bool:
     """Await a call. Return false if Slack answered with one of these errors."""
     try:
         await call
