@@ -36,7 +36,7 @@ from surelane_worker.slack.client import (
 from surelane_worker.slack.notes import Notebook, Sent
 from surelane_worker.slack.place import Place, object_in, place_of, text_in
 from surelane_worker.slack.sent import Ordinal, SentReplies, Thread, metadata_of
-from surelane_worker.slack.stream import ENDED, INTERVAL, Begun, Message, Stream, allowing
+from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream, allowing
 from surelane_worker.slack.tokens import owner_fields
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
@@ -448,22 +448,6 @@ class Replies:
         if thread.channel != place_of(event).channel:
             notebook.place_elsewhere(name, thread.channel)
         return Begun(notebook, name, self._sent, thread, owner_fields(event))
-
-    async def end_stream(self, note: Mapping[str, Any], until: str) -> str | None:
-        """End a stream whose event has ended. Return its timestamp; ``None``: none had begun before ``until``.
-
-        Args:
-            note: what was noted when it began: ``ts``, ``channel``, ``thread_ts`` and ``since``.
-            until: a Slack timestamp.
-        """
-        channel: str = note["channel"]
-        ts: str | None = note["ts"]
-        if ts is None:
-            running = await self._sent.running(Thread(channel, note["thread_ts"], note["since"], until))
-            ts = next(iter(running), None)
-        if ts is not None:
-            await allowing(ENDED, self._client.chat_stopStream(channel=channel, ts=ts))
-        return ts
 
     async def check_claim(self) -> None:
         """Return while the claim stands; otherwise cancel the handler."""
