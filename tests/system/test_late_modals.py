@@ -49,8 +49,8 @@ class Person:
         self.stand.simulator.interactions.views.open(view)
         return view
 
-    async def submit(self, slack: Slack, view: View, address: str) -> None:
-        """Submit it, and let the simulated Slack act on the answer."""
+    async def submit(self, slack: Slack, view: View, address: str) -> dict[str, str]:
+        """Submit it, let the simulated Slack act on the answer, and return the errors that it shows."""
         simulator = self.stand.simulator
         ada = simulator.workspace.users[view.user]
         entered = {"email": {"address": {"type": "plain_text_input", "value": address}}}
@@ -62,6 +62,7 @@ class Person:
         attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
         settled = settle_submission(simulator.workspace, simulator.interactions.views, view, attempt)
         assert settled.message is None
+        return settled.errors
 
     def sees(self, view: View) -> list[Any]:
         """Return the texts and the entered values of the modal, or nothing if it is closed."""
@@ -130,6 +131,15 @@ async def test_modal_of_a_worker_that_was_killed_shows_the_answer_of_the_next_at
         async with person.working(), ingest(person.database, LONG) as patient:
             await person.submit(patient.slack, view, "ada@example.com")
             assert person.sees(view) == []
+
+
+async def test_modal_of_a_failed_attempt_waits_for_the_next_one(
+    person: Person, connection: Connection
+) -> None:
+    async with ingest(person.database, LONG) as served, person.working():
+        errors = await person.submit(served.slack, person.open("fail"), "ada")
+        assert errors == {"email": "This is no address."}
+        assert (await ended(connection, 1))["attempts"] == 2
 
 
 async def test_modal_whose_handler_answers_late_shows_the_answer(

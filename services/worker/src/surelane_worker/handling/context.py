@@ -253,9 +253,12 @@ class Context:
         self._answered = taken
         return taken
 
-    def conclude(self) -> None:
-        """Answer Slack's request with nothing, after a handler that was to answer and did not."""
-        if not self._answered:
+    def conclude(self, *, completed: bool) -> None:
+        """Answer Slack's request with nothing, after a handler that was to answer and did not.
+
+        A modal would close as if its input were accepted: it waits for another attempt unless the event ``completed``.
+        """
+        if not self._answered and (completed or self._events[0].kind != SUBMISSION):
             self._services.answers.acknowledge(self._events[0])
 
     @property
