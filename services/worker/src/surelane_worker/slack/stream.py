@@ -8,6 +8,7 @@ when its attempt ended is found by its state and its author.
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from types import TracebackType
 from typing import Any, Self
 
@@ -316,11 +317,13 @@ class Stream:
             self._message = self._made(self._number)
 
     async def _remove_later(self) -> None:
-        """Remove the messages by which an earlier attempt's text was longer."""
-        number = self._number + 1
-        while self._noted(number):
+        """Remove the messages by which an earlier attempt's text was longer, the last one first.
+
+        A crash between two removals then leaves no gap in the notes, where the next attempt would stop to look.
+        """
+        later = takewhile(self._noted, count(self._number + 1))
+        for number in reversed(list(later)):
             await self._made(number).remove()
-            number += 1
 
 
 async def allowing(errors: Container[object], call: Awaitable[object]) -> bool:
