@@ -208,6 +208,30 @@ begin
 end
 $$;
 
+-- Stores a job for each streamed reply that an ended event leaves unfinished. A worker then ends
+-- the message with the text that it has (surelane_worker.builtin.streams).
+create or replace function agent.end_streams() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform agent.enqueue('surelane.stream', noted.value, _enqueued_by => coalesce(new.item_key, new.id::text))
+    from jsonb_each(new.notes -> 'streams') as noted
+    -- The previous release noted no channel.
+    where noted.value @> '{"stopped": false}' and noted.value ? 'channel';
+    return new;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_streams') then
+        create trigger event_hist_streams before insert on agent.event_hist
+        for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')) execute function agent.end_streams();
+    end if;
+end
+$$;
+
 -- Makes history a hypertable once TimescaleDB can be had, with the rows it has by then. Without it
 -- history stays a plain table with the same indexes.
 do $$

@@ -63,6 +63,22 @@ async def ask(event: Event, ctx: Context) -> bool:
     return await ctx.ack(response_action="errors", errors={"name": "taken"})
 
 
+@handlers.view("invite", answers=True)
+async def invite(event: Event, ctx: Context) -> bool:
+    """Check an address. Die or fail before a wrong one's first answer, or wait for a file, as the modal says."""
+    view = event.payload["view"]
+    address = view["state"]["values"]["email"]["address"]["value"]
+    if view["private_metadata"] == "die" and event.attempts == 1 and "@" not in address:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if view["private_metadata"] == "fail" and event.attempts == 1:
+        raise RuntimeError("no answer yet")
+    while view["private_metadata"].startswith("/") and not Path(view["private_metadata"]).exists():  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.005)
+    if "@" in address:
+        return await ctx.ack()
+    return await ctx.ack(response_action="errors", errors={"email": "This is no address."})
+
+
 @handlers.view("large", answers=True)
 async def large(event: Event, ctx: Context) -> bool:
     """Answer with the largest view."""

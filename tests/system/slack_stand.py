@@ -54,6 +54,7 @@ async def slack_stand(connection: Connection) -> AsyncIterator[Stand]:
     await simulator.sender.close()
 
 
-def fault(kind: str, *, methods: Sequence[str] = (), retry_after: int = 1) -> Fault:
+def fault(kind: str, *, methods: Sequence[str] = (), retry_after: int = 1, delay: float = 5) -> Fault:
     """Return a fault that happens once."""
-    return Fault.model_validate({"kind": kind, "methods": list(methods), "retry_after": retry_after})
+    given = {"kind": kind, "methods": list(methods), "retry_after": retry_after, "delay": delay}
+    return Fault.model_validate(given)

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane_ingest.answers import Patience
+from surelane_ingest.answers import POLL, Patience
 from tests.databases import as_role
 from tests.processes import Service
 from tests.system.ingest_client import Answer, Served, Slack, served
@@ -123,6 +123,14 @@ async def test_request_gets_an_empty_answer_when_its_time_is_up_and_a_late_one_i
     # A kind that no worker handles: the event stays.
     assert (await post(hurried, command("/unhandled", "2"))).body == b""
     assert await connection.fetchval("select kind from agent.event where id = 2") == "slack.command.unhandled"
+
+
+async def test_request_after_a_quiet_moment_ends_in_time_too(hurried: Slack, connection: Connection) -> None:
+    assert (await post(hurried, command("/text", "1", "quick"))).body == b"quick"
+    await asyncio.sleep(3 * POLL)  # ingest still listens, and waits for nothing
+    async with asyncio.timeout(SHORT.grace):
+        assert (await post(hurried, command("/hold-answer", "2", "/nowhere"))).body == b""
+    assert await connection.fetchval("select count(*) from agent.request") == 0
 
 
 async def test_answer_finds_the_replica_that_waits_and_a_repeated_request_gets_it_too(

@@ -148,6 +148,21 @@ async def test_stream_of_a_failed_attempt_is_not_left_behind(app: Bolt, where: s
     assert (len(said), said[0].strip()[-3:]) == (answers, "end")
 
 
+async def test_stream_of_a_worker_killed_while_it_began_is_not_left_behind(
+    database: str, name: str, tmp_path: Path
+) -> None:
+    async with started(database, name, tmp_path) as app:
+        app.slack.simulator.faults.add(fault("slow", methods=["chat.startStream"], delay=600))
+        identity, message = await app.slack.mention("stream")
+        await until(lambda: app.slack.answers(message), what="the stream")
+        app.worker.process.kill()
+        await until(lambda: app.worker.child.exit_code is not None, what="the worker's death")
+        async with bolt_worker(database, app.slack, name, SURELANE_TEST_FOLDER=str(tmp_path)):
+            await app.completed(identity, 2)
+        (answer,) = app.slack.answers(message)
+        assert answer.strip()[-3:] == "end"
+
+
 async def test_killed_worker_loses_and_repeats_nothing(database: str, name: str, tmp_path: Path) -> None:
     async with started(database, name, tmp_path) as app:
         identity, message = await app.slack.mention("die-between")

@@ -16,7 +16,7 @@ from slack_sdk.models.messages.chunk import TaskUpdateChunk
 
 from surelane.calls import Connection
 from surelane.events import Event
-from surelane_dev.simulator.posting.payloads import command_form
+from surelane_dev.simulator.posting.payloads import action_payload, command_form
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.settings import load_settings
@@ -68,6 +68,19 @@ class Attempts:
             workspace, self.slack.simulator.interactions, command="/x", text="", channel=general, user=ada
         )
         await self.slack.queue.insert_event(json.dumps(dict(form)))
+        return await self.next()
+
+    async def click(self) -> tuple[Event, Replies]:
+        """Let a person press a button of a message of the bot, and claim the event."""
+        simulator = self.slack.simulator
+        workspace, ada = simulator.workspace, simulator.workspace.user("ada")
+        general = workspace.channel("general")
+        assert ada is not None
+        assert general is not None
+        message = workspace.post(general, workspace.bot.id, "question", by_app=True)
+        action = {"type": "button", "action_id": "yes", "block_id": "b", "value": "1"}
+        payload = action_payload(workspace, simulator.interactions, message=message, user=ada, action=action)
+        await self.slack.queue.insert_event(json.dumps(payload))
         return await self.next()
 
     def calls(self, *names: str) -> list[str]:
@@ -145,6 +158,76 @@ async def test_answer_through_a_response_url_is_not_repeated(attempts: Attempts)
     assert attempts.thread == ["done"]
 
 
+def expire(attempts: Attempts) -> None:
+    """Let Slack's thirty minutes pass for all response URLs."""
+    for response in attempts.slack.simulator.interactions.responses.values():
+        response.until = 0
+
+
+def direct(attempts: Attempts) -> list[str]:
+    """Return the texts of the bot's direct messages to Ada."""
+    workspace = attempts.slack.simulator.workspace
+    ada = workspace.user("ada")
+    assert ada is not None
+    return [message.text for message in workspace.direct_messages(ada.id).messages.values() if message.by_app]
+
+
+async def test_answer_after_thirty_minutes_goes_to_the_person_alone(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    expire(attempts)
+    sent = await slack.reply(event, "done")
+    assert (attempts.thread, direct(attempts)) == ([], ["done"])
+    event, slack = await attempts.next()
+    assert await slack.reply(event, "done") == sent
+    assert direct(attempts) == ["done"]
+
+
+async def test_answer_after_thirty_minutes_goes_to_the_channel_if_it_is_for_all(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    expire(attempts)
+    await slack.reply(event, "done", response_type="in_channel")
+    assert (attempts.thread, direct(attempts)) == (["done"], [])
+    workspace = attempts.slack.simulator.workspace
+    workspace.channels[event.payload["channel_id"]].members.remove(workspace.bot.id)
+    await slack.reply(event, "more", response_type="in_channel")
+    assert (attempts.thread, direct(attempts)) == (["done"], ["more"])
+
+
+async def test_answer_after_five_goes_to_the_person_too(attempts: Attempts) -> None:
+    event, slack = await attempts.command()
+    for number in range(6):
+        await slack.reply(event, str(number))
+    assert (attempts.thread, direct(attempts)) == (["0", "1", "2", "3", "4"], ["5"])
+
+
+async def test_late_answer_is_shown_in_the_channel_where_direct_messages_are_off(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(**_: object) -> None:
+        raise SlackApiError("off", {"ok": False, "error": "messages_tab_disabled"})  # type: ignore[no-untyped-call]
+
+    event, slack = await attempts.command()
+    expire(attempts)
+    monkeypatch.setattr(attempts.clients.once, "chat_postMessage", refuse)
+    await slack.reply(event, "done")
+    (message,) = _streamed(attempts)
+    assert (message.text, message.visible_to) == ("done", event.payload["user_id"])
+    event, slack = await attempts.next()
+    await slack.reply(event, "done")
+    assert attempts.thread == ["done"]
+
+
+async def test_late_answer_to_a_click_replaces_or_deletes_its_message(attempts: Attempts) -> None:
+    event, slack = await attempts.click()
+    expire(attempts)
+    await slack.reply(event, "decided", replace_original=True)
+    assert (attempts.thread, direct(attempts)) == (["decided"], [])
+    await slack.reply(event, delete_original=True)
+    assert (attempts.thread, direct(attempts)) == ([], [])
+    await slack.reply(event, "gone", replace_original=True)
+    assert (attempts.thread, direct(attempts)) == ([], ["gone"])
+
+
 async def test_replies_at_once_are_all_noted(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
@@ -191,12 +274,102 @@ async def test_stream_of_nothing_posts_nothing(attempts: Attempts) -> None:
     assert attempts.calls() == []
 
 
-async def test_long_text_takes_several_calls(attempts: Attempts) -> None:
+def lines(count: int) -> str:
+    return "".join(f"line {number:04}\n" for number in range(count))
+
+
+LONG = lines(5000)
+"""50,000 characters, which one message of Slack's cannot hold."""
+
+
+async def test_long_text_goes_on_in_further_messages(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     async with slack.stream(event) as stream:
-        await stream.append("x" * 30_000)
-        await stream.append("y" * 20_000)
-    assert attempts.thread == ["x" * 30_000 + "y" * 20_000]
+        await stream.append(LONG[:30_005])
+        await stream.append(LONG[30_005:])
+        await stream.stop(blocks=[FEEDBACK])
+    assert len(attempts.thread) == 5
+    assert "".join(attempts.thread) == LONG
+    *others, last = _streamed(attempts)
+    assert [block["type"] for block in last.blocks] == ["context_actions"]
+    assert not any(message.streaming or message.blocks for message in others)
+
+
+async def test_long_text_is_cut_between_lines_or_words(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    async with slack.stream(event) as stream:
+        await stream.append("word " * 1_999 + "longer\n" + "word " * 2_001 + "x" * 20_000)
+    first, second, *rest = attempts.thread
+    assert (first, second) == ("word " * 1_999, "longer\n" + "word " * 1_998)
+    assert "".join(rest) == "word " * 3 + "x" * 20_000
+    assert len(rest) == 3
+
+
+@pytest.mark.parametrize("said", [3, 12_345, 25_000])
+async def test_long_text_that_broke_off_is_finished_by_a_later_attempt(attempts: Attempts, said: int) -> None:
+    event, slack = await attempts.mention()
+    with suppress(RuntimeError):
+        async with slack.stream(event, interval=0) as stream:
+            await stream.append("other words " + LONG[:said])
+            raise RuntimeError
+    for _ in range(2):
+        event, slack = await attempts.next()
+        async with slack.stream(event, interval=0) as stream:
+            await stream.append(LONG[:26_000])
+            await stream.append(LONG[26_000:])
+    assert "".join(attempts.thread) == LONG
+    assert not any(message.streaming for message in _streamed(attempts))
+    assert attempts.calls("conversations.replies") == []
+
+
+async def test_later_attempt_that_says_less_removes_the_messages_of_the_earlier_one(
+    attempts: Attempts,
+) -> None:
+    event, slack = await attempts.mention()
+    with suppress(RuntimeError):
+        async with slack.stream(event, interval=0) as stream:
+            await stream.append(LONG[:35_000])
+            raise RuntimeError
+    for _ in range(2):
+        event, slack = await attempts.next()
+        async with slack.stream(event) as stream:
+            await stream.append("short")
+    assert attempts.thread == ["short"]
+
+
+async def test_stream_that_was_being_begun_when_the_attempt_ended_is_looked_for(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("slow", methods=["chat.startStream"], delay=600))
+    beginning = asyncio.create_task(slack.stream(event).append("one "))
+    await until(lambda: attempts.thread, what="the message")
+    beginning.cancel()
+    await asyncio.wait([beginning])
+    for _ in range(2):
+        event, slack = await attempts.next()
+        async with slack.stream(event) as stream:
+            await stream.append("one two")
+    assert attempts.thread == ["one two"]
+    assert attempts.calls("conversations.replies") == ["conversations.replies"]
+
+
+async def test_stream_whose_first_answer_was_lost_goes_on(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("answer_lost", methods=["chat.startStream"]))
+    async with slack.stream(event, interval=0) as stream:
+        await stream.append("one ")
+        await stream.append("two")
+    assert attempts.thread == ["one two"]
+
+
+async def test_refused_stream_is_begun_by_the_next_attempt_without_a_lookup(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault("invalid_auth", methods=["chat.startStream"]))
+    with pytest.raises(SlackApiError):
+        await slack.stream(event).append("one")
+    event, slack = await attempts.next()
+    async with slack.stream(event) as stream:
+        await stream.append("one")
+    assert (attempts.thread, attempts.calls("conversations.replies")) == (["one"], [])
 
 
 async def test_stream_takes_chunks_and_ends_with_blocks(attempts: Attempts) -> None:

@@ -140,6 +140,25 @@ async def test_slash_command_is_answered_through_its_response_url(
     assert [message.text for message in general.messages.values()][-1] == "hello yourself"
 
 
+async def test_slash_command_is_answered_after_its_response_url_expired(
+    slack: Stand, connection: Connection
+) -> None:
+    workspace = slack.simulator.workspace
+    ada, general = workspace.user("ada"), workspace.channel("general")
+    assert ada is not None
+    assert general is not None
+    form = dict(
+        command_form(
+            workspace, slack.simulator.interactions, command="/hello", text="", channel=general, user=ada
+        )
+    )
+    slack.simulator.interactions.responses[form["response_url"].rpartition("/")[2]].until = 0
+    before = len(general.messages)
+    row = await ended(connection, await slack.queue.insert_event(json.dumps(form)))
+    assert (row["outcome"], row["attempts"]) == ("completed", 1)
+    assert [message.text for message in list(general.messages.values())[before:]] == ["hello yourself"]
+
+
 def _id(slack: Stand, name: str) -> str:
     channel = slack.simulator.workspace.channel(name)
     return channel.id if channel else name

@@ -278,7 +278,7 @@ async def conversation(events: list[Event], ctx: Context) -> list[str]:
 async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
     async with ctx.slack.stream(event, interval=0) as stream:
         await stream.append("one ")
-        await stream.append("two ")
+        await stream.append("two " * (7_000 if "long" in words else 1))
         _die_if(event, words, "die-in-the-middle")
         await stream.append("three")
     _die_if(event, words, "die-at-the-end")

@@ -263,7 +263,7 @@ class Answers:
         used = loop.time()
         while self._requests or self._answered or loop.time() < used + LISTEN:
             await self._take(connection)
-            pause = LISTEN
+            pause = POLL  # without a statement; a request may come meanwhile
             if self._requests or self._answered:
                 used = loop.time()
                 pause = self._pause(used)

@@ -24,9 +24,14 @@ from surelane_ingest.envelope import (
 from surelane_ingest.tracing import answered, delivered
 from surelane_ingest.writer import Answer, NotStored, Writer
 from surelane_service.logs import Logger, get_logger
+from surelane_service.modals import said
 from surelane_service.telemetry.setup import send_span
 from surelane_service.telemetry.tracer import Tracer
 
+SUBMISSION = "slack.view_submission"
+ARRIVED = (
+    "Your input has arrived and is being handled. It takes longer than usual; you may close this window."
+)
 NO_RETRY = {"x-slack-no-retry": "1"}
 """Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
 
@@ -90,9 +95,10 @@ class Taker:
             case Take(waits=True) if (waiting := self._answers.request(arrived)) is not None:
                 with waiting:
                     await self._store(retry, envelope, waiting)
-                    return await waiting.answer()
+                    return await waiting.answer() or _unanswered(envelope)
             case Take():
                 await self._store(retry, envelope)
+                return _unanswered(envelope)
             case Challenge(challenge):
                 self._log.info("url verified")
                 return json.dumps({"challenge": challenge})
@@ -146,3 +152,14 @@ class Taker:
             answer = await self._writer.store(body, key, traceparent_of(span), waiting)
             answered(span, answer)
             return answer
+
+
+def _unanswered(event: Take) -> str | None:
+    """Return what Slack gets if no worker answered in time: a modal says that its input has arrived.
+
+    With an empty answer it would close as if its input were accepted.
+    """
+    view = (event.payload or {}).get("view")
+    if event.kind != SUBMISSION or not isinstance(view, dict) or not view.get("title"):
+        return None
+    return json.dumps({"response_action": "update", "view": said(view, ARRIVED)})

@@ -20,7 +20,7 @@ from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, privat
 from surelane_service.settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
-from surelane_worker.builtin import messages, questions
+from surelane_worker.builtin import messages, questions, streams
 from surelane_worker.duties import beside
 from surelane_worker.handling.loading import load_handlers, warn_of_doubts
 from surelane_worker.handling.registry import Handlers
@@ -149,10 +149,11 @@ def _handlers(settings: WorkerSettings) -> Handlers:
 
 
 def with_questions(loaded: Handlers) -> Handlers:
-    """Add the handlers of the answers to ``ctx.ask``."""
+    """Add the handlers of the answers to ``ctx.ask``, and of streams whose event has ended."""
     together = Handlers()
     together.include(loaded)
     together.include(questions.handlers)
+    together.include(streams.handlers)
     return together
 
 

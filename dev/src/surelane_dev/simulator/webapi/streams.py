@@ -30,7 +30,7 @@ def start(call: Call, slack: Slack) -> JSON:
 def append(call: Call, slack: Slack) -> JSON:
     """Append to a running stream."""
     message = _running(call, slack)
-    chunks = _chunks(call)
+    chunks = _chunks(call, message.text)
     if not chunks:
         raise ApiError("no_text")
     _append(slack, message, chunks)
@@ -40,7 +40,7 @@ def append(call: Call, slack: Slack) -> JSON:
 def stop(call: Call, slack: Slack) -> JSON:
     """End a stream. Only this call takes metadata and closing blocks."""
     message = _running(call, slack)
-    chunks, metadata = _chunks(call), metadata_of(call)
+    chunks, metadata = _chunks(call, message.text), metadata_of(call)
     message.metadata = metadata or message.metadata
     message.blocks += blocks_of(call)
     _append(slack, message, chunks, ended=True)
@@ -65,7 +65,12 @@ def _running(call: Call, slack: Slack) -> Message:
     return message
 
 
-def _chunks(call: Call) -> list[JSON]:
+def _chunks(call: Call, said: str = "") -> list[JSON]:
+    """Return the chunks of a call. Slack bounds the whole text of a message, with what it ``said`` before, as a call's.
+
+    Raises:
+        ApiError: they are malformed, or too long.
+    """
     chunks = call.typed_objects("chunks", "invalid_chunks")
     if not all(chunk["type"] in CHUNKS and CHUNKS[chunk["type"]] in chunk for chunk in chunks):
         raise ApiError("invalid_chunks")
@@ -74,7 +79,8 @@ def _chunks(call: Call) -> list[JSON]:
             chunk["blocks"] = blocks_of(Call("chunk", chunk), error="invalid_chunks")
     if text := call.text("markdown_text"):
         chunks = [{"type": "markdown_text", "text": text}, *chunks]
-    if sum(len(str(chunk["text"])) for chunk in chunks if chunk["type"] == "markdown_text") > MAX_MARKDOWN:
+    texts = [said, *(str(chunk["text"]) for chunk in chunks if chunk["type"] == "markdown_text")]
+    if sum(map(len, texts)) > MAX_MARKDOWN:
         raise ApiError("msg_too_long")
     return chunks
 

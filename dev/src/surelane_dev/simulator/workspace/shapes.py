@@ -27,12 +27,19 @@ def message_json(workspace: Workspace, message: Message, *, metadata: bool = Fal
         "parent_user_id": parent.user if message.is_reply and parent else None,
         "username": message.username,
         "metadata": message.metadata if metadata else None,
+        "streaming_state": _streaming_state(message),
         "edited": {"user": message.user, "ts": message.edited_ts} if message.edited_ts else None,
         "reactions": reactions_json(message),
         **_app_fields(author, message),
         **_thread_fields(workspace, message),
     }
     return present(fields)
+
+
+def _streaming_state(message: Message) -> str | None:
+    if not message.streamed:
+        return None
+    return "in_progress" if message.streaming else "completed"
 
 
 def present(fields: JSON) -> JSON:

@@ -17,6 +17,8 @@ from surelane.events import Event
 from surelane_worker.handling.context import Context
 from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import slack_error
+from surelane_worker.slack.place import place_of
+from surelane_worker.slack.sent import Thread
 
 PART = 10_000
 """The distance of the parts' first ordinals: part 0 counts from 0 on, part 1 from 10,000 on, and so on.
@@ -159,13 +161,17 @@ class Calls:
         if earlier.get("stopped"):
             self._ended.add(earlier["ts"])
             return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": earlier["ts"]})
-        if earlier:
-            await self._remove(client, str(channel), earlier["ts"])
-        answer = await client.api_call("chat.startStream", **request)
-        ts = str(answer["ts"])
+        place = Thread(str(channel), given.get("thread_ts"), place_of(self._event).since)
+        begun = self._ctx.slack.begun(self._event, ordinal, place)
+        if unfinished := await begun.earlier():
+            await self._remove(client, str(channel), unfinished)
+
+        async def start() -> str:
+            return str((await client.api_call("chat.startStream", **request))["ts"])
+
+        ts = await begun.begin(start)
         self._streams[ts] = ordinal
-        await notebook.note_stream(ordinal, ts, stopped=False)
-        return answer
+        return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": ts})
 
     async def _remove(self, client: AsyncWebClient, channel: str, ts: str) -> None:
         """Remove the unfinished stream of an earlier attempt. The rest of its text is not known."""

@@ -29,9 +29,10 @@ MOST_OPTIONS = 100
 LARGEST = 1_000_000
 """The most characters of an answer. Slack's largest view has 250,000 bytes."""
 
+SUBMISSION = "slack.view_submission"
 TAKES = {
     COMMAND: ("text", "blocks", "response_type"),
-    "slack.view_submission": ("response_action", "errors", "view"),
+    SUBMISSION: ("response_action", "errors", "view"),
     "slack.block_suggestion": ("options", "option_groups"),
 }
 

@@ -12,13 +12,21 @@ from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
-from surelane_worker.handling.answers import Answers, Body, ResponseAction, ResponseType, answer_text
+from surelane_worker.handling.answers import (
+    SUBMISSION,
+    Answers,
+    Body,
+    ResponseAction,
+    ResponseType,
+    answer_text,
+)
 from surelane_worker.handling.asks import Answer, Asks, People
 from surelane_worker.handling.outcomes import Backoff, Pause, Suspend
 from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.modals import answer_modal
 from surelane_worker.slack.refresh import Refresher
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import Tokens
@@ -26,7 +34,9 @@ from surelane_worker.slack.tokens import Tokens
 Result = TypeVar("Result")
 
 TRIGGER_LIVES = 3.0
-"""Seconds for which Slack takes a ``trigger_id``."""
+"""Seconds for which Slack takes a ``trigger_id``, and waits for an answer."""
+MARGIN = 0.5
+"""Seconds that ingest's answer may take to a person's modal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +221,12 @@ class Context:
             options: of a menu.
             option_groups: of a menu.
 
+        The answer to a submitted modal may come later: then it replaces what the modal shows.
+
         Returns:
-            Whether the answer was taken. ``False``: it came too late, Slack's request has an answer already, the claim
-            no longer stands, or the database is away. Then go on with ``ctx.slack.reply``, which answers through the
-            ``response_url``.
+            Whether the person sees the answer. ``False``: it came too late or the person has closed the modal, Slack's
+            request has an answer already, the claim no longer stands, or the database is away. Then go on with
+            ``ctx.slack.reply``, which answers through the ``response_url``.
 
         Raises:
             AnswerError: the event's kind does not take such an answer.
@@ -233,12 +245,20 @@ class Context:
         answer = answer_text(event.kind, body, parts)
         if self._answered:
             return False
-        self._answered = await self._services.answers.answer(event, answer)
-        return self._answered
+        taken = await self._services.answers.answer(event, answer)
+        if event.kind == SUBMISSION:
+            if not taken:  # ingest's answer may still be on its way to the modal, and would replace this one
+                await asyncio.sleep(TRIGGER_LIVES + MARGIN - self._age())
+            taken = await answer_modal(self.slack, event, answer, taken=taken)
+        self._answered = taken
+        return taken
 
-    def conclude(self) -> None:
-        """Answer Slack's request with nothing, after a handler that was to answer and did not."""
-        if not self._answered:
+    def conclude(self, *, completed: bool) -> None:
+        """Answer Slack's request with nothing, after a handler that was to answer and did not.
+
+        A modal would close as if its input were accepted: it waits for another attempt unless the event ``completed``.
+        """
+        if not self._answered and (completed or self._events[0].kind != SUBMISSION):
             self._services.answers.acknowledge(self._events[0])
 
     @property
@@ -247,12 +267,13 @@ class Context:
 
         Its age counts from the moment at which the event was stored, by the database's clock.
         """
+        return bool(self._events[0].payload.get("trigger_id")) and self._age() > TRIGGER_LIVES
+
+    def _age(self) -> float:
+        """Return the seconds since the event was stored."""
         event = self._events[0]
-        if not event.payload.get("trigger_id"):
-            return False
         claimed_at = event.vt - self._services.settings.lease
-        age = (claimed_at - event.event_ts).total_seconds() + self._services.loop.time() - self._began
-        return age > TRIGGER_LIVES
+        return (claimed_at - event.event_ts).total_seconds() + self._services.loop.time() - self._began
 
     async def step(
         self,

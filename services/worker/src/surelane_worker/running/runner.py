@@ -188,14 +188,17 @@ class Runner:
 
     async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
+        outcome: Outcome | None = None
         try:
             if not self._is_prepared(context, events):
                 await self._prepare(context, events)
             handler = handler.for_event(events[0])
             if handler.timeout is None:
-                return outcome_of(await handler.call(given, context))
+                outcome = outcome_of(await handler.call(given, context))
+                return outcome
             async with asyncio.timeout(handler.timeout) as limit:
-                return outcome_of(await handler.call(given, context))
+                outcome = outcome_of(await handler.call(given, context))
+                return outcome
         except asyncio.CancelledError as error:
             if work.stopped is None:  # the handler cancelled itself
                 return Fail(error)
@@ -211,7 +214,7 @@ class Runner:
             return Fail(error)
         finally:
             if handler.answers:
-                context.conclude()
+                context.conclude(completed=isinstance(outcome, Complete))
 
     def _is_prepared(self, context: Context, events: Sequence[Event]) -> bool:
         """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""

@@ -79,13 +79,28 @@ class Notebook:
         await self._write()
 
     def stream(self, ordinal: int | str) -> Mapping[str, Any]:
-        """Return the note of this or an earlier attempt about a stream: ``ts`` and ``stopped``, or nothing."""
+        """Return the note of this or an earlier attempt about a streamed message: ``ts`` and so on, or nothing."""
         noted: Mapping[str, Any] = self._part("streams").get(str(ordinal), {})
         return noted
 
-    async def note_stream(self, ordinal: int | str, ts: str, *, stopped: bool) -> None:
-        """Note a stream's timestamp."""
-        self._part("streams")[str(ordinal)] = {"ts": ts, "stopped": stopped}
+    def has_stream(self, ts: str) -> bool:
+        """Return whether a streamed message with this timestamp is noted."""
+        return any(noted["ts"] == ts for noted in self._part("streams").values())
+
+    async def note_stream(self, ordinal: int | str, ts: str | None, *, stopped: bool, **more: Any) -> None:  # noqa: ANN401 - JSON
+        """Note a streamed message's timestamp; ``None``: it is being begun, and waits as a reply does.
+
+        ``more`` says how to end it if the event ends first: the trigger ``event_hist_streams`` reads it.
+
+        Raises:
+            ClaimLostError: it must not be begun.
+        """
+        self._part("streams")[str(ordinal)] = {"ts": ts, "stopped": stopped, **more}
+        await self._write(must=ts is None)
+
+    async def forget_stream(self, ordinal: int | str) -> None:
+        """Note that a message was not begun, or is removed."""
+        self._part("streams").pop(str(ordinal), None)
         await self._write()
 
     def call(self, name: str) -> str | None:

@@ -10,11 +10,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
@@ -24,6 +24,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import (
+    FINAL,
     RATE_LIMIT_RETRIES,
     NoTriggerError,
     NowhereToReplyError,
@@ -33,15 +34,18 @@ from surelane_worker.slack.client import (
     unknown_whether_done,
 )
 from surelane_worker.slack.notes import Notebook, Sent
-from surelane_worker.slack.place import object_in, place_of, text_in
+from surelane_worker.slack.place import Place, object_in, place_of, text_in
 from surelane_worker.slack.sent import Ordinal, SentReplies, Thread, metadata_of
-from surelane_worker.slack.stream import INTERVAL, Stream
+from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream, allowing
+from surelane_worker.slack.tokens import owner_fields
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
 """The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
 
-PAUSES = (1.0, 4.0)
-"""Seconds to wait before a message of unknown fate is looked for and then posted again."""
+GONE = (404, 410)
+"""What a response URL answers after thirty minutes, or five answers."""
+RESPONSE_ONLY = ("response_type", "replace_original", "delete_original")
+"""The arguments that only a response URL takes."""
 LONGEST_PAUSE = 300
 """Most seconds to wait when a response URL asks for a pause."""
 
@@ -107,13 +111,16 @@ class Replies:
     async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
         """Answer an event in its thread, or a command or an interaction through its ``response_url``.
 
+        Slack takes five answers there in thirty minutes. A later one goes to the channel if it has
+        ``response_type="in_channel"``, and to the person by a direct message otherwise.
+
         Args:
             event: the event to answer.
             text: the text of the answer.
             arguments: any of ``chat.postMessage``'s; ``channel`` and ``thread_ts`` answer elsewhere.
 
         Returns:
-            The message's timestamp; ``None`` for an answer through a ``response_url``.
+            The message's timestamp; ``None`` for an answer through a ``response_url``, or where one had to be.
 
         Raises:
             SlackApiError: Slack refused it.
@@ -130,15 +137,28 @@ class Replies:
             self._log.info("reply was already sent", ordinal=ordinal)
             return noted or None
         if place.response_url and "channel" not in arguments:
-            await self._respond(place.response_url, text, arguments)
+            try:
+                await self._respond(place.response_url, text, arguments)
+            except ResponseRefusedError as refused:
+                if refused.status not in GONE:
+                    raise
+                return await self._reply_later(event, ordinal, place, text, arguments)
             await notebook.note_reply(ordinal, "")
             return None
+        return await self._send(event, ordinal, place, text, arguments)
+
+    async def _send(
+        self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
+    ) -> str:
+        """Post a reply, unless an earlier attempt has."""
+        notebook, arguments = self.notebook(event), dict(arguments)
         channel = arguments.pop("channel", place.channel)
         if not channel:
             raise NowhereToReplyError
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
         thread = Thread(channel, thread_ts, place.since)
-        if noted is Sent.PERHAPS and (found := await self._sent.before(event, thread)).get(ordinal):
+        perhaps = notebook.reply(ordinal) is Sent.PERHAPS
+        if perhaps and (found := await self._sent.before(event, thread)).get(ordinal):
             self._log.info("reply was already sent", ordinal=ordinal)
             await notebook.note_reply(ordinal, found[ordinal])
             return found[ordinal]
@@ -153,7 +173,9 @@ class Replies:
             notebook.place_elsewhere(ordinal, channel)
         await notebook.note_reply(ordinal, None)
         try:
-            ts = await self._post_once(event, ordinal, thread, message)
+            ts = await self._sent.once(
+                partial(self._post, message), partial(self._found, event, thread, ordinal)
+            )
         except SlackApiError as error:
             if not unknown_whether_done(error):
                 await notebook.forget_reply(ordinal)
@@ -161,22 +183,39 @@ class Replies:
         await notebook.note_reply(ordinal, ts)
         return ts
 
-    async def _post_once(
-        self, event: Event, ordinal: Ordinal, thread: Thread, message: dict[str, Any]
-    ) -> str:
-        for pause in PAUSES:
-            try:
-                return await self._post(message)
-            except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
-                if not unknown_whether_done(error):
-                    raise
-                # Slack may have posted it and the answer got lost: look for it before posting it again.
-                self._log.warning("Slack did not answer", error=type(error).__name__)
-                await asyncio.sleep(pause)
-                found = await self._sent.look(event, thread)
-                if ordinal in found:
-                    return found[ordinal]
-        return await self._post(message)
+    async def _reply_later(
+        self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
+    ) -> str | None:
+        """Send what a ``response_url`` no longer takes: to the channel if it is for all, or to the person alone.
+
+        A direct message comes before an ephemeral one, which Slack shows only to a person who is active now.
+        """
+        rest = {name: value for name, value in arguments.items() if name not in RESPONSE_ONLY}
+        original: dict[str, Any] = {"channel": str(place.channel), "ts": str(place.message_ts)}
+        await self._check_claim()
+        if arguments.get("delete_original"):
+            await allowing(FINAL, self._client.chat_delete(**original))
+        elif not (
+            arguments.get("replace_original")
+            and await allowing(FINAL, self._client.chat_update(**original, text=text, **rest))
+        ):
+            public = place.channel and arguments.get("response_type") == "in_channel"
+            ways = [rest] if public else []
+            ways += [{**rest, "channel": place.user, "thread_ts": None}] if place.user else []
+            for way in ways:
+                try:
+                    return await self._send(event, ordinal, place, text, way)
+                except SlackApiError as error:
+                    if slack_error(error) not in FINAL:
+                        raise
+            if not (place.channel and place.user):
+                raise ResponseRefusedError(GONE[0])
+            await self._once.chat_postEphemeral(channel=place.channel, user=place.user, text=text, **rest)
+        await self.notebook(event).note_reply(ordinal, "")
+        return None
+
+    async def _found(self, event: Event, thread: Thread, ordinal: Ordinal) -> str | None:
+        return (await self._sent.look(event, thread)).get(ordinal)
 
     async def _post(self, message: dict[str, Any]) -> str:
         await self._check_claim()
@@ -392,17 +431,23 @@ class Replies:
         arguments.setdefault("recipient_user_id", place.user)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self.notebook(event)
-        if channel != place.channel:
-            notebook.place_elsewhere(ordinal, channel)
-        return Stream(
-            self._once,
-            notebook,
-            ordinal,
-            metadata_of(event, ordinal),
-            {"channel": channel, "thread_ts": thread_ts, **arguments},
-            self._check_claim,
-            interval,
-        )
+        given = {"channel": channel, "thread_ts": thread_ts, **arguments}
+
+        def name(number: int) -> Ordinal:
+            return f"{ordinal}.{number}" if number else ordinal
+
+        def message(number: int) -> Message:
+            begun = self.begun(event, name(number), Thread(channel, thread_ts, place.since))
+            return Message(self._once, begun, metadata_of(event, name(number)), given, self._check_claim)
+
+        return Stream(message, lambda number: notebook.stream(name(number)), interval)
+
+    def begun(self, event: Event, name: Ordinal, thread: Thread) -> Begun:
+        """Return the beginning of a streamed message that answers an event."""
+        notebook = self.notebook(event)
+        if thread.channel != place_of(event).channel:
+            notebook.place_elsewhere(name, thread.channel)
+        return Begun(notebook, name, self._sent, thread, owner_fields(event))
 
     async def check_claim(self) -> None:
         """Return while the claim stands; otherwise cancel the handler."""

@@ -1,10 +1,14 @@
 """Stream replies to Slack.
 
-A stream's timestamp is kept on the event's row, so that a later attempt finishes the same message.
+A stream is noted on the event's row before it begins, with its timestamp once Slack answered, and when it ends. So a
+later attempt finishes the same messages. Slack's ``chat.startStream`` takes no metadata: a message that was being begun
+when its attempt ended is found by its state and its author.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, takewhile
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,23 +16,183 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane_worker.slack.client import slack_error
+from surelane_worker.slack.client import slack_error, unknown_whether_done
 from surelane_worker.slack.notes import Notebook
+from surelane_worker.slack.sent import Ordinal, SentReplies, Thread
 
 INTERVAL = 0.5
 """Seconds between two calls for one stream. Slack allows an app about a hundred per minute (its Tier 4)."""
 
-LONGEST = 12_000
-"""Most characters of text per call (Slack's documentation of chat.appendStream)."""
+LONGEST = 10_000
+"""Most characters of text in one message; the rest goes on in the next one.
+
+Slack takes 12,000 per call, and about as many in a whole streamed message, counted after its own formatting.
+"""
+SHORTEST = LONGEST // 2
+"""A message is cut behind a line or a word, unless it would hold fewer characters."""
 
 NOT_STREAMING = "message_not_in_streaming_state"
+ENDED = (NOT_STREAMING, "message_not_found")
 
 Chunk = dict[str, Any] | JsonObject
 Block = dict[str, Any] | JsonObject
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The beginning of one streamed message, which happens once for the event.
+
+    Attributes:
+        notebook: the notes about the event.
+        name: the message's name in these notes.
+        sent: finds the message of an earlier attempt.
+        thread: where it stands.
+        owner: whose token ends it if the event ends first, as a job's payload names it.
+    """
+
+    notebook: Notebook
+    name: Ordinal
+    sent: SentReplies
+    thread: Thread
+    owner: Mapping[str, Any]
+
+    @property
+    def noted(self) -> Mapping[str, Any]:
+        """The note of this or an earlier attempt."""
+        return self.notebook.stream(self.name)
+
+    async def earlier(self) -> str | None:
+        """Return the timestamp of the message that an earlier attempt began; ``None``: it began none."""
+        return (self.noted.get("ts") or await self._found()) if self.noted else None
+
+    async def begin(self, call: Callable[[], Awaitable[str]]) -> str:
+        """Begin the message with a call that returns its timestamp.
+
+        Raises:
+            ClaimLostError: it must not be begun.
+            SlackApiError: Slack refused it.
+        """
+        await self._note(None)
+        try:
+            ts = await self.sent.once(call, self._found)
+        except SlackApiError as error:
+            if not unknown_whether_done(error):
+                await self.notebook.forget_stream(self.name)
+            raise
+        await self._note(ts)
+        return ts
+
+    async def _note(self, ts: str | None) -> None:
+        place = {"channel": self.thread.channel, "thread_ts": self.thread.ts, "since": self.thread.since}
+        await self.notebook.note_stream(self.name, ts, stopped=False, **place, **self.owner)
+
+    async def _found(self) -> str | None:
+        running = await self.sent.running(self.thread)
+        return next((ts for ts in running if not self.notebook.has_stream(ts)), None)
+
+
+class Message:
+    """One message of a stream."""
+
+    def __init__(
+        self,
+        client: AsyncWebClient,
+        begun: Begun,
+        metadata: dict[str, Any],
+        arguments: dict[str, Any],
+        check_claim: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._begun = begun
+        self._metadata = metadata
+        self._arguments = arguments
+        self._check_claim = check_claim
+        self.ts: str | None = begun.noted.get("ts")
+        self._live = self.ts is None
+        """Whether Slack takes more text for the message. If not, its end replaces the whole message."""
+        self._everything: list[dict[str, Any]] = []
+
+    @property
+    def room(self) -> int:
+        """How many more characters of text it can hold."""
+        return LONGEST - sum(_length(chunk) for chunk in self._everything)
+
+    async def add(self, chunks: list[dict[str, Any]]) -> None:
+        """Append chunks, or begin the message with them."""
+        self._everything += chunks
+        if self._live:
+            await self._check_claim()
+            if self.ts is None:
+                await self._begin(chunks)
+            else:
+                await self._streaming(self._client.chat_appendStream(**self._place, chunks=chunks))
+
+    async def end(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]], **note: Any) -> None:  # noqa: ANN401 - JSON
+        """Append the last chunks, and blocks below the text. ``note``: what to note besides."""
+        if self.ts is None:
+            await self.add(chunks)
+            chunks = []
+        self._everything += chunks
+        await self._check_claim()
+        if not (self._live and await self._stopped(chunks, blocks)):
+            await self._replace(blocks)
+        if self.ts:
+            await self._begun.notebook.note_stream(self._begun.name, self.ts, stopped=True, **note)
+
+    async def remove(self) -> None:
+        """Remove the message, which an earlier attempt needed and this one does not."""
+        if ts := await self._begun.earlier():
+            await self._check_claim()
+            channel = self._arguments["channel"]
+            await allowing(ENDED, self._client.chat_stopStream(channel=channel, ts=ts))
+            await allowing(ENDED, self._client.chat_delete(channel=channel, ts=ts))
+        await self._begun.notebook.forget_stream(self._begun.name)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"channel": self._arguments["channel"], "ts": str(self.ts)}
+
+    async def _begin(self, chunks: list[dict[str, Any]]) -> None:
+        if found := await self._begun.earlier():
+            self.ts, self._live = found, False
+            return
+
+        async def start() -> str:
+            await self._check_claim()
+            answer = await self._client.chat_startStream(**self._arguments, chunks=chunks or None)
+            return str(answer["ts"])
+
+        self.ts = await self._begun.begin(start)
+
+    async def _stopped(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]]) -> bool:
+        return await self._streaming(
+            self._client.chat_stopStream(
+                **self._place, chunks=chunks or None, blocks=blocks or None, metadata=self._metadata
+            )
+        )
+
+    async def _streaming(self, call: Awaitable[object]) -> bool:
+        """Await a call. Return false if Slack has ended the stream by itself, which it does after a while."""
+        self._live = await allowing((NOT_STREAMING,), call)
+        return self._live
+
+    async def _replace(self, blocks: list[dict[str, Any]]) -> None:
+        """Replace a message that Slack no longer extends, by all text and blocks of this attempt."""
+        await self._streaming(self._client.chat_stopStream(**self._place))
+        text = "".join(chunk["text"] for chunk in self._everything if chunk["type"] == "markdown_text")
+        shown = [
+            block for chunk in self._everything if chunk["type"] == "blocks" for block in chunk["blocks"]
+        ]
+        content: dict[str, Any] = {"markdown_text": text}
+        if shown or blocks:
+            said = [{"type": "markdown", "text": text}] if text else []
+            content = {"text": text, "blocks": [*said, *shown, *blocks]}
+        if text or shown or blocks:
+            await self._client.chat_update(**self._place, metadata=self._metadata, **content)
+
+
 class Stream:
-    """A reply that grows.
+    """A reply that grows. What one message cannot hold goes on in the next one.
 
     Text is sent at once if the interval since the last call is over. Otherwise it is sent when the interval ends,
     together with all text that was appended until then, even while the handler waits for something else.
@@ -36,26 +200,24 @@ class Stream:
 
     def __init__(
         self,
-        client: AsyncWebClient,
-        notebook: Notebook,
-        ordinal: int | str,
-        metadata: dict[str, Any],
-        arguments: dict[str, Any],
-        check_claim: Callable[[], Awaitable[None]],
+        made: Callable[[int], Message],
+        noted: Callable[[int], Mapping[str, Any]],
         interval: float = INTERVAL,
     ) -> None:
-        self._client = client
-        self._notebook = notebook
-        self._ordinal = ordinal
-        self._metadata = metadata
-        self._arguments = arguments
-        self._check_claim = check_claim
+        """Begin nothing yet.
+
+        Args:
+            made: makes the message of a number, from 0 on.
+            noted: returns what this or an earlier attempt noted about the message of a number.
+            interval: seconds between two calls.
+        """
+        self._made = made
+        self._noted = noted
         self._interval = interval
-        self._earlier = notebook.stream(ordinal)
-        self._ts: str | None = self._earlier.get("ts")
-        self._live = not self._earlier
-        """Whether Slack takes more text for the message. If not, the end of the stream replaces the whole message."""
-        self._everything: list[dict[str, Any]] = []
+        self._number = 0
+        self._message = self._first = made(0)
+        self._whole = self._is_whole()
+        """Whether an earlier attempt finished the stream."""
         self._waiting: list[dict[str, Any]] = []
         self._next_at = 0.0
         self._sending = asyncio.Lock()
@@ -64,8 +226,8 @@ class Stream:
 
     @property
     def ts(self) -> str | None:
-        """The message's timestamp; ``None`` before the first text is sent."""
-        return self._ts
+        """The first message's timestamp; ``None`` before the first text is sent."""
+        return self._first.ts
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,9 +247,9 @@ class Stream:
         Raises:
             SlackApiError: Slack refused this or an earlier part.
         """
-        added = [*_text_chunks(text), *(_plain(chunk) for chunk in chunks)]
-        self._everything += added
-        if not self._live or not added:
+        said = [{"type": "markdown_text", "text": text}] if text else []
+        added = [*said, *(_plain(chunk) for chunk in chunks)]
+        if self._whole or not added:
             return
         self._waiting += added
         if self._sender is not None and self._sender.done():
@@ -99,7 +261,7 @@ class Stream:
             self._sender = asyncio.create_task(self._send_later())
 
     async def stop(self, *, blocks: Sequence[Block] | None = None) -> None:
-        """Finish the message, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it.
+        """Finish the reply, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it.
 
         Raises:
             SlackApiError: Slack refused it.
@@ -113,122 +275,95 @@ class Stream:
             await asyncio.wait([self._sender])
             if not self._sender.cancelled():
                 self._sender.result()
-        if self._earlier.get("stopped"):
+        if self._whole:
             return
         below = [_plain(block) for block in blocks or ()]
-        if self._ts is None and not self._everything and not below:
-            return  # Slack has no message, and there is nothing to say
-        if self._live and self._ts is None:
-            await self._send()
-        await self._check_claim()
-        if not (self._live and await self._stopped(below)):
-            await self._replace(below)
-        if self._ts:
-            await self._notebook.note_stream(self._ordinal, self._ts, stopped=True)
+        if self._waiting or below or self._message.ts or self._number:
+            last = await self._fill()
+            await self._remove_later()
+            await self._message.end(last, below)
+
+    def _is_whole(self) -> bool:
+        number = 0
+        while self._noted(number).get("goes_on"):
+            number += 1
+        return bool(self._noted(number).get("stopped"))
 
     def _pause(self) -> float:
         """Return the seconds until the next call may be made."""
         return self._next_at - asyncio.get_running_loop().time()
 
     async def _send_later(self) -> None:
-        while self._live and self._waiting:
+        while self._waiting:
             await asyncio.sleep(self._pause())
             await self._send()
 
     async def _send(self) -> None:
-        """Send all waiting text, or start the message with it. Long texts take several calls."""
+        """Send all waiting text, or start a message with it."""
         async with self._sending:
-            parts, self._waiting = _parts(self._waiting), []
-            for part in parts:
-                await self._check_claim()
-                if self._ts is None:
-                    await self._start(part)
-                elif part and self._live:
-                    await self._streaming(
-                        self._client.chat_appendStream(
-                            channel=self._arguments["channel"], ts=self._ts, chunks=part
-                        )
-                    )
+            if now := await self._fill():
+                await self._message.add(now)
             self._next_at = asyncio.get_running_loop().time() + self._interval
 
-    async def _start(self, chunks: list[dict[str, Any]]) -> None:
-        answer = await self._client.chat_startStream(**self._arguments, chunks=chunks or None)
-        self._ts = str(answer["ts"])
-        await self._notebook.note_stream(self._ordinal, self._ts, stopped=False)
+    async def _fill(self) -> list[dict[str, Any]]:
+        """Finish each message that the waiting chunks fill. Return what is for the last one."""
+        chunks, self._waiting = self._waiting, []
+        while True:
+            now, chunks = _cut(chunks, self._message.room)
+            if not chunks:
+                return now
+            await self._message.end(now, [], goes_on=True)
+            self._number += 1
+            self._message = self._made(self._number)
 
-    async def _stopped(self, blocks: list[dict[str, Any]]) -> bool:
-        *parts, last = _parts(self._waiting)
-        self._waiting = [chunk for part in parts for chunk in part]
-        await self._send()
-        return await self._streaming(
-            self._client.chat_stopStream(
-                channel=self._arguments["channel"],
-                ts=str(self._ts),
-                chunks=last or None,
-                blocks=blocks or None,
-                metadata=self._metadata,
-            )
-        )
+    async def _remove_later(self) -> None:
+        """Remove the messages by which an earlier attempt's text was longer, the last one first.
 
-    async def _streaming(self, call: Awaitable[object]) -> bool:
-        """Await a call. Return false if Slack has ended the stream by itself, which it does after a while."""
-        try:
-            await call
-        except SlackApiError as error:
-            if slack_error(error) != NOT_STREAMING:
-                raise
-            self._live = False
-        return self._live
-
-    async def _replace(self, blocks: list[dict[str, Any]]) -> None:
-        """Replace a message that Slack no longer extends, by all text and blocks of this attempt."""
-        channel, ts = self._arguments["channel"], str(self._ts)
-        await self._streaming(self._client.chat_stopStream(channel=channel, ts=ts))
-        text = "".join(chunk["text"] for chunk in self._everything if chunk["type"] == "markdown_text")
-        shown = [
-            block for chunk in self._everything if chunk["type"] == "blocks" for block in chunk["blocks"]
-        ]
-        content: dict[str, Any] = {"markdown_text": text}
-        if shown or blocks:
-            said = [{"type": "markdown", "text": text}] if text else []
-            content = {"text": text[:LONGEST], "blocks": [*said, *shown, *blocks]}
-        if text or shown or blocks:
-            await self._client.chat_update(channel=channel, ts=ts, metadata=self._metadata, **content)
+        A crash between two removals then leaves no gap in the notes, where the next attempt would stop to look.
+        """
+        later = takewhile(self._noted, count(self._number + 1))
+        for number in reversed(list(later)):
+            await self._made(number).remove()
 
 
-def _text_chunks(text: str) -> list[dict[str, Any]]:
-    return [
-        {"type": "markdown_text", "text": text[start : start + LONGEST]}
-        for start in range(0, len(text), LONGEST)
-    ]
+async def allowing(errors: Container[object], call: Awaitable[object]) -> bool:
+    """Await a call. Return false if Slack answered with one of these errors."""
+    try:
+        await call
+    except SlackApiError as error:
+        if slack_error(error) not in errors:
+            raise
+        return False
+    return True
 
 
-def _parts(chunks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return chunks as the parts of single calls. The last one may be empty."""
-    parts = []
-    while True:
-        part, chunks = _first_part(chunks)
-        parts.append(part)
-        if not chunks:
-            return parts
-
-
-def _first_part(
-    chunks: list[dict[str, Any]],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the chunks that one call may hold, with adjacent texts joined, and the rest."""
-    part: list[dict[str, Any]] = []
-    length = 0
+def _cut(chunks: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the chunks for which a message has room, with adjacent texts joined, and the rest."""
+    now: list[dict[str, Any]] = []
     for position, chunk in enumerate(chunks):
-        is_text = chunk["type"] == "markdown_text"
-        length += len(chunk["text"]) if is_text else 0
-        if length > LONGEST and part:
-            return part, chunks[position:]
-        if is_text and part and part[-1]["type"] == "markdown_text":
-            part[-1] = {"type": "markdown_text", "text": part[-1]["text"] + chunk["text"]}
-        else:
-            part.append(chunk)
-    return part, []
+        text, room = _length(chunk), room - _length(chunk)
+        if text and room < 0:
+            fits = _end_of_line(chunk["text"], text + room)
+            rest = [chunk | {"text": chunk["text"][fits:]}, *chunks[position + 1 :]]
+            return (_joined(now, chunk | {"text": chunk["text"][:fits]}) if fits else now), rest
+        now = _joined(now, chunk)
+    return now, []
+
+
+def _end_of_line(text: str, room: int) -> int:
+    """Return how much of a text to keep in a message: up to a line's or a word's end, if the message is not short."""
+    ends = (text.rfind(mark, 0, room) + 1 for mark in ("\n", " "))
+    return next((end for end in ends if end > room - SHORTEST and end > 0), room)
+
+
+def _joined(chunks: list[dict[str, Any]], chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    if _length(chunk) and chunks and _length(chunks[-1]):
+        return [*chunks[:-1], chunk | {"text": chunks[-1]["text"] + chunk["text"]}]
+    return [*chunks, chunk]
+
+
+def _length(chunk: dict[str, Any]) -> int:
+    return len(chunk["text"]) if chunk["type"] == "markdown_text" else 0
 
 
 def _plain(part: Chunk) -> dict[str, Any]:

@@ -183,5 +183,14 @@ def owner_of(event: Event) -> Owner | None:
     )
 
 
+def owner_fields(event: Event) -> dict[str, Any]:
+    """Return how the payload of another event names the same installation."""
+    owner = owner_of(event)
+    if owner is None:
+        return {}
+    wide = {"enterprise_id": owner.identity, "is_enterprise_install": True}
+    return wide if owner.enterprise_wide else {"team_id": owner.identity}
+
+
 def _owner(enterprise: Any, team: Any, wide: Any) -> Owner | None:  # noqa: ANN401 - from a payload
     return Owner.of(text_in(enterprise), text_in(team), wide is True or wide == "true")

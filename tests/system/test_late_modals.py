@@ -1,0 +1,180 @@
+"""A submitted modal whose handler does not answer in time does not close: the person learns what came of it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surelane.calls import Connection
+from surelane_dev.simulator.app_answers import settle_submission
+from surelane_dev.simulator.posting.delivery import Attempt
+from surelane_dev.simulator.posting.payloads import view_payload
+from surelane_dev.simulator.views import View
+from surelane_dev.simulator.webapi.view_content import checked, placed
+from tests.processes import Service, until
+from tests.system.ingest_client import Slack
+from tests.system.slack_stand import Stand, slack_stand
+from tests.system.test_answers import HANDLERS, LONG, SHORT, ingest
+from tests.system.worker import claimed, ended, worker
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who fills in a modal of the simulated Slack."""
+
+    stand: Stand
+    database: str
+
+    def open(self, metadata: str) -> View:
+        """Open the modal."""
+        workspace = self.stand.simulator.workspace
+        address = {"type": "plain_text_input", "action_id": "address", "initial_value": "nobody"}
+        label = {"type": "plain_text", "text": "Address"}
+        content = {
+            "type": "modal",
+            "callback_id": "invite",
+            "title": {"type": "plain_text", "text": "Invite"},
+            "submit": {"type": "plain_text", "text": "Send"},
+            "private_metadata": metadata,
+            "blocks": [{"type": "input", "block_id": "email", "label": label, "element": address}],
+        }
+        ada = workspace.user("ada")
+        assert ada is not None
+        view = View(ada.id, placed(workspace, checked(content, "modal")))
+        self.stand.simulator.interactions.views.open(view)
+        return view
+
+    async def submit(self, slack: Slack, view: View, address: str) -> dict[str, str]:
+        """Submit it, let the simulated Slack act on the answer, and return the errors that it shows."""
+        simulator = self.stand.simulator
+        ada = simulator.workspace.users[view.user]
+        entered = {"email": {"address": {"type": "plain_text_input", "value": address}}}
+        content = view.content | {"state": {"values": entered}}
+        payload = view_payload(
+            simulator.workspace, simulator.interactions, kind="view_submission", view=content, user=ada
+        )
+        answer = await slack.form("/slack/events", {"payload": json.dumps(payload)})
+        attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
+        settled = settle_submission(simulator.workspace, simulator.interactions.views, view, attempt)
+        assert settled.message is None
+        return settled.errors
+
+    def sees(self, view: View) -> list[Any]:
+        """Return the texts and the entered values of the modal, or nothing if it is closed."""
+        if self.stand.simulator.interactions.views.find(view.id) is None:
+            return []
+        return [_shown(block) for block in view.content["blocks"]]
+
+    def working(self) -> AbstractAsyncContextManager[Service]:
+        """Run a worker that answers modals in this Slack."""
+        return worker(
+            self.database,
+            SURELANE_HANDLERS=HANDLERS,
+            SURELANE_SESSION_GRACE="200ms",
+            SLACK_API_URL=self.stand.api,
+        )
+
+
+def _shown(block: dict[str, Any]) -> Any:
+    match block["type"]:
+        case "input":
+            return block["element"].get("initial_value")
+        case "context":
+            return block["elements"][0]["text"]
+    return block["text"]["text"]
+
+
+ARRIVED = [
+    "Your input has arrived and is being handled. It takes longer than usual; you may close this window."
+]
+ACCEPTED = ["Your input was accepted. You may close this window."]
+REFUSED = ["ada", ":warning: This is no address."]
+
+
+@pytest.fixture
+async def person(database: str, connection: Connection) -> AsyncIterator[Person]:
+    async with slack_stand(connection) as stand:
+        yield Person(stand, database)
+
+
+@pytest.mark.parametrize(("address", "shown"), [("ada", REFUSED), ("ada@example.com", ACCEPTED)])
+async def test_modal_submitted_while_no_worker_lives_says_so_and_shows_the_answer_later(
+    person: Person, connection: Connection, address: str, shown: list[str]
+) -> None:
+    async with ingest(person.database, LONG) as served:
+        view = person.open("")
+        await person.submit(served.slack, view, address)
+        assert person.sees(view) == ARRIVED
+        async with person.working():
+            assert json.loads((await ended(connection, 1))["result"]) is True
+        assert person.sees(view) == shown
+
+
+async def test_modal_of_a_worker_that_was_killed_shows_the_answer_of_the_next_attempt(
+    person: Person, connection: Connection
+) -> None:
+    async with ingest(person.database, SHORT) as served:
+        async with person.working() as first:
+            view = person.open("die")
+            await person.submit(served.slack, view, "ada")
+            await until(lambda: first.child.exit_code is not None, what="the worker's death")
+        assert person.sees(view) == ARRIVED
+        async with person.working():
+            assert (await ended(connection, 1))["attempts"] == 2
+        assert person.sees(view) == REFUSED
+        # What is corrected there is a new submission, without the old error.
+        async with person.working(), ingest(person.database, LONG) as patient:
+            await person.submit(patient.slack, view, "ada@example.com")
+            assert person.sees(view) == []
+
+
+async def test_modal_of_a_failed_attempt_waits_for_the_next_one(
+    person: Person, connection: Connection
+) -> None:
+    async with ingest(person.database, LONG) as served, person.working():
+        errors = await person.submit(served.slack, person.open("fail"), "ada")
+        assert errors == {"email": "This is no address."}
+        assert (await ended(connection, 1))["attempts"] == 2
+
+
+async def test_modal_whose_handler_answers_late_shows_the_answer(
+    person: Person, connection: Connection, tmp_path: Path
+) -> None:
+    say = tmp_path / "say"
+    async with ingest(person.database, SHORT) as served, person.working():
+        view = person.open(str(say))
+        await person.submit(served.slack, view, "ada")
+        assert person.sees(view) == ARRIVED
+        await claimed(connection, 1)
+        say.touch()
+        assert json.loads((await ended(connection, 1))["result"]) is True
+        assert person.sees(view) == REFUSED
+
+
+async def test_late_answer_to_a_modal_that_was_closed_is_not_taken(
+    person: Person, connection: Connection, tmp_path: Path
+) -> None:
+    say = tmp_path / "say"
+    async with ingest(person.database, SHORT) as served, person.working():
+        view = person.open(str(say))
+        await person.submit(served.slack, view, "ada")
+        person.stand.simulator.interactions.views.close(view.id)
+        say.touch()
+        row = await ended(connection, 1)
+        assert (row["outcome"], json.loads(row["result"])) == ("completed", False)
+
+
+async def test_modal_of_a_handler_without_answers_closes_when_it_is_claimed(
+    person: Person, connection: Connection
+) -> None:
+    async with ingest(person.database, LONG) as served, person.working():
+        view = person.open("")
+        view.content["callback_id"] = "unanswered"
+        await asyncio.wait_for(person.submit(served.slack, view, "ada"), 25)
+        assert person.sees(view) == []
+        assert (await ended(connection, 1))["outcome"] == "completed"
