@@ -61,6 +61,20 @@ async def test_retried_listener_repeats_no_message(app: Bolt, text: str) -> None
     assert answers == ["first answer", f"after {_posted(app, message)}", "by the app"]
 
 
+async def test_call_that_an_earlier_attempt_made_succeeds_again(app: Bolt) -> None:
+    """Slack answers `already_reacted`. Slack's own samples then post a warning, and leave the message unanswered."""
+    answers, message = await mention(app, "react fail-between", 2)
+    assert answers == ["first answer", f"after {_posted(app, message)}", "by the app"]
+
+
+async def test_query_takes_any_value(app: Bolt) -> None:
+    assert (await mention(app, "odd", 1))[0][0] == "first answer"
+
+
+async def test_call_that_was_made_twice_fails_in_the_first_attempt(app: Bolt) -> None:
+    assert (await mention(app, "react react", 1))[0] == ["warning: already_reacted"]
+
+
 async def test_message_whose_answer_was_lost_is_found(app: Bolt) -> None:
     app.slack.simulator.faults.add(fault("answer_lost", methods=["chat.postMessage"]))
     answers, message = await mention(app, "hello", 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slack_bolt.async_app import AsyncApp
+from slack_sdk.errors import SlackApiError
 
 FOLDER = Path(os.environ.get("SURELANE_TEST_FOLDER", "."))
 
@@ -38,6 +39,12 @@ async def fail(text: str, where: str) -> None:
 @app.event("app_mention")
 async def mentioned(event: dict[str, Any], say: Any, client: Any) -> None:
     text, thread = event["text"], event["ts"]
+    for _ in range(text.count("react")):
+        try:
+            await client.reactions_add(channel=event["channel"], timestamp=thread, name="hourglass")
+        except SlackApiError as error:
+            await say(f"warning: {error.response['error']}", thread_ts=thread)
+            return
     if "stream" in text:
         stream = await client.chat_stream(
             channel=event["channel"], thread_ts=thread, recipient_team_id="T", recipient_user_id="U"

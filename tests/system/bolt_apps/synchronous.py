@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slack_bolt import App
+from slack_sdk.errors import SlackApiError
 
 FOLDER = Path(os.environ.get("SURELANE_TEST_FOLDER", "."))
 
@@ -38,6 +39,16 @@ def fail(text: str, where: str) -> None:
 @app.event("app_mention")
 def mentioned(event: dict[str, Any], say: Any, client: Any) -> None:
     text, thread = event["text"], event["ts"]
+    if "odd" in text:  # slack-sdk's client makes a query of any value by str(); its asynchronous one does not
+        query = {"channel": event["channel"], "timestamp": thread, "name": Exception("odd")}
+        client.api_call("reactions.add", params=query)
+        client.api_call("reactions.remove", data=query | {"name": b"odd"})
+    for _ in range(text.count("react")):
+        try:
+            client.reactions_add(channel=event["channel"], timestamp=thread, name="hourglass")
+        except SlackApiError as error:
+            say(f"warning: {error.response['error']}", thread_ts=thread)
+            return
     if "stream" in text:
         stream = client.chat_stream(
             channel=event["channel"], thread_ts=thread, recipient_team_id="T", recipient_user_id="U"

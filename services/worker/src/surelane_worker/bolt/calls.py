@@ -39,6 +39,21 @@ ONCE = frozenset(
 )
 """Methods whose answer is kept on the event's row. A later attempt returns it and does not call them again."""
 
+DONE = {
+    "chat.delete": "message_not_found",
+    "chat.deleteScheduledMessage": "invalid_scheduled_message_id",
+    "conversations.archive": "already_archived",
+    "conversations.invite": "already_in_channel",
+    "conversations.kick": "not_in_channel",
+    "conversations.unarchive": "not_archived",
+    "files.delete": "file_deleted",
+    "pins.add": "already_pinned",
+    "pins.remove": "no_pin",
+    "reactions.add": "already_reacted",
+    "reactions.remove": "no_reaction",
+}
+"""By method, Slack's error if the call was made before. In a later attempt, an earlier one may have made it."""
+
 LONGEST_KEPT = 1000
 """Most characters of an answer that is kept whole. Longer answers are kept without their long texts and lists."""
 
@@ -83,6 +98,8 @@ class Calls:
         slack = self._ctx.slack
         check_after_wait.set(slack.check_claim)  # an App's call has a task of its own
         await slack.check_claim()
+        if isinstance(client, WebClient):
+            request = _as_texts(request)
         given = _arguments(request)
         if given is not None:
             if method == "chat.postMessage":
@@ -91,7 +108,14 @@ class Calls:
                 return await self._send_once(part, client, method, request)
             if method in ("chat.startStream", "chat.appendStream", "chat.stopStream"):
                 return await self._stream(part, client, method, given, request)
-        return await like(client, slack.client).api_call(method, **request)
+        once = like(client, slack.client)
+        try:
+            return await once.api_call(method, **request)
+        except SlackApiError as error:
+            if self._event.claim == 1 or slack_error(error) != DONE.get(method, ""):
+                raise
+            self._ctx.log.info("an earlier attempt made this call", method=method)
+            return _answer(once, method, {"ok": True})
 
     async def respond(self, part: int, message: dict[str, Any]) -> None:
         """Answer through the event's ``response_url``.
@@ -223,6 +247,21 @@ def _arguments(request: Mapping[str, Any]) -> dict[str, Any] | None:
             return None
         given |= {key: value for key, value in (part or {}).items() if value is not None}
     return given
+
+
+def _as_texts(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request with its queries and forms as a synchronous client sends them: each value by ``str``."""
+
+    def text(value: object) -> object:
+        if value is None or isinstance(value, str | int | float):
+            return value
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    forms = {name: request[name] for name in ("params", "data") if isinstance(request.get(name), Mapping)}
+    return {
+        **request,
+        **{name: {key: text(value) for key, value in form.items()} for name, form in forms.items()},
+    }
 
 
 def _answer(client: AsyncWebClient, method: str, data: dict[str, Any]) -> AsyncSlackResponse:
