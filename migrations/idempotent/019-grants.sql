@@ -44,7 +44,7 @@ declare
         ', agent.declare_limits(text, text[], jsonb), agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()'
         ', agent.lease_slack_calls(text[], int4[], float8[], int4[], int4[], float8[], float8), agent.delay_slack_calls(text, int4, float8, float8)'
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
-        ', agent.take_signal(int8, int4, text, int4, interval), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
+        ', agent.take_signal(int8, int4, text, int4, interval), agent.send_signal(int8, text, json, boolean, text), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
         ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)'
         ', agent.drop_history(interval, int8, int4), agent.await_installation(int8, boolean, text, timestamptz), agent.other_reporter(int8)'
         ', agent.erase_uninstalled(interval, text, int4)';
@@ -53,7 +53,7 @@ declare
         ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
         ', agent.fan_out(jsonb, jsonb, int8), agent.signal(text, text, jsonb)';
     _enqueuing text := _producing || ', agent.cancel_event(text), agent.cancel_live(text, text, text, boolean)'
-        ', agent.send_signal(int8, text, json, boolean, text), agent.reschedule_event(text, timestamptz)'
+        ', agent.signal_event(int8, text, json), agent.reschedule_event(text, timestamptz)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.delete_cron(text), agent.read_cron()';
     _operating text := 'requeue_events(int8[]), agent.replay_event(int8, text, jsonb), agent.search_jobs(text[], text[], timestamptz, int4), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'

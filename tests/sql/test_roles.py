@@ -42,6 +42,18 @@ INGEST_MAY = (
 )
 
 
+@pytest.fixture
+async def operator(queue: Connection, connect: Connect) -> Connection:
+    """Connect as a member of agent_operator alone."""
+    if not await queue.fetchval(
+        "select exists (select from pg_roles where rolname = 'surelane_test_operator')"
+    ):
+        await queue.execute(
+            "create role surelane_test_operator login password 'surelane' in role agent_operator"
+        )
+    return await connect("surelane_test_operator")
+
+
 async def callable_by(queue: Connection, role: str) -> set[str]:
     """Return the names of our functions that a role may execute."""
     rows = await queue.fetch(
@@ -131,6 +143,68 @@ async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Conne
     assert (
         await queue.fetchval("select count(*) from agent.event where enqueued_by = 'surelane_producer'") == 5
     )
+
+
+AS_A_PERSON = [
+    "select agent.enqueue('surelane.answer', '{}')",
+    "select agent.enqueue('slack.block_actions', '{}', 1)",
+    'select * from agent.enqueue_jobs(\'[{"kind": "slack.app_mention"}]\')',
+    'select agent.fan_out(\'[{"kind": "slack.app_mention"}]\', \'{"kind": "job"}\')',
+    "select agent.fan_out('[]', '{\"kind\": \"surelane.answer\"}')",
+    "select agent.enqueue('job', '{}', _item_key => 'Ev1', _on_duplicate => 'replace')",
+    "select agent.enqueue('job', '{}', _item_key => 'Ev1', _on_duplicate => 'earliest')",
+]
+REFUSED = (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [*AS_A_PERSON, """select agent.signal('i', 'deploy:1', '{"choice": "Approve", "user": "UBOSS"}')"""],
+)
+async def test_a_producer_does_nothing_in_a_persons_name(
+    queue: Connection, connect: Connect, statement: str
+) -> None:
+    await insert(queue, envelope("Ev1"))
+    await enqueue(queue, item_key="i")
+    before = await queue.fetch("select e::text from agent.event as e order by e.id")
+    with pytest.raises(REFUSED, match="person"):
+        await (await connect("surelane_producer")).execute(statement)
+    assert await queue.fetch("select e::text from agent.event as e order by e.id") == before
+    assert await queue.fetch("select from agent.signal") == []
+
+
+async def test_a_worker_enqueues_what_people_did_and_answers_questions(
+    queue: Connection, connect: Connect
+) -> None:
+    worker = await connect("surelane_worker")
+    identity = await enqueue(worker, "slack.app_mention", item_key="i")
+    assert await queue.fetchval("select kind from agent.event") == "slack.app_mention"
+    sent = "select answer from agent.send_signal($1, 'deploy:1', '{}', true, 'U1')"
+    assert await worker.fetchval(sent, identity) == "sent"
+    for statement in AS_A_PERSON[:3]:
+        await worker.execute(statement)
+
+
+async def test_an_operator_signals_programs_waits_and_answers_no_question(
+    queue: Connection, operator: Connection
+) -> None:
+    identity = await enqueue(queue)
+    assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity) == "sent"
+    assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity + 1) is None
+    for statement in (
+        "select agent.signal_event($1, 'deploy:1', '{}')",
+        "select * from agent.send_signal($1, 'deploy:1', '{}', false, 'UBOSS')",
+    ):
+        with pytest.raises(REFUSED):
+            await operator.execute(statement, identity)
+
+
+async def test_a_producer_signals_under_its_own_name(queue: Connection, connect: Connect) -> None:
+    identity = await enqueue(queue)
+    producer = await connect("surelane_producer")
+    await producer.execute("set surelane.acting = 'UBOSS'")
+    assert await producer.fetchval("select agent.signal($1, 'go')", str(identity)) == "sent"
+    assert await queue.fetchval("select sent_by from agent.signal") == "surelane_producer"
 
 
 @pytest.mark.parametrize(
