@@ -71,23 +71,26 @@ declare
         ', agent.list_workflows(timestamptz, int8, int4)'
         ', agent.preview_erasure(jsonb, jsonb, int4), agent.begin_erasure(jsonb, text), agent.erase_step(int8, jsonb, int4), agent.list_erasures(int4), agent.retire_data_key(text), agent.destroy_data_keys(text, interval)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
-    -- Tokens, for the services that have the keys. Programs and operators do not read sealed ones.
+    -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'
-        ', agent.delete_installation(boolean, text, text[], timestamptz), agent.begin_refresh(boolean, text, text, int8, interval)'
-        ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)'
-        ', agent.installations_to_seal(bytea, int4, text, boolean, text), agent.seal_installation(boolean, text, text, bytea, bytea)'
-        ', agent.use_oauth_state(bytea, timestamptz), agent.uninstall(boolean, text, text, timestamptz)'
-        ', agent.data_keys_to_seal(bytea, int4, bytea), agent.seal_data_key(bytea, bytea, bytea)';
-    -- Data keys are of no use without SURELANE_ENCRYPTION_KEYS.
-    _sealing text := 'data_key(text), agent.add_data_key(text, bytea, bytea), agent.find_data_keys(bytea[])';
+        ', agent.delete_installation(boolean, text, text[], timestamptz)'
+        ', agent.use_oauth_state(bytea, timestamptz), agent.uninstall(boolean, text, text, timestamptz)';
+    _refreshing text := 'begin_refresh(boolean, text, text, int8, interval)'
+        ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)';
+    -- Sealed values are of no use without SURELANE_ENCRYPTION_KEYS. But writing them can destroy
+    -- them.
+    _rotating text := 'installations_to_seal(int4, text, boolean, text), agent.seal_installation(text, boolean, text, bytea, bytea)'
+        ', agent.data_keys_to_seal(int4, bytea), agent.seal_data_key(bytea, bytea, bytea), agent.leave_data_key(bytea, bytea)';
+    _opening text := 'data_key(text), agent.find_data_keys(bytea[])';
+    _sealing text := _opening || ', agent.add_data_key(text, bytea, bytea)';
     _grant record;
 begin
     for _grant in
         select * from (values
             ('agent_ingest', array[_inserting, _installing, _sealing, 'note_report(int8, boolean, text), agent.schema_version(), agent.measure_queue()']),
-            ('agent_worker', array[_working, _installing, _sealing, _enqueuing, _reading]),
-            ('agent_operator', array[_enqueuing, _sealing, _operating, _reading]),
-            ('agent_producer', array[_producing, _sealing])
+            ('agent_worker', array[_working, _installing, _refreshing, _sealing, _enqueuing, _reading]),
+            ('agent_operator', array[_enqueuing, _sealing, _rotating, _operating, _reading]),
+            ('agent_producer', array[_producing, _opening])
         ) as wanted (role_name, functions)
         where exists (select from pg_roles where rolname = role_name)
     loop

@@ -12,19 +12,24 @@ INSTALLING = {
     "save_installation",
     "find_installation",
     "delete_installation",
-    "begin_refresh",
-    "end_refresh",
-    "expiring_installations",
-    "installations_to_seal",
-    "seal_installation",
     "use_oauth_state",
     "uninstall",
-    "data_keys_to_seal",
-    "seal_data_key",
 }
 """What reads and writes the tokens of installations: for ingest and workers."""
-SEALING = {"data_key", "add_data_key", "find_data_keys"}
-"""What gives a service the sealed data keys."""
+REFRESHING = {"begin_refresh", "end_refresh", "expiring_installations"}
+"""What refreshes tokens: for workers."""
+ROTATING = {
+    "installations_to_seal",
+    "seal_installation",
+    "data_keys_to_seal",
+    "seal_data_key",
+    "leave_data_key",
+}
+"""What seals stored secrets with another key: for operators."""
+READING_KEYS = {"data_key", "find_data_keys"}
+"""What reads the sealed data keys."""
+SEALING = READING_KEYS | {"add_data_key"}
+"""What gives a service the sealed data keys, and makes them."""
 INGEST_MAY = (
     INSTALLING
     | SEALING
@@ -127,7 +132,7 @@ async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
 
 
 async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Connect) -> None:
-    assert await callable_by(queue, "agent_producer") == SEALING | {
+    assert await callable_by(queue, "agent_producer") == READING_KEYS | {
         "enqueue",
         "enqueue_jobs",
         "fan_out",
@@ -228,6 +233,7 @@ async def test_a_producer_signals_under_its_own_name(queue: Connection, connect:
         "select agent.requeue_events('{1}')",
         "select agent.set_cron('n', 'job', '* * * * *', now())",
         "select agent.measure_queue()",
+        "select * from agent.add_data_key('T1', 'id', 'garbage')",
         "select agent.drop_history('1 day')",
         "create table agent.mine ()",
     ],
