@@ -1,6 +1,5 @@
 """``surelane erase``: remove what a person, a channel or a workspace wrote."""
 
-import getpass
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -8,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from surelane_operator.acting import this_user
 from surelane_operator.cli.output import Column, say, show_json, show_table
 from surelane_operator.cli.session import EXIT_USAGE, Database, Json, failed, run
 from surelane_operator.erasing import Erasing, Progress, Receipt
@@ -68,7 +68,7 @@ def erase(
             as_json=as_json,
         )
         return
-    asker = by or getpass.getuser()
+    asker = by or this_user()
     receipt = run(database, lambda _, connection: Erasing(connection).erase(names, asker, told), within=None)
     say(_printed(receipt), {"erased": True} | asdict(receipt), as_json=as_json)
 
