@@ -266,7 +266,7 @@ async def test_other_than_ids_are_refused(queue: Connection, names: dict[str, st
     ],
 )
 async def test_tokens_go_with_their_workspace_or_person(
-    queue: Connection, names: dict[str, str], left: list[str]
+    queue: Connection, names: Any, left: list[str]
 ) -> None:
     installations = AsyncInstallations(Installations(queue, Keyring([new_key()])))
     for team in ("T1", "T2"):
