@@ -316,6 +316,21 @@ begin
 end
 $$;
 
+-- Raises an error where the caller may not store or move events of a kind. Events of Slack's, and
+-- answers to questions, stand for what a person did: ingest stores them, and of programs workers.
+create or replace function agent.require_kind(_kind text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (_kind = 'surelane.answer' or _kind like 'slack.%')
+    and not has_function_privilege(session_user, 'agent.send_signal(int8, text, json, boolean, text)', 'execute') then
+        raise insufficient_privilege using message = format('role %s may not act for a person: events of kind %s come from Slack'
+            , session_user, left(_kind, 200));
+    end if;
+end
+$$;
+
 -- A job as JSON, the same names as enqueue's parameters, as a row to add: {"kind": …, "payload": …,
 -- "run_at": …, …}.
 create or replace function agent.job_from_json(_job jsonb) returns agent.event
@@ -329,6 +344,7 @@ begin
     if _new.kind is null or _new.kind = '' or length(_new.kind) > 200 then
         raise invalid_parameter_value using message = 'a kind has 1 to 200 characters';
     end if;
+    perform agent.require_kind(_new.kind);
     _new.vt := greatest((_job ->> 'run_at')::timestamptz, agent.clock());
     if not isfinite(_new.vt) then
         raise invalid_parameter_value using message = format('a job cannot run at %s', _new.vt);
@@ -386,6 +402,7 @@ begin
         -- Gone, or claimed meanwhile, which frees its dedupe key: look again.
         continue when not found or (_found.claimed <> '{}' and (_found.item_key = _new.item_key) is not true);
         -- One that is running, or waits for its children or an answer, stays as it is.
+        perform agent.require_kind(_found.kind);
         if isfinite(_found.vt) and (_found.claimed_by is null or _found.vt <= agent.clock()) then
             if _on_duplicate = 'replace' and agent.priority_of(_new.lane) <> agent.priority_of(_found.lane) then
                 _found.lane := agent.lane_for(_found.kind, agent.priority_of(_new.lane), _found.group_key, _new.event);

@@ -163,11 +163,12 @@ begin
 end
 $$;
 
--- Sends a value to a live event. The oldest wait of that name takes it, even if the wait begins
--- later. An event that is suspended in such a wait becomes visible at once. With _once only the
--- first signal of a name counts. Answers sent; decided, with the value that counted (null: the
--- wait's time had passed), even after the event ended; unknown: no such event is live. Raises 55P03
--- if the event stays locked for two seconds.
+-- Sends a value to a live event, also as the answer of a person: only workers, which read
+-- clicks, may call it. The oldest wait of that name takes it, even if the wait begins later. An
+-- event that is suspended in such a wait becomes visible at once. With _once only the first
+-- signal of a name counts. Answers sent; decided, with the value that counted (null: the wait's
+-- time had passed), even after the event ended; unknown: no such event is live. Raises 55P03 if
+-- the event stays locked for two seconds.
 create or replace function agent.send_signal
 ( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
 )
@@ -212,14 +213,28 @@ begin
 end
 $$;
 
--- Sends a value to the live event with this natural key, or this id, for its waits of that name.
+-- Sends a program's value to a live event, for its waits of that name. Names that end in a colon
+-- and a number belong to questions (surelane_worker.handling.asks): a program answers none.
 -- Answers sent, or null: no such event is live.
+create or replace function agent.signal_event(_id int8, _name text, _value json default null) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if _name ~ ':[0-9]+$' then
+        raise invalid_parameter_value using message = format('the signal %s answers a question: a person answers it in Slack', left(_name, 200));
+    end if;
+    return (select nullif(s.answer, 'unknown') from agent.send_signal(_id, _name, _value, false, null) as s);
+end
+$$;
+
+-- The same by the event's natural key, or its id.
 create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return (select nullif(s.answer, 'unknown') from agent.send_signal(agent.live_event(_key), _name, _value::json, false, null) as s);
+    return agent.signal_event(agent.live_event(_key), _name, _value::json);
 end
 $$;
 

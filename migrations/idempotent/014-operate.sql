@@ -2,7 +2,8 @@
 create or replace function agent.acting() returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
-return coalesce(nullif(current_setting('surelane.acting', true), ''), session_user);
+return coalesce(case when has_function_privilege(session_user, 'agent.begin_action(text, text, text, text, jsonb)', 'execute')
+    then nullif(current_setting('surelane.acting', true), '') end, session_user);
 
 -- How long an attempt may go on after its event was asked to be cancelled. Then its claim lapses: a
 -- worker that hangs is fenced, and the next sweep ends the event.

@@ -218,7 +218,8 @@ $$;
 
 -- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
 -- then what the step before returned. Returns {"at", "seen", "of", "counts": {"event",
--- "event_hist", "step", "signal", "cron"}}, the counts of this step alone; at is null at the end.
+-- "event_hist", "step", "signal", "cron", "installation"}}, the counts of this step alone; at is
+-- null at the end.
 create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -234,7 +235,7 @@ declare
     _of int8;
 begin
     if _at is null then
-        _counts := jsonb_build_object('cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names))));
+        _counts := jsonb_build_object('installation', (select count(*) from agent.installation where agent.named_installation(_filter, owner_id, user_id)), 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names))));
         _of := agent.about_events();
     end if;
     select * into _found
@@ -284,6 +285,11 @@ begin
 end
 $$;
 
+-- Whether tokens are those of a filter's workspace, or of its user.
+create or replace function agent.named_installation(_filter jsonb, _owner_id text, _user_id text) returns boolean
+language sql immutable parallel safe
+return _filter ->> 'channel' is null and _owner_id = coalesce(_filter ->> 'team', _owner_id) and _user_id = coalesce(_filter ->> 'user', _user_id);
+
 -- The workspace of a filter that names nothing else. Its data key is destroyed.
 create or replace function agent.whole_workspace(_filter jsonb) returns text
 language sql immutable parallel safe
@@ -304,9 +310,9 @@ return (
 
 -- Does one bounded step of an erasure. First it cancels the live events, and looks at the queue
 -- again until each has ended: a running handler is stopped, and may need some seconds. Then it
--- removes history, then steps without an event, schedules and limits' keys. A last look at the
--- queue finds events that were requeued meanwhile. Each step is kept when a later one fails. Of a
--- whole workspace it destroys the data key at the end; before its beginning it waits until no
+-- removes history, then steps without an event, schedules, limits' keys and tokens. A last look at
+-- the queue finds events that were requeued meanwhile. Each step is kept when a later one fails. Of
+-- a whole workspace it destroys the data key at the end; before its beginning it waits until no
 -- process encrypts with it. Returns where it is ("key" as it waits so, "done" at the end), how many
 -- events it looked at, how many still run or are locked by others, and what it removed so far.
 -- Waits 500 ms for a lock at most, then raises 55P03.
@@ -386,6 +392,9 @@ begin
             _e.place := 'step';
         else
             _removed := _removed || agent.erase_names(_names);
+            delete from agent.installation where agent.named_installation(_filter, owner_id, user_id) and installed_at <= _e.asked_at;
+            get diagnostics _rows = row_count;
+            _removed := _removed || jsonb_build_object('installation', _rows);
             _e.place := 'event';
             _e.checking := true;
         end if;

@@ -16,7 +16,7 @@ begin
     from unnest(_user_ids, _details, _sealed, _expire) as given (user_id, details, sealed, expires_at)
     order by given.user_id
     on conflict (owner_id, enterprise_wide, user_id) do update
-    set app_id = excluded.app_id, details = excluded.details, sealed = excluded.sealed, expires_at = excluded.expires_at
+    set app_id = excluded.app_id, details = excluded.details, sealed = excluded.sealed, previous = null, expires_at = excluded.expires_at
     , version = i.version + 1, refreshing_until = null, installed_at = excluded.installed_at;
     delete from agent.uninstall where owner_id = _owner_id and enterprise_wide = _enterprise_wide and erasure_id is null;
     if '' = any(_user_ids) then
@@ -219,7 +219,7 @@ set search_path = pg_catalog, pg_temp
 begin atomic
     with refreshed as (
         update agent.installation as i
-        set sealed = _sealed, expires_at = _expires_at, version = i.version + 1, refreshing_until = null
+        set sealed = _sealed, previous = null, expires_at = _expires_at, version = i.version + 1, refreshing_until = null
         where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id and i.version = _version
         returning 1)
     select exists (select from refreshed);
@@ -236,27 +236,28 @@ begin atomic
     order by i.expires_at limit _limit;
 end;
 
--- Up to _limit rows after a row, in the order of their keys, that another key than _key sealed. The
--- id of the key is in bytes 2 to 9 of what it sealed.
+-- Up to _limit rows after a row, in the order of their keys. A rotation looks at all of them, and
+-- so finds what no key opens.
 create or replace function agent.installations_to_seal
-( _key bytea, _limit int4 default 100, _after_owner text default '', _after_wide boolean default false, _after_user text default ''
-) returns table (enterprise_wide boolean, owner_id text, user_id text, sealed bytea)
+( _limit int4 default 100, _after_owner text default '', _after_wide boolean default false, _after_user text default ''
+) returns table (owner_id text, enterprise_wide boolean, user_id text, sealed bytea, previous bytea)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 begin atomic
-    select i.enterprise_wide, i.owner_id, i.user_id, i.sealed from agent.installation as i
-    where (i.owner_id, i.enterprise_wide, i.user_id) > (_after_owner, _after_wide, _after_user) and substring(i.sealed from 2 for 8) <> _key
+    select i.owner_id, i.enterprise_wide, i.user_id, i.sealed, i.previous from agent.installation as i
+    where (i.owner_id, i.enterprise_wide, i.user_id) > (_after_owner, _after_wide, _after_user)
     order by i.owner_id, i.enterprise_wide, i.user_id limit _limit;
 end;
 
--- Replace what a key sealed by the same sealed with another key. False: it has changed meanwhile.
+-- Store the re-encrypted tokens, and keep the previous ones. _anew null confirms: what is stored
+-- was opened, and the previous ones go. False: they have changed meanwhile.
 create or replace function agent.seal_installation
-( _enterprise_wide boolean, _owner_id text, _user_id text, _sealed bytea, _anew bytea) returns boolean
+( _owner_id text, _enterprise_wide boolean, _user_id text, _sealed bytea, _anew bytea) returns boolean
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 begin atomic
     with changed as (
-        update agent.installation set sealed = _anew
+        update agent.installation set sealed = coalesce(_anew, sealed), previous = case when _anew is not null then coalesce(previous, sealed) end
         where owner_id = _owner_id and enterprise_wide = _enterprise_wide and user_id = _user_id and sealed = _sealed
         returning 1)
     select exists (select from changed);
@@ -282,7 +283,7 @@ create or replace function agent.data_key(_workspace text) returns table (id byt
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 begin atomic
-    select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null;
+    select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null and k.left_at is null;
 end;
 
 -- Give a workspace its data key. If another process gave it one meanwhile, that one counts: the
@@ -294,7 +295,7 @@ as $$
 #variable_conflict use_column
 begin
     insert into agent.data_key (id, workspace, sealed) values (_id, _workspace, _sealed) on conflict do nothing;
-    return query select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null;
+    return query select * from agent.data_key(_workspace);
 end
 $$;
 
@@ -306,24 +307,35 @@ begin atomic
     select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = any(_ids);
 end;
 
--- Up to _limit data keys after one, in the order of their ids, that another key than _key sealed.
-create or replace function agent.data_keys_to_seal(_key bytea, _limit int4 default 100, _after bytea default '')
-returns table (id bytea, workspace text, sealed bytea)
+-- Up to _limit data keys after one, in the order of their ids, for a rotation.
+create or replace function agent.data_keys_to_seal(_limit int4 default 100, _after bytea default '')
+returns table (id bytea, workspace text, sealed bytea, previous bytea)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 begin atomic
-    select k.id, k.workspace, k.sealed from agent.data_key as k
-    where k.id > _after and substring(k.sealed from 2 for 8) <> _key order by k.id limit _limit;
+    select k.id, k.workspace, k.sealed, k.previous from agent.data_key as k where k.id > _after order by k.id limit _limit;
 end;
 
--- Replace a sealed data key by the same one sealed with another key. False: it has changed
--- meanwhile.
+-- Store a re-encrypted data key, and keep the previous value. _anew null confirms: what is stored
+-- was opened, and the previous value goes. False: it has changed meanwhile.
 create or replace function agent.seal_data_key(_id bytea, _sealed bytea, _anew bytea) returns boolean
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 begin atomic
-    with changed as (update agent.data_key set sealed = _anew where id = _id and sealed = _sealed returning 1)
+    with changed as (
+        update agent.data_key set sealed = coalesce(_anew, sealed), previous = case when _anew is not null then coalesce(previous, sealed) end
+        where id = _id and sealed = _sealed
+        returning 1)
     select exists (select from changed);
+end;
+
+-- Leave a data key that a rotation could not open: its workspace gets another one. It stays, for
+-- what it encrypted: a later rotation may have the key that opens it.
+create or replace function agent.leave_data_key(_id bytea, _sealed bytea) returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    update agent.data_key set left_at = coalesce(left_at, agent.clock()) where id = _id and sealed = _sealed;
 end;
 
 -- Let a workspace's data key encrypt nothing more. Processes take another one within their cache's

@@ -44,7 +44,7 @@ declare
         ', agent.declare_limits(text, text[], jsonb), agent.take_position(text[], int4), agent.position_free(text[], int4), agent.leave_position(text[], int4), agent.pass_on()'
         ', agent.lease_slack_calls(text[], int4[], float8[], int4[], int4[], float8[], float8), agent.delay_slack_calls(text, int4, float8, float8)'
         ', agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean), agent.read_steps(int8)'
-        ', agent.take_signal(int8, int4, text, int4, interval), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
+        ', agent.take_signal(int8, int4, text, int4, interval), agent.send_signal(int8, text, json, boolean, text), agent.gather(int8, int4, int8[]), agent.ended_followers(int8)'
         ', agent.cancelled_claims(int8[], int4[]), agent.live_event(text), agent.cancel_job(int8, text, text, boolean)'
         ', agent.drop_history(interval, int8, int4), agent.await_installation(int8, boolean, text, timestamptz), agent.other_reporter(int8)'
         ', agent.erase_uninstalled(interval, text, int4)';
@@ -53,7 +53,7 @@ declare
         ', agent.enqueue(text, jsonb, int4, text, timestamptz, int4, text, text, text, timestamptz, text, text), agent.enqueue_jobs(jsonb, text)'
         ', agent.fan_out(jsonb, jsonb, int8), agent.signal(text, text, jsonb)';
     _enqueuing text := _producing || ', agent.cancel_event(text), agent.cancel_live(text, text, text, boolean)'
-        ', agent.send_signal(int8, text, json, boolean, text), agent.reschedule_event(text, timestamptz)'
+        ', agent.signal_event(int8, text, json), agent.reschedule_event(text, timestamptz)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)'
         ', agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.delete_cron(text), agent.read_cron()';
     _operating text := 'requeue_events(int8[]), agent.replay_event(int8, text, jsonb), agent.search_jobs(text[], text[], timestamptz, int4), agent.pause_kind(text), agent.resume_kind(text), agent.queue_stats(), agent.find_events(text)'
@@ -71,23 +71,26 @@ declare
         ', agent.list_workflows(timestamptz, int8, int4)'
         ', agent.preview_erasure(jsonb, jsonb, int4), agent.begin_erasure(jsonb, text), agent.erase_step(int8, jsonb, int4), agent.list_erasures(int4), agent.retire_data_key(text), agent.destroy_data_keys(text, interval)';
     _reading text := 'schema_version(), agent.measure_queue(), agent.clock(), agent.to_timestamptz(numeric), agent.to_timestamptz(text), agent.from_timestamptz(timestamptz)';
-    -- Tokens, for the services that have the keys. Programs and operators do not read sealed ones.
+    -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation(boolean, text, text, text[], jsonb[], bytea[], timestamptz[]), agent.find_installation(boolean, text, text)'
-        ', agent.delete_installation(boolean, text, text[], timestamptz), agent.begin_refresh(boolean, text, text, int8, interval)'
-        ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)'
-        ', agent.installations_to_seal(bytea, int4, text, boolean, text), agent.seal_installation(boolean, text, text, bytea, bytea)'
-        ', agent.use_oauth_state(bytea, timestamptz), agent.uninstall(boolean, text, text, timestamptz)'
-        ', agent.data_keys_to_seal(bytea, int4, bytea), agent.seal_data_key(bytea, bytea, bytea)';
-    -- Data keys are of no use without SURELANE_ENCRYPTION_KEYS.
-    _sealing text := 'data_key(text), agent.add_data_key(text, bytea, bytea), agent.find_data_keys(bytea[])';
+        ', agent.delete_installation(boolean, text, text[], timestamptz)'
+        ', agent.use_oauth_state(bytea, timestamptz), agent.uninstall(boolean, text, text, timestamptz)';
+    _refreshing text := 'begin_refresh(boolean, text, text, int8, interval)'
+        ', agent.end_refresh(boolean, text, text, int8, bytea, timestamptz), agent.expiring_installations(interval, int4)';
+    -- Sealed values are of no use without SURELANE_ENCRYPTION_KEYS. But writing them can destroy
+    -- them.
+    _rotating text := 'installations_to_seal(int4, text, boolean, text), agent.seal_installation(text, boolean, text, bytea, bytea)'
+        ', agent.data_keys_to_seal(int4, bytea), agent.seal_data_key(bytea, bytea, bytea), agent.leave_data_key(bytea, bytea)';
+    _opening text := 'data_key(text), agent.find_data_keys(bytea[])';
+    _sealing text := _opening || ', agent.add_data_key(text, bytea, bytea)';
     _grant record;
 begin
     for _grant in
         select * from (values
             ('agent_ingest', array[_inserting, _installing, _sealing, 'note_report(int8, boolean, text), agent.schema_version(), agent.measure_queue()']),
-            ('agent_worker', array[_working, _installing, _sealing, _enqueuing, _reading]),
-            ('agent_operator', array[_enqueuing, _sealing, _operating, _reading]),
-            ('agent_producer', array[_producing, _sealing])
+            ('agent_worker', array[_working, _installing, _refreshing, _sealing, _enqueuing, _reading]),
+            ('agent_operator', array[_enqueuing, _sealing, _rotating, _operating, _reading]),
+            ('agent_producer', array[_producing, _opening])
         ) as wanted (role_name, functions)
         where exists (select from pg_roles where rolname = role_name)
     loop

@@ -13,6 +13,8 @@ from surelane.encryption.data_keys import UNUSED_AFTER, DataKeys, KeyDestroyedEr
 from surelane.encryption.keys import Keyring, new_key
 from surelane.encryption.sealing import Sealing
 from surelane.jobs import Continuation, Job
+from surelane_service.installation_store import AsyncInstallations
+from surelane_service.installations import Installations
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
@@ -27,6 +29,7 @@ from tests.sql.queue_steps import (
     live,
     pair,
 )
+from tests.sql.test_installations import installation
 from tests.sql.test_queue_foreign_locks import stays_open
 
 SECRET = "the-words-of-that-person"
@@ -251,6 +254,36 @@ async def test_other_than_ids_are_refused(queue: Connection, names: dict[str, st
     for call in ("agent.preview_erasure($1)", "agent.begin_erasure($1, null)"):
         with pytest.raises(asyncpg.InvalidParameterValueError):
             await queue.execute(f"select {call}", json.dumps(names))
+
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        ({"team": "T1"}, ["T2:", "T2:U1"]),
+        ({"user": "U1"}, ["T1:", "T2:"]),
+        ({"user": "U1", "team": "T1"}, ["T1:", "T2:", "T2:U1"]),
+        ({"channel": "C1", "team": "T1"}, ["T1:", "T1:U1", "T2:", "T2:U1"]),
+    ],
+)
+async def test_tokens_go_with_their_workspace_or_person(
+    queue: Connection, names: Any, left: list[str]
+) -> None:
+    installations = AsyncInstallations(Installations(queue, Keyring([new_key()])))
+    for team in ("T1", "T2"):
+        await installations.async_save(installation(team))
+    found = "select array_agg(owner_id || ':' || user_id order by 1) from agent.installation"
+    assert (await preview(queue, **names)).get("installation", 0) == 4 - len(left)
+    assert (await erase(queue, **names)).get("installation", 0) == 4 - len(left)
+    assert sorted(await queue.fetchval(found)) == left
+
+
+async def test_an_installation_after_the_erasure_began_stays(queue: Connection) -> None:
+    given = json.dumps({"team": "T1"})
+    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
+    await AsyncInstallations(Installations(queue, Keyring([new_key()]))).async_save(installation("T1"))
+    while await queue.fetchval("select place from agent.erase_step($1, $2)", begun, given) != "done":
+        pass
+    assert await queue.fetchval("select count(*) from agent.installation") == 2
 
 
 async def test_only_operators_erase(connect: Connect) -> None:

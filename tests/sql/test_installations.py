@@ -16,7 +16,7 @@ from surelane_service.installation_store import AsyncInstallations, SyncInstalla
 from surelane_service.installations import BOT, Expiring, Installations, Owner
 from tests.databases import Server, as_role
 from tests.sql.conftest import Connect
-from tests.sql.test_roles import INSTALLING
+from tests.sql.test_roles import INSTALLING, REFRESHING, ROTATING
 
 OLD, NEW = new_key(), new_key()
 SECRETS = ("xoxb-secret-bot", "xoxe-1-secret-refresh", "xoxp-secret-user", "https://hooks.example/secret")
@@ -49,7 +49,7 @@ def installation(team: str | None = "T1", user: str = "U1", **changes: Any) -> I
 async def service(queue: Connection, connect: Connect) -> Connection:
     """Connect to the empty database as ingest."""
     assert not queue.is_closed()
-    return await connect("surelane_ingest")
+    return await connect("surelane_worker")
 
 
 def kept(connection: Connection, *keys: str) -> Installations:
@@ -176,16 +176,17 @@ async def test_dump_log_of_writes_and_values_hold_no_plain_token(
         assert secret not in dumped + repr(row) + str(row) + printed.out + printed.err
 
 
-async def test_only_ingest_and_workers_may_read_tokens(queue: Connection) -> None:
+async def test_each_role_may_do_with_tokens_what_it_needs(queue: Connection) -> None:
     rows = await queue.fetch(
         "select rolname, array_agg(proname::text) as may from pg_proc, pg_roles"
         " where pronamespace = 'agent'::regnamespace and proname = any($1) and rolname like 'agent%'"
         " and has_function_privilege(rolname, pg_proc.oid, 'execute') group by rolname",
-        INSTALLING,
+        INSTALLING | REFRESHING | ROTATING,
     )
     assert {row["rolname"]: set(row["may"]) for row in rows} == {
         "agent_ingest": INSTALLING,
-        "agent_worker": INSTALLING,
+        "agent_worker": INSTALLING | REFRESHING,
+        "agent_operator": ROTATING,
     }
     tables = (
         "select has_table_privilege(r, t, 'select') from unnest($1::text[]) as r, unnest($2::text[]) as t"
@@ -264,14 +265,14 @@ async def test_keys_are_rotated_while_the_old_one_still_opens(
     for nth in range(3):
         await store(service, OLD).async_save(installation(f"T{nth}"))
     monkeypatch.setenv("DATABASE_URL", as_role(queue_database, "surelane_worker"))
-    monkeypatch.setattr("surelane_operator.cli.keys.BATCH", 2)
+    monkeypatch.setattr("surelane_operator.rotating.BATCH", 2)
 
     def rotate(keys: str) -> Any:
         monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", keys)
         return CliRunner().invoke(app, ["keys", "rotate", "--json"])
 
     done = await asyncio.to_thread(rotate, f"{NEW},{OLD}")
-    assert (done.exit_code, done.stdout) == (0, '{\n  "sealed": 6\n}\n'), done.output
+    assert (done.exit_code, done.stdout) == (0, '{\n  "sealed": 6,\n  "lost": {}\n}\n'), done.output
     assert (await store(service).async_find_bot(enterprise_id=None, team_id="T2")) is not None
     assert '"sealed": 0' in (await asyncio.to_thread(rotate, f"{NEW},{OLD}")).stdout
     lost = await asyncio.to_thread(rotate, OLD)

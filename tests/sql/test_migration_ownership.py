@@ -8,9 +8,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from surelane_dev.accounts import uri_of
-from surelane_migrations.errors import ForbiddenError
+from surelane_migrations import runner
+from surelane_migrations.errors import ForbiddenError, IncompatibleError
 from tests.databases import Server, as_role
 from tests.sql.migrations import SECOND, command, migration, state, write_scripts
+from tests.sql.old_postgres import OLDEST
 
 
 @pytest.fixture
@@ -67,3 +69,17 @@ async def test_a_refusal_has_its_exit_code_and_no_traceback(empty_database: str,
 def name_of(uri: str) -> str:
     """Return the name of a URI's database."""
     return uri.partition("?")[0].rpartition("/")[2]
+
+
+async def test_a_server_older_than_the_oldest_supported_is_refused(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runner.OLDEST_SERVER == OLDEST
+    scripts = write_scripts(tmp_path)
+    monkeypatch.setattr("surelane_migrations.runner.OLDEST_SERVER", 1000)
+    for _ in ("a new database", "one that is up to date"):
+        with pytest.raises(IncompatibleError, match=r"PostgreSQL \d+\.\d+ is older than 1000, .*Nothing was"):
+            await migration(scripts).apply(empty_database)
+        with monkeypatch.context() as supported:
+            supported.setattr("surelane_migrations.runner.OLDEST_SERVER", OLDEST)
+            await migration(scripts).apply(empty_database)

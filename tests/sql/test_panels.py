@@ -270,7 +270,7 @@ async def test_a_question_closes(queue: Connection, how: str) -> None:
     identity = await ask(queue, 60)
     match how:
         case "answer":
-            await queue.execute("select agent.signal($1, 'ask:1', '{}')", str(identity))
+            await queue.execute("select agent.send_signal($1, 'ask:1', '{}', true, 'U1')", identity)
         case "cancel":
             assert await Operations(queue).cancel(identity) == "cancelled"
         case _:

@@ -12,19 +12,24 @@ INSTALLING = {
     "save_installation",
     "find_installation",
     "delete_installation",
-    "begin_refresh",
-    "end_refresh",
-    "expiring_installations",
-    "installations_to_seal",
-    "seal_installation",
     "use_oauth_state",
     "uninstall",
-    "data_keys_to_seal",
-    "seal_data_key",
 }
 """What reads and writes the tokens of installations: for ingest and workers."""
-SEALING = {"data_key", "add_data_key", "find_data_keys"}
-"""What gives a service the sealed data keys."""
+REFRESHING = {"begin_refresh", "end_refresh", "expiring_installations"}
+"""What refreshes tokens: for workers."""
+ROTATING = {
+    "installations_to_seal",
+    "seal_installation",
+    "data_keys_to_seal",
+    "seal_data_key",
+    "leave_data_key",
+}
+"""What seals stored secrets with another key: for operators."""
+READING_KEYS = {"data_key", "find_data_keys"}
+"""What reads the sealed data keys."""
+SEALING = READING_KEYS | {"add_data_key"}
+"""What gives a service the sealed data keys, and makes them."""
 INGEST_MAY = (
     INSTALLING
     | SEALING
@@ -40,6 +45,18 @@ INGEST_MAY = (
         "take_answers",
     }
 )
+
+
+@pytest.fixture
+async def operator(queue: Connection, connect: Connect) -> Connection:
+    """Connect as a member of agent_operator alone."""
+    if not await queue.fetchval(
+        "select exists (select from pg_roles where rolname = 'surelane_test_operator')"
+    ):
+        await queue.execute(
+            "create role surelane_test_operator login password 'surelane' in role agent_operator"
+        )
+    return await connect("surelane_test_operator")
 
 
 async def callable_by(queue: Connection, role: str) -> set[str]:
@@ -115,7 +132,7 @@ async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
 
 
 async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Connect) -> None:
-    assert await callable_by(queue, "agent_producer") == SEALING | {
+    assert await callable_by(queue, "agent_producer") == READING_KEYS | {
         "enqueue",
         "enqueue_jobs",
         "fan_out",
@@ -131,6 +148,68 @@ async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Conne
     assert (
         await queue.fetchval("select count(*) from agent.event where enqueued_by = 'surelane_producer'") == 5
     )
+
+
+AS_A_PERSON = [
+    "select agent.enqueue('surelane.answer', '{}')",
+    "select agent.enqueue('slack.block_actions', '{}', 1)",
+    'select * from agent.enqueue_jobs(\'[{"kind": "slack.app_mention"}]\')',
+    'select agent.fan_out(\'[{"kind": "slack.app_mention"}]\', \'{"kind": "job"}\')',
+    "select agent.fan_out('[]', '{\"kind\": \"surelane.answer\"}')",
+    "select agent.enqueue('job', '{}', _item_key => 'Ev1', _on_duplicate => 'replace')",
+    "select agent.enqueue('job', '{}', _item_key => 'Ev1', _on_duplicate => 'earliest')",
+]
+REFUSED = (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [*AS_A_PERSON, """select agent.signal('i', 'deploy:1', '{"choice": "Approve", "user": "UBOSS"}')"""],
+)
+async def test_a_producer_does_nothing_in_a_persons_name(
+    queue: Connection, connect: Connect, statement: str
+) -> None:
+    await insert(queue, envelope("Ev1"))
+    await enqueue(queue, item_key="i")
+    before = await queue.fetch("select e::text from agent.event as e order by e.id")
+    with pytest.raises(REFUSED, match="person"):
+        await (await connect("surelane_producer")).execute(statement)
+    assert await queue.fetch("select e::text from agent.event as e order by e.id") == before
+    assert await queue.fetch("select from agent.signal") == []
+
+
+async def test_a_worker_enqueues_what_people_did_and_answers_questions(
+    queue: Connection, connect: Connect
+) -> None:
+    worker = await connect("surelane_worker")
+    identity = await enqueue(worker, "slack.app_mention", item_key="i")
+    assert await queue.fetchval("select kind from agent.event") == "slack.app_mention"
+    sent = "select answer from agent.send_signal($1, 'deploy:1', '{}', true, 'U1')"
+    assert await worker.fetchval(sent, identity) == "sent"
+    for statement in AS_A_PERSON[:3]:
+        await worker.execute(statement)
+
+
+async def test_an_operator_signals_programs_waits_and_answers_no_question(
+    queue: Connection, operator: Connection
+) -> None:
+    identity = await enqueue(queue)
+    assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity) == "sent"
+    assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity + 1) is None
+    for statement in (
+        "select agent.signal_event($1, 'deploy:1', '{}')",
+        "select * from agent.send_signal($1, 'deploy:1', '{}', false, 'UBOSS')",
+    ):
+        with pytest.raises(REFUSED):
+            await operator.execute(statement, identity)
+
+
+async def test_a_producer_signals_under_its_own_name(queue: Connection, connect: Connect) -> None:
+    identity = await enqueue(queue)
+    producer = await connect("surelane_producer")
+    await producer.execute("set surelane.acting = 'UBOSS'")
+    assert await producer.fetchval("select agent.signal($1, 'go')", str(identity)) == "sent"
+    assert await queue.fetchval("select sent_by from agent.signal") == "surelane_producer"
 
 
 @pytest.mark.parametrize(
@@ -154,6 +233,7 @@ async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Conne
         "select agent.requeue_events('{1}')",
         "select agent.set_cron('n', 'job', '* * * * *', now())",
         "select agent.measure_queue()",
+        "select * from agent.add_data_key('T1', 'id', 'garbage')",
         "select agent.drop_history('1 day')",
         "create table agent.mine ()",
     ],

@@ -117,7 +117,8 @@ async def test_a_dump_and_the_log_have_nothing_of_a_message_that_went_all_the_wa
     assert "cannot be decrypted: it is encrypted, and SURELANE_ENCRYPTION_KEYS is not set here" in unread
 
     assert await stored(server, database, since, said.text) == []
-    assert await connection.fetchval("select count(*) from agent.data_key") == 1
+    made = await connection.fetch("select workspace from agent.data_key order by 1")
+    assert [row["workspace"] for row in made] == ["", "T0SURELANE"], "and that of no workspace, for programs"
 
 
 async def command_output(database: str, identity: int) -> str:

@@ -265,6 +265,14 @@ async def test_a_team_brings_its_own_pages(database: str, connection: Connection
         assert (await slack.browser().install(BAKERY))[1] == "<h1>Hello Bakery</h1>"
 
 
+async def test_an_install_makes_the_workspaces_data_key_for_programs(
+    database: str, connection: Connection
+) -> None:
+    async with stand(database, connection, encrypt_events=True) as slack:
+        assert (await slack.browser().install(BAKERY))[0] == 200
+        assert await connection.fetchval("select array_agg(workspace) from agent.data_key") == [BAKERY]
+
+
 async def removal(slack: Stand, event: dict[str, Any], team: str, **more: Any) -> int:
     given = envelope(event) | {"team_id": team, "authorizations": []} | more
     return (await slack.served.slack.event(given)).status

@@ -92,6 +92,13 @@ async def test_every_method_stores_ciphertext_and_a_rollback_takes_no_key_along(
 ) -> None:
     secret = f"{SECRET} {team}x"
     begin = TRANSACTIONS[driver]
+    async with begin(shared_database) as caller:
+        encryption = Encryption(KEY, OWN[driver](caller, shared_database))
+        if "sqlalchemy" not in driver and driver != "django":  # those are not the producer's own
+            with pytest.raises(EncryptionFailed, match="has no data key yet, and this role makes none"):
+                await queue_of(caller, encryption).enqueue("sealed", {"team_id": team, "text": secret})
+    for workspace in (team, ""):
+        await Encryption(KEY, pool).key_for(workspace)
     async with rolled_back(begin, shared_database) as caller:
         encryption = Encryption(KEY, OWN[driver](caller, shared_database))
         await queue_of(caller, encryption).enqueue("sealed", {"team_id": team, "text": secret})

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from datetime import timedelta
 
 import asyncpg
@@ -125,6 +126,21 @@ async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(
     hashed = await connection.fetchval("select agent.hashed($1, $2)", '{"user": "U7"}', key)
     assert json.loads(hashed) == receipt["filter"]
     assert "ann" in (await surelane("erase", "--receipts")).out
+
+
+async def test_an_erasure_in_a_container_whose_user_has_no_name_is_done(
+    surelane: Command, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    await connection.execute("select agent.enqueue('mail', '{\"user\": \"U7\"}')")
+    erased = await surelane("erase", "--user", "U7", "--yes", "--json")
+    assert (erased.json["counts"]["event_hist"], erased.json["asked_by"]) == (
+        1,
+        f"unknown@{socket.gethostname()}",
+    )
 
 
 @pytest.mark.parametrize(

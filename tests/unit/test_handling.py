@@ -10,6 +10,7 @@ import pytest
 
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
 from surelane_worker.handling.loading import load_handlers
+from surelane_worker.handling.steps import StepError
 
 NO_EVENT = cast("Event", None)
 NO_CONTEXT = cast("Context", None)
@@ -176,3 +177,9 @@ def test_a_kind_that_no_label_can_hold_has_no_handler(kind: str) -> None:
 
     with pytest.raises(HandlersError, match="name the kinds"):
         Handlers().on("mail", kind)(handle)
+
+
+@pytest.mark.parametrize("name", ["deploy:1", "a:b:12"])
+async def test_a_wait_is_not_named_like_a_question(name: str) -> None:
+    with pytest.raises(StepError, match="names a question"):
+        await Context.wait_for(NO_CONTEXT, name)

@@ -41,7 +41,7 @@ class AbsentError(UnreachableError):
 
 
 class IncompatibleError(MigrationError):
-    """The database's schema is newer than this release, or no longer serves it."""
+    """The database's schema is newer than this release or no longer serves it, or its server is too old."""
 
     exit_code = Exit.INCOMPATIBLE
 

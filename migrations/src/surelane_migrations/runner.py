@@ -36,6 +36,8 @@ from surelane_migrations.settings import LockSettings
 from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 
+OLDEST_SERVER = 16
+"""The oldest supported major version of PostgreSQL."""
 Report = Callable[[str], None]
 """A function that takes one line of progress."""
 
@@ -137,6 +139,7 @@ class Migration:
 
     async def compare(self, connection: Connection) -> tuple[SchemaVersion | None, Comparison]:
         """Compare the applied scripts with this release's. Raise if a migration is impossible."""
+        _require_server(connection)
         facts = await read_facts(connection)
         require_owner(facts)
         if not facts.bootstrapped:
@@ -190,6 +193,15 @@ class Migration:
                 f"the schema is at {found.version}, newer than this release, {self.target}. Nothing "
                 f"was applied: run {found.version} or later; services from {found.min_compatible} on work."
             )
+
+
+def _require_server(connection: Connection) -> None:
+    found = connection.get_server_version()
+    if found.major < OLDEST_SERVER:
+        raise IncompatibleError(
+            f"PostgreSQL {found.major}.{found.minor} is older than {OLDEST_SERVER}, the oldest supported version. "
+            "Nothing was applied: upgrade the server."
+        )
 
 
 def require_owner(facts: Facts) -> None:

@@ -179,13 +179,10 @@ class Queue:
 
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
-        answer: str = await self._value(
-            "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",
-            identity,
-            name,
-            await self._text(value),
+        answer: str | None = await self._value(
+            "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, await self._text(value)
         )
-        return None if answer == "unknown" else answer
+        return answer
 
     async def reschedule(self, item_key: str, run_at: datetime) -> str | None:
         """Move to another time by natural key: ``rescheduled``; ``None``: not in the queue.

@@ -444,14 +444,11 @@ class Changes(ABC):
         if self.sealing.on:
             text = await self.sealing.value(text)
         async with self.actions.keeping("signal", f"event {identity}", {"name": name}) as kept:
-            answer: str = await kept.calls.fetchval(
-                "select answer from agent.send_signal($1::int8, $2, $3::text::json, false, null)",
-                identity,
-                name,
-                text,
+            answer: str | None = await kept.calls.fetchval(
+                "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, text
             )
-            kept.result = {"answer": answer}
-        return None if answer == "unknown" else answer
+            kept.result = {"answer": answer or "unknown"}
+        return answer
 
     async def look(self, identity: int) -> None:
         """Keep that somebody looks at an event's payload."""

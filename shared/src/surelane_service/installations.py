@@ -272,34 +272,6 @@ class Installations:
         )
         return stored
 
-    async def seal_anew(
-        self, after: tuple[str, bool, str], limit: int
-    ) -> tuple[int, tuple[str, bool, str] | None]:
-        """Seal up to ``limit`` rows after a row with the first key, where another key sealed them.
-
-        Returns:
-            How many were sealed, and the last row to go on after; ``None``: there is none after it.
-        """
-        rows = await self._database.fetch(
-            "select * from agent.installations_to_seal($1, $2, $3, $4, $5)",
-            self._keys.current_id,
-            limit,
-            *after,
-        )
-        sealed = 0
-        for row in rows:
-            place = Owner(row["owner_id"], row["enterprise_wide"]).place(row["user_id"])
-            sealed += await self._database.fetchval(
-                "select agent.seal_installation($1, $2, $3, $4, $5)",
-                row["enterprise_wide"],
-                row["owner_id"],
-                row["user_id"],
-                row["sealed"],
-                self._keys.seal(self._keys.open(row["sealed"], place), place),
-            )
-        last = (rows[-1]["owner_id"], rows[-1]["enterprise_wide"], rows[-1]["user_id"]) if rows else None
-        return sealed, last
-
     async def use_oauth_state(self, state: bytes, expires_at: datetime) -> bool:
         """Record that the state of an OAuth install is used; return false if it was before."""
         first: bool = await self._database.fetchval("select agent.use_oauth_state($1, $2)", state, expires_at)

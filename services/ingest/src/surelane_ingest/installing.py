@@ -14,6 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urljoin
@@ -25,7 +26,8 @@ from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.encryption.keys import Keyring
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import Keyring, SealedError
 from surelane.errors import SurelaneError
 from surelane_ingest.app import RETRY_AFTER, Drain, Refused
 from surelane_ingest.connections import Connections
@@ -135,7 +137,7 @@ class Installer:
         # A simulator's page takes the id of a workspace as a fragment.
         client = SLACK_CLIENT if is_slack(authorize) else f"{urljoin(authorize, '/')}#"
         self._pages = Pages(settings.install_pages, client)
-        self._keys = keys
+        self._keys, self._encrypts = keys, settings.encrypt_events
         self._connections = connections
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._drain = drain
@@ -199,6 +201,7 @@ class Installer:
             await self._use(name, ends)
             installation = await self._exchanged(code)
             await self._stored(lambda each: each.save(installation))
+            await self._make_data_key(installation.team_id or "")
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         _logger.info("the app was installed", owner=owner, enterprise_wide=installation.is_enterprise_install)
         response = self._pages.success(
@@ -222,6 +225,13 @@ class Installer:
             raise NotInstalledError(
                 "database", "Our database does not answer. Try again soon.", status=503
             ) from None
+
+    async def _make_data_key(self, workspace: str) -> None:
+        """Make a workspace's data key for programs, which make none. If that fails, its first event makes it."""
+        if self._encrypts:
+            with suppress(SurelaneError, SealedError, TimeoutError):
+                async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
+                    await DataKeys(connection, self._keys).current(workspace)
 
     async def remove(self, removed: Removed) -> None:
         """Delete the tokens that Slack says are gone. Those of a later install stay.

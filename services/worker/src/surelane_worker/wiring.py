@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
@@ -10,8 +10,9 @@ from typing import Any, cast
 from surelane import __version__
 from surelane.calls import Pool
 from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import SealedError
 from surelane.encryption.sealing import Sealing
-from surelane.errors import SettingsError
+from surelane.errors import SettingsError, SurelaneError
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations
 from surelane_service.logs import configure_logs, get_logger
@@ -182,6 +183,9 @@ async def _serve(
         limit=limit,
     ) as port:
         await until_schema_fits(queue, stop)
+        if sealing.on:
+            with suppress(SurelaneError, SealedError):  # the first event of no workspace makes it, too
+                await sealing.key_for("")  # for programs, which make none
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with beside(*duties):

@@ -1,4 +1,4 @@
-"""The workspaces' data keys: made once, kept for a minute, sealed anew, destroyed.
+"""The workspaces' data keys: made once, kept for a minute, destroyed.
 
 A data key is stored sealed with ``SURELANE_ENCRYPTION_KEYS``. So a rotation of those touches no event. See ADR 0071.
 """
@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.encryption.envelopes import DataKey
 from surelane.encryption.keys import SETTING, Keyring, SealedError
+from surelane.errors import Forbidden
 
 KEPT_FOR = timedelta(minutes=1)
 """How long a data key is used without a look at the database."""
@@ -94,19 +95,28 @@ class DataKeys:
         until = monotonic() + KEPT_FOR.total_seconds()  # from before the look: see UNUSED_AFTER
         row = await self._database.fetchrow("select * from agent.data_key($1)", workspace)
         if row is None:
-            new = DataKey.new(workspace)
-            row = await self._database.fetchrow(
-                "select * from agent.add_data_key($1, $2, $3)",
-                workspace,
-                new.id,
-                keys.seal(new.raw, new.place()),
-            )
+            row = await self._made(DataKey.new(workspace), keys)
         if row is None:
             raise NoKeyError("its workspace's data key is being destroyed: try again")
         key = self._opened(row, workspace)
         self._current.keep(workspace, key, until)
         self._by_id.keep(key.id, key, until)
         return key
+
+    async def _made(self, new: DataKey, keys: Keyring) -> Row | None:
+        """Store a workspace's first data key, and return the one that counts."""
+        try:
+            return await self._database.fetchrow(
+                "select * from agent.add_data_key($1, $2, $3)",
+                new.workspace,
+                new.id,
+                keys.seal(new.raw, new.place()),
+            )
+        except Forbidden:
+            raise NoKeyError(
+                f"workspace {new.workspace!r} has no data key yet, and this role makes none. The services make it "
+                "when the app is installed, or with the workspace's first event"
+            ) from None
 
     async def by_ids(self, ids: Iterable[bytes]) -> dict[bytes, DataKey]:
         """Return data keys by their ids. One that was destroyed, or that no key of the list opens, is missing."""
@@ -138,27 +148,6 @@ class DataKeys:
         except SealedError as error:
             return error
         return NoKeyError("its data key could not be read: try again")
-
-    async def seal_anew(self, after: bytes, limit: int) -> tuple[int, bytes | None]:
-        """Seal up to ``limit`` data keys after one with the first key, where another key sealed them.
-
-        Returns:
-            How many were sealed, and the last one to go on after; ``None``: there is none after it.
-        """
-        keys = self._keyring()
-        rows = await self._database.fetch(
-            "select * from agent.data_keys_to_seal($1, $2, $3)", keys.current_id, limit, after
-        )
-        sealed = 0
-        for row in rows:
-            key = self._opened(row, row["workspace"])
-            sealed += await self._database.fetchval(
-                "select agent.seal_data_key($1, $2, $3)",
-                key.id,
-                row["sealed"],
-                keys.seal(key.raw, key.place()),
-            )
-        return sealed, rows[-1]["id"] if rows else None
 
     def _opened(self, row: Row, workspace: str) -> DataKey:
         sealed = DataKey(row["id"], workspace, b"")

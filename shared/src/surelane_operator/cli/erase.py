@@ -1,6 +1,5 @@
 """``surelane erase``: remove what a person, a channel or a workspace wrote."""
 
-import getpass
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -8,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from surelane_operator.acting import this_user
 from surelane_operator.cli.output import Column, say, show_json, show_table
 from surelane_operator.cli.session import EXIT_USAGE, Database, Json, failed, run
 from surelane_operator.erasing import Erasing, Progress, Receipt
@@ -23,6 +23,7 @@ _WORDS = {
     "cron": "schedules",
     "limit_state": "limits' keys",
     "data_key": "data keys",
+    "installation": "sets of tokens",
 }
 _RECEIPTS = (
     Column("id", "receipt"),
@@ -48,8 +49,9 @@ def erase(
     """Remove every event in which the given ids stand together, with its steps, signals and results.
 
     Without --yes it only counts. Live events are cancelled first. An erasure that was interrupted goes on where it
-    stopped: give the same ids again. It does not cover events that come after its beginning. With --team alone it also
-    destroys the workspace's data key, after a minute in which processes still use it.
+    stopped: give the same ids again. It does not cover events that come after its beginning. Without --channel it also
+    takes the Slack tokens of the workspace or person. With --team alone it also destroys the workspace's data key,
+    after a minute in which processes still use it.
     """
     if receipts:
         _list(database, as_json=as_json)
@@ -68,7 +70,7 @@ def erase(
             as_json=as_json,
         )
         return
-    asker = by or getpass.getuser()
+    asker = by or this_user()
     receipt = run(database, lambda _, connection: Erasing(connection).erase(names, asker, told), within=None)
     say(_printed(receipt), {"erased": True} | asdict(receipt), as_json=as_json)
 
@@ -99,6 +101,7 @@ def _printed(receipt: Receipt) -> str:
         f"erased: {_counted(receipt.counts)}\n\n"
         f"receipt {receipt.id}, asked for by {receipt.asked_by} at {receipt.asked_at:%Y-%m-%d %H:%M:%S %Z},"
         f" finished at {receipt.finished_at:%Y-%m-%d %H:%M:%S %Z}\n{filters}\nkey {receipt.key}\n"
+        "Removed rows stay in PostgreSQL's files until vacuum, and until freed space is written anew.\n"
         "Keep the key: the database has forgotten it. With it, sha256 of KEY:user:ID proves whose erasure this was."
     )
 

@@ -1,6 +1,7 @@
 """The context of an attempt: what a handler may use, as ``ctx``."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from surelane_worker.handling.answers import (
 )
 from surelane_worker.handling.asks import Answer, Asks, People
 from surelane_worker.handling.outcomes import Backoff, Pause, Suspend
-from surelane_worker.handling.steps import Steps
+from surelane_worker.handling.steps import StepError, Steps
 from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
@@ -329,11 +330,13 @@ class Context:
         The handler is suspended until it comes, as by :meth:`sleep`. A value that was sent before counts.
 
         Args:
-            name: the name.
+            name: the name. It does not end in a colon and a number: such signals answer questions.
             timeout: how long to wait, at most 3,650 days.
             default: what to return when the time has passed.
             blocking: as for :meth:`sleep`.
         """
+        if re.search(":[0-9]+$", name):
+            raise StepError(f"{name!r} names a question, not a wait: leave out the colon and the number")
         signal = await self._waiting.signal(name, timeout, blocking=blocking)
         return default if signal is None else signal.value
 

@@ -1,0 +1,136 @@
+"""A rotation of the keys loses nothing: it keeps what it replaces, and names and leaves what it cannot open."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from surelane.calls import Connection
+from surelane.encryption.data_keys import DataKeys, NoKeyError
+from surelane.encryption.keys import Keyring, new_key
+from surelane_operator.cli.command import app
+from surelane_operator.rotating import Rotation
+from tests.databases import as_role
+from tests.sql.conftest import Connect
+from tests.sql.test_installations import installation, store
+
+OLD, NEW = new_key(), new_key()
+SEALED = (
+    "select sealed, previous from agent.data_key union all select sealed, previous from agent.installation"
+)
+
+Rotate = Callable[[str], Any]
+
+
+@pytest.fixture
+async def service(queue: Connection, connect: Connect) -> Connection:
+    """Connect to the empty database as a worker."""
+    assert not queue.is_closed()
+    return await connect("surelane_worker")
+
+
+@pytest.fixture
+def rotate(queue_database: str, monkeypatch: pytest.MonkeyPatch) -> Rotate:
+    """Return what runs the command with a list of keys."""
+    monkeypatch.setenv("DATABASE_URL", as_role(queue_database, "surelane_worker"))
+
+    async def run(keys: str) -> Result:
+        monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", keys)
+        return await asyncio.to_thread(lambda: CliRunner().invoke(app, ["keys", "rotate", "--json"]))
+
+    return run
+
+
+async def test_what_no_key_opens_is_left_named_and_replaced(
+    queue: Connection, service: Connection, rotate: Rotate
+) -> None:
+    keys = Keyring([NEW])
+    sound = await DataKeys(service, Keyring([OLD])).current("T1")
+    ours = b"\x01" + keys.current_id + bytes(40)
+    for workspace, garbage in (("T2", b"garbage"), ("T3", ours), ("T4", b"\x01" + bytes(48))):
+        await queue.execute(
+            "insert into agent.data_key (id, workspace, sealed) values ($1, $2, $3)",
+            workspace.encode(),
+            workspace,
+            garbage,
+        )
+        with pytest.raises(NoKeyError):
+            await DataKeys(service, keys).current(workspace)
+    done = await rotate(f"{NEW},{OLD}")
+    assert (done.exit_code, json.loads(done.stdout)["sealed"]) == (1, 1), done.output
+    assert [name.split(":")[0] for name in json.loads(done.stdout)["lost"]] == [
+        f"data key {team.encode().hex()} of workspace '{team}'" for team in ("T2", "T3", "T4")
+    ]
+    assert (await DataKeys(service, keys).current("T1")).raw == sound.raw
+    made = [await DataKeys(service, keys).current(workspace) for workspace in ("T2", "T3", "T4")]
+    assert [key.raw for key in made] == [
+        (await DataKeys(service, keys).by_ids([key.id]))[key.id].raw for key in made
+    ]
+    assert await queue.fetchval("select count(*) from agent.data_key") == 7
+    # An erasure destroys both keys of such a workspace.
+    await queue.execute("select agent.retire_data_key('T2')")
+    assert await queue.fetchval("select agent.destroy_data_keys('T2', '0')") == 2
+
+
+async def test_keys_that_a_wrong_list_left_open_with_the_right_one(
+    service: Connection, rotate: Rotate
+) -> None:
+    first = await DataKeys(service, Keyring([OLD])).current("T1")
+    assert (await rotate(NEW)).exit_code == 1
+    second = await DataKeys(service, Keyring([NEW])).current("T1")
+    assert second.id != first.id
+    assert (await rotate(f"{NEW},{OLD}")).exit_code == 0
+    keys = DataKeys(service, Keyring([NEW]))
+    assert {key.raw for key in (await keys.by_ids([first.id, second.id])).values()} == {
+        first.raw,
+        second.raw,
+    }
+    assert await keys.current("T1") == second
+
+
+async def test_what_is_replaced_is_kept_until_the_new_value_was_opened(
+    queue: Connection, service: Connection, rotate: Rotate
+) -> None:
+    await DataKeys(service, Keyring([OLD])).current("T1")
+    await store(service, OLD).async_save(installation("T1"))
+    before = await queue.fetch(SEALED)
+    for _ in range(2):
+        await queue.execute("select agent.seal_data_key(id, sealed, 'garbage') from agent.data_key")
+        await queue.execute(
+            "select agent.seal_installation(owner_id, enterprise_wide, user_id, sealed, 'garbage')"
+            " from agent.installation"
+        )
+    assert [row["previous"] for row in await queue.fetch(SEALED)] == [row["sealed"] for row in before]
+    assert (await rotate(f"{NEW},{OLD}")).exit_code == 0
+    assert all(
+        (row["sealed"][1:9], row["previous"]) == (Keyring([NEW]).current_id, None)
+        for row in await queue.fetch(SEALED)
+    )
+    assert (await store(service, NEW).async_find_bot(enterprise_id=None, team_id="T1")) is not None
+
+
+async def test_new_tokens_forget_those_before_them(queue: Connection, service: Connection) -> None:
+    await store(service, OLD).async_save(installation("T1"))
+    await queue.execute(
+        "select agent.seal_installation(owner_id, enterprise_wide, user_id, sealed, 'x')"
+        " from agent.installation"
+    )
+    await store(service, OLD).async_save(installation("T1"))
+    assert {row["previous"] for row in await queue.fetch(SEALED)} == {None}
+
+
+async def test_ingest_rotates_nothing(queue: Connection, connect: Connect) -> None:
+    await DataKeys(queue, Keyring([OLD])).current("T1")
+    with pytest.raises(Exception, match="permission denied"):
+        await Rotation(await connect("surelane_ingest"), Keyring([NEW, OLD])).run()
+
+
+async def test_a_program_that_finds_no_key_is_told_who_makes_it(queue: Connection, connect: Connect) -> None:
+    producer = await connect("surelane_producer")
+    with pytest.raises(NoKeyError, match="workspace 'T1' has no data key yet, and this role makes none"):
+        await DataKeys(producer, Keyring([NEW])).current("T1")
+    made = await DataKeys(queue, Keyring([NEW])).current("T1")
+    assert (await DataKeys(producer, Keyring([NEW])).current("T1")).raw == made.raw
