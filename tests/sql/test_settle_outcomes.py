@@ -226,7 +226,6 @@ async def test_a_rescued_last_attempt_expires(queue: Connection) -> None:
     await advance(queue, timedelta(minutes=6))
     assert await queue.fetchval("select agent.rescue_events('5 minutes')") == 1
     assert await claim(queue) == []
-    assert await sweep(queue) == 1
     assert await ending(queue, identity) == ("expired", "attempts_exhausted")
 
 
