@@ -240,8 +240,11 @@ async def test_a_claim_without_heartbeats_is_named(queue: Connection) -> None:
     assert (reason, "without a heartbeat since" in detail) == ("running", True)
 
 
-async def test_claims_that_die_later_are_rescued_within_the_next_pause(queue: Connection) -> None:
-    rescuer = asyncio.create_task(Rescuer(Engine(queue), lambda: True, timedelta(seconds=0.1)).run())
+async def test_claims_that_die_later_are_rescued_within_the_next_pause(
+    queue: Connection, connect: Connect
+) -> None:
+    other = Engine(await connect("surelane_worker"))
+    rescuer = asyncio.create_task(Rescuer(other, lambda: True, timedelta(seconds=0.1)).run())
     try:
         identity = await enqueue(queue, "mail")
         await claim(queue, "mail", worker="w1")
@@ -251,6 +254,7 @@ async def test_claims_that_die_later_are_rescued_within_the_next_pause(queue: Co
                 await asyncio.sleep(0.05)
     finally:
         rescuer.cancel()
+        await asyncio.wait([rescuer])
     assert jittered(RESCUE_EVERY) <= 60
 
 
