@@ -3,7 +3,7 @@
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -40,9 +40,11 @@ class Calls:
     """
 
     def __init__(self, database: Pool | Connection, *, cuts: bool = False) -> None:
-        """Call on ``database``. ``cuts``: end a pool's connection if a call is cancelled.
+        """Call on ``database``. ``cuts``: keep no connection of this pool that may lead to no working server.
 
-        Else the pool asks the server to stop the statement, and waits for an answer that a lost network never brings.
+        A cancelled call then ends its connection. Else the pool would ask the server to stop the statement, and wait
+        for an answer that a lost network never brings. If the server's state made a call fail, all are replaced: new
+        ones may lead to a server that takes the call, such as the new primary after a failover.
         """
         self._database = database
         self._cuts = cuts
@@ -76,25 +78,23 @@ class Calls:
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Connection]:
-        """Lend a connection. If its server's state made a call fail, a pool gets new connections.
-
-        New connections may lead to a server that takes the call, such as the new primary after a failover.
-        """
         if not isinstance(self._database, asyncpg.Pool):
             yield self._database
             return
         async with self._database.acquire() as connection:
             try:
                 yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
-            except CancelledError:
+            except (*DRIVER_ERRORS, CancelledError) as error:
                 if self._cuts:
-                    connection.terminate()
+                    await self._cut(connection, error)
                 raise
-            except DRIVER_ERRORS as error:
-                if blames_server(translated(error)):
-                    connection.terminate()
-                    await self._database.expire_connections()
-                raise
+
+    async def _cut(self, connection: PooledConnection, error: BaseException) -> None:
+        if isinstance(error, CancelledError):
+            connection.terminate()
+        elif isinstance(error, Exception) and blames_server(translated(error)):
+            connection.terminate()
+            await cast("Pool", self._database).expire_connections()
 
 
 def async_driver(database: object) -> Calls | None:

@@ -16,16 +16,11 @@ GRACE = 0.5
 def bounds_of(statement_timeout: float, lock_timeout: float | None = None) -> dict[str, str]:
     """Return the settings of a session that bound its statements, in seconds.
 
-    With ``client_connection_check_interval`` a server stops a statement within 2 seconds of its client's end. With the
-    TCP settings it ends a session within half a minute after its client's machine or network was lost.
+    With ``client_connection_check_interval`` a server stops a statement within 2 seconds of its client's end.
     """
     bounds = {
         "statement_timeout": str(int(statement_timeout * 1000)),
         "client_connection_check_interval": "2000",
-        "tcp_keepalives_idle": "10",
-        "tcp_keepalives_interval": "5",
-        "tcp_keepalives_count": "3",
-        "tcp_user_timeout": "25000",
     }
     if lock_timeout is not None:
         bounds["lock_timeout"] = str(int(lock_timeout * 1000))
