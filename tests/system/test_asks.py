@@ -1,7 +1,9 @@
 """Questions in a simulated Slack: buttons, menus, modals, and the Stop button."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -174,6 +176,31 @@ async def test_click_after_the_end_is_told(slack: Stand, connection: Connection)
     late = await Person(slack, "ada").click(message, buttons["elements"][0], buttons["block_id"])
     assert await result_of(connection, late) == {"told": "This question is over."}
     assert private(slack, asked) == ["This question is over."]
+
+
+async def test_click_waits_until_its_question_is_stored_or_over(slack: Stand, connection: Connection) -> None:
+    """The worker that asked died before it stored the question, and the next attempt may ask it again."""
+    _, asked, message = await question(slack, connection, "buttons")
+    asking = await slack.queue.enqueue("nothing", run_at=datetime.now(UTC) + timedelta(hours=1))
+    click = await Person(slack, "ada").click(
+        message, message.blocks[-1]["elements"][0], f"surelane:{asking}:ask:1"
+    )
+    async with asyncio.timeout(60):
+        while len((await live(connection, click))["claimed"]) < 4:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.05)
+    await slack.queue.cancel(str(asking))
+    assert await result_of(connection, click) == {"told": "This question is over."}
+    assert private(slack, asked) == ["This question is over."]
+
+
+async def test_click_elsewhere_answers_no_question(slack: Stand, connection: Connection) -> None:
+    """Another channel's message may name the same question."""
+    _, _, message = await question(slack, connection, "buttons")
+    _, _, other = await question(slack, connection, "buttons")
+    other.channel = next(each for each in slack.simulator.workspace.channels if each != message.channel)
+    buttons = message.blocks[-1]
+    click = await Person(slack, "ada").click(other, buttons["elements"][0], buttons["block_id"])
+    assert await result_of(connection, click) == {"unhandled": "not where it was asked"}
 
 
 async def test_stop_button_cancels_the_handler(slack: Stand, connection: Connection) -> None:

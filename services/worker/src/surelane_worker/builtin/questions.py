@@ -6,6 +6,7 @@ that asked.
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from surelane.events import Event
@@ -23,16 +24,18 @@ from surelane_worker.handling.asks import (
     tell,
 )
 from surelane_worker.handling.context import Context
-from surelane_worker.handling.outcomes import Retry
+from surelane_worker.handling.outcomes import Snooze
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import ANSWERS
+from surelane_worker.slack.place import place_of
 
 handlers = Handlers()
 
 OVER = "This question is over."
 
 
-SOON = Retry("1s", "the question is being stored, or the event is locked")
+SOON = Snooze("2s")
+"""The question is not stored yet, or the event is locked. This may last, so it costs no attempts."""
 
 
 @handlers.on(ANSWERS, timeout="1m")
@@ -42,9 +45,15 @@ async def answer(event: Event, ctx: Context) -> object:
     block, action, value = _read(event.payload)
     if block is None or not user:
         return {"unhandled": "not a question"}
-    posted = await _posted(ctx, block)
+    posted, place = await _posted(ctx, block), place_of(event)
     if posted is None:
-        return SOON if await ctx.engine.is_live(block.identity) else {"unhandled": "no such event"}
+        if await ctx.engine.is_live(block.identity):
+            return SOON
+        return (
+            await _tell(ctx, asdict(place), user, OVER) if place.channel else {"unhandled": "no such event"}
+        )
+    if place.channel not in (None, posted["channel"]):
+        return {"unhandled": "not where it was asked"}
     if not may(posted, user):
         named = ", ".join(f"<@{each}>" for each in posted["by"])
         return await _tell(ctx, posted, user, f"Only {named} may answer this.")
