@@ -3,25 +3,33 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from surelane import calls
 from surelane.drivers import Driver, Row, positional
 from surelane.errors import DatabaseUnavailable, SurelaneError, TransactionAborted, UnsupportedConnection
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
 _ASYNCPG, _PSYCOPG = "asyncpg", ("psycopg", "psycopg_async")
 
 
 def async_driver(database: object) -> Driver | None:
     """Return the driver for an asynchronous connection or session; ``None`` on anything else."""
-    if isinstance(database, AsyncConnection | AsyncSession | async_scoped_session):
+    from sqlalchemy.ext.asyncio import (  # noqa: PLC0415 - it needs greenlet, which synchronous programs may lack
+        AsyncConnection,
+        AsyncSession,
+        async_scoped_session,
+    )
+
+    if isinstance(database, async_scoped_session):
         return AsyncDriver(database)
-    return None
+    return AsyncDriver(lambda: database) if isinstance(database, AsyncConnection | AsyncSession) else None
 
 
 def sync_driver(database: object) -> Driver | None:
@@ -32,13 +40,15 @@ def sync_driver(database: object) -> Driver | None:
 class AsyncDriver:
     """Calls on an asynchronous connection, or on the connection of a session's transaction."""
 
-    def __init__(self, database: AsyncConnection | AsyncSession | async_scoped_session[Any]) -> None:
-        self._database = database
+    def __init__(
+        self, present: "Callable[[], AsyncConnection | AsyncSession] | async_scoped_session[Any]"
+    ) -> None:
+        """``present`` returns the connection or session to call on."""
+        self._present = present
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
         """Return all rows."""
-        database = self._database() if isinstance(self._database, async_scoped_session) else self._database
-        return await database.run_sync(partial(_fetch, query=query, arguments=arguments))
+        return await self._present().run_sync(partial(_fetch, query=query, arguments=arguments))
 
 
 class SyncDriver:
