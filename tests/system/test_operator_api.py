@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -79,6 +80,15 @@ async def test_nothing_is_answered_without_the_token(api: Api, token: str) -> No
     for path in ("/v1/jobs", "/v1/stats", "/v1/openapi.json", "/v1/jobs/1"):
         status, _ = await api.call("GET", path, token=token)
         assert status == 401
+
+
+async def test_no_route_of_the_document_is_answered_without_a_token(api: Api) -> None:
+    _, document = await api.call("GET", "/v1/openapi.json")
+    routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
+    assert len(routes) > 30
+    for method, path in routes:
+        status, _ = await api.call(method.upper(), re.sub(r"\{\w+\}", "1", path), token="")
+        assert status == 401, (method, path)
 
 
 async def test_failed_jobs_are_listed_newest_first_with_their_errors(
