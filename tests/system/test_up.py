@@ -109,6 +109,14 @@ async def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path: Path) -> 
     assert not exists(tmp_path / "pg")
 
 
+async def test_a_worker_that_does_not_start_is_the_last_line(tmp_path: Path) -> None:
+    async with up(tmp_path / "data", {"SURELANE_HANDLERS": "os:nothing"}) as system:
+        await until(lambda: "No message is answered" in system.shown, within=120, what="the last line")
+        assert "Surelane is up" not in system.shown
+        assert "the worker did not start" in system.output[-1]
+        assert await system.end() == 0
+
+
 async def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     async with up(tmp_path / "pg", {"SURELANE_PORT": "http"}) as system:
         assert await system.child.wait() == 2

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from surelane_dev.accounts import uri_of
@@ -148,9 +148,13 @@ def set_aside() -> list[str]:
 
 
 def where_to_look(
-    settings: DevSettings, project: Project, ports: Mapping[str, int], databases: Databases
+    settings: DevSettings,
+    project: Project,
+    ports: Mapping[str, int],
+    databases: Databases,
+    missing: Sequence[str] = (),
 ) -> list[str]:
-    """Return the lines that greet a newcomer once everything runs."""
+    """Return the lines that greet a newcomer. The last one names the services that are ``missing``."""
     at = settings.url
     client = "psql" if shutil.which("psql") else program("psql")
     opened = (
@@ -176,9 +180,10 @@ def where_to_look(
     aside = simulated() and _is_real("SLACK_CLIENT_SECRET", secret)
     installs = os.environ.get("SLACK_CLIENT_ID") and secret and not aside
     install = [f"  install the app  {at}:{ports['ingest']}/slack/install"] if installs else []
+    lacks = f"No message is answered: the {' and the '.join(missing)} did not start. The reason is above."
     return [
         "",
-        "Surelane is up. Ctrl-C ends it.",
+        "Surelane is not up yet. Ctrl-C ends it." if missing else "Surelane is up. Ctrl-C ends it.",
         f"  talk to the bot  {at}:{ports['simulator']}/",
         *install,
         f"  handlers         {handlers}",
@@ -187,5 +192,5 @@ def where_to_look(
         f"  operator's API   {at}:{ports['ingest_private']}/v1/jobs{token}; or the command: surelane jobs list",
         f"  private ports    ingest {at}:{ports['ingest_private']}/, worker {at}:{ports['worker_private']}/",
         f"  database         {opened}",
-        "",
+        *([lacks] if missing else [""]),
     ]

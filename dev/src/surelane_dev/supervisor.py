@@ -70,6 +70,11 @@ class Supervisor:
         self._files: list[str] = []
         self._retiring: set[asyncio.Task[int]] = set()
 
+    @property
+    def runs(self) -> bool:
+        """Whether a process of it has been ready, and runs."""
+        return self._child is not None and self._child.exit_code is None
+
     async def prepare(self) -> None:
         """Start a spare process, unless there is one."""
         if self._spare is None or self._spare.exit_code is not None:

@@ -123,7 +123,8 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
         ):
             for each in kept.values():
                 await each.settled.wait()
-            output.say(*where_to_look(settings, project, ports, databases))
+            missing = [name for name, each in kept.items() if not each.runs]
+            output.say(*where_to_look(settings, project, ports, databases, missing))
 
 
 async def _together(*stops: Callable[[], Awaitable[None]]) -> None:
