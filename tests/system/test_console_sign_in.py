@@ -162,11 +162,13 @@ async def come_in(someone: Person, following: str = "/console/") -> tuple[int, s
 async def test_a_provider_signs_in_by_groups(by_provider: str, answers: Answers) -> None:
     async with person(by_provider) as ada:
         assert "Sign in with 127.0.0.1" in (await ada.get("/console/sign-in"))[1]
-        with answers.saying(email="ada@example.com", groups=["staff", "on-call"]):
+        with answers.saying(
+            sub="u-7", email="ada@example.com", email_verified=True, groups=["staff", "on-call"]
+        ):
             assert await come_in(ada, "/console/?b=2") == (303, "/console/?b=2")
         assert (await ada.change("POST", "/v1/kinds/oidc-test/pause"))[0] == 204
         _, text = await ada.get("/v1/actions?target=kind%20oidc-test&limit=1")
-        assert '"who":"ada@example.com"' in text
+        assert f'"who":"ada@example.com (u-7 at {answers.issuer})"' in text
     async with person(by_provider) as viewer:
         with answers.saying(groups="staff"):
             assert (await come_in(viewer))[0] == 303
@@ -186,6 +188,8 @@ async def test_a_provider_signs_in_by_groups(by_provider: str, answers: Answers)
         {"iss": "https://evil.example"},
         {"aud": "another-client"},
         {"aud": [CLIENT, "another"]},
+        {"azp": "another-client"},
+        {"sub": "x" * 256},
         {"nonce": "of-another-sign-in"},
         {"nonce": None},
         {"exp": 1},
@@ -240,6 +244,30 @@ async def test_a_code_is_worth_one_sign_in(by_provider: str, answers: Answers) -
             assert (await ada.get(back))[0] == 403
         async with person(by_provider) as eve:
             assert (await eve.get(back, headers={"Cookie": cookies}))[0] == 403
+
+
+async def test_a_callback_counts_once_even_if_it_fails(by_provider: str, answers: Answers) -> None:
+    with answers.saying(groups=["admins"]):
+        async with person(by_provider) as ada, person(by_provider) as eve:
+            back = await at_provider(ada)
+            cookies = "; ".join(f"{cookie.key}={cookie.value}" for cookie in ada.session.cookie_jar)
+            state = parse_qs(urlsplit(back).query)["state"][0]
+            path = "/console/sign-in/oidc/callback?" + urlencode({"code": "made-up", "state": state})
+            assert (await ada.get(path))[0] == 403
+            assert (await eve.get(back, headers={"Cookie": cookies}))[0] == 403
+
+
+@pytest.mark.parametrize("verified", [{}, {"email_verified": False}, {"email_verified": "true"}], ids=str)
+async def test_a_claim_that_people_choose_does_not_name_them(
+    by_provider: str, answers: Answers, verified: dict[str, Any]
+) -> None:
+    claims = {"email": "boss@example.com", "preferred_username": "boss", "name": "The Boss"}
+    async with person(by_provider) as eve:
+        with answers.saying(sub="u-8", **claims, **verified):
+            status, text = await come_in(eve)
+        assert status == 403
+        assert f"u-8 at {answers.issuer} is in no group" in text
+        assert "boss" not in text
 
 
 async def test_a_new_key_of_the_provider_is_read_when_it_appears(

@@ -22,6 +22,9 @@ FRESH = 3600.0
 """Seconds for which the provider's addresses and keys are kept."""
 REREAD = 30.0
 """Seconds between two readings of the keys because of an unknown one, at least."""
+LONGEST_EMAIL = 100
+LONGEST_SUB = 255
+"""Characters of a person's identifier, at most, as OpenID Connect bounds it."""
 LARGEST = 1_000_000
 """Bytes of an answer, at most."""
 TIMEOUT = aiohttp.ClientTimeout(total=10)
@@ -132,12 +135,11 @@ class Provider:
             )
         except jwt.PyJWTError as error:
             raise SignInRefused(f"the provider's answer does not hold: {type(error).__name__}") from None
-        if (
-            isinstance(claims["aud"], list)
-            and len(claims["aud"]) > 1
-            and claims.get("azp") != self._client_id
-        ):
+        several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+        if (several or "azp" in claims) and claims.get("azp") != self._client_id:
             raise SignInRefused("the provider's answer is for another client")
+        if not 0 < len(claims["sub"]) <= LONGEST_SUB:
+            raise SignInRefused("the provider's answer identifies no person")
         return claims
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
@@ -178,6 +180,18 @@ class Provider:
                     raise ProviderUnavailable(f"{address} has no {name} that can be used")
             self._metadata = (self._clock(), found)
         return self._metadata[1]
+
+
+def name_of(claims: dict[str, Any]) -> str:
+    """Return a person's name for the page and the kept actions.
+
+    Only issuer and sub identify a person. People may choose the other claims, even an e-mail that is not verified.
+    """
+    person = f"{claims['sub']} at {claims['iss']}"
+    email = claims.get("email")
+    if claims.get("email_verified") is True and isinstance(email, str) and email:
+        return f"{email[:LONGEST_EMAIL]} ({person})"
+    return person
 
 
 _BASIC = ["client_secret_basic"]

@@ -11,9 +11,9 @@ from aiohttp import hdrs, web
 
 from surelane_operator.console.access.groups import Groups
 from surelane_operator.console.access.guard import SIGN_IN, below
-from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused
+from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.tokens import Codes, Tokens
+from surelane_operator.console.access.tokens import Codes, Once, Tokens
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
@@ -61,6 +61,7 @@ class SignIn:
         self._sessions = sessions
         self._signer = signer
         self._codes = Codes(signer)
+        self._states = Once()
         self._render = render
         self._headers = headers
         self._tokens = tokens
@@ -125,6 +126,8 @@ class SignIn:
             request.query.get("state", "").encode(), str(started["state"]).encode()
         ):
             return self._page(HOME, "This sign-in began elsewhere, or too long ago. Begin it again.", 403)
+        if not self._states.use(str(started["state"]), float(started["exp"])):
+            return self._page(HOME, "This sign-in was used before. Begin it again.", 403)
         following = local_path(str(started["next"]))
         try:
             response = await self._let_in(request, started, following)
@@ -142,11 +145,7 @@ class SignIn:
         claims = await self._known.provider.claims(
             request.query["code"], str(started["nonce"]), str(started["verifier"])
         )
-        name = next(
-            str(claims[claim])
-            for claim in ("email", "preferred_username", "name", "sub")
-            if isinstance(claims.get(claim), str) and claims[claim]
-        )[:LONGEST_NAME]
+        name = name_of(claims)
         listed = claims.get(self._known.claim)
         groups = [str(group) for group in listed] if isinstance(listed, list) else []
         role = self._known.groups.role([listed] if isinstance(listed, str) else groups)

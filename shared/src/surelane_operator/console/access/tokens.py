@@ -89,13 +89,28 @@ class Tokens:
         return None if role is None else Viewer(f"{role} token", role, "")
 
 
+class Once:
+    """Remembers, in this process, which values were used until they expire."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, float] = {}
+
+    def use(self, value: str, expires: float) -> bool:
+        """Return whether a value, which expires at this time of the epoch, is used for the first time."""
+        now = time.time()
+        self._used = {used: until for used, until in self._used.items() if until > now}
+        if value in self._used:
+            return False
+        self._used[value] = expires
+        return True
+
+
 class Codes:
     """Codes that sign in an operator once, within :data:`LINK_LASTS`, by a link."""
 
-    def __init__(self, signer: Signer, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, signer: Signer) -> None:
         self._signer = signer
-        self._clock = clock
-        self._used: dict[str, float] = {}
+        self._once = Once()
 
     def make(self) -> str:
         """Return a new code."""
@@ -106,9 +121,4 @@ class Codes:
         claims = self._signer.read(_LINK, code)
         if claims is None or not isinstance(claims.get("jti"), str):
             return False
-        now = self._clock()
-        self._used = {jti: until for jti, until in self._used.items() if until > now}
-        if claims["jti"] in self._used:
-            return False
-        self._used[claims["jti"]] = float(claims["exp"])
-        return True
+        return self._once.use(claims["jti"], float(claims["exp"]))
