@@ -115,6 +115,17 @@ async def test_synchronous_handlers_run_beside_each_other(connection: Connection
     assert all(result["replied_from_a_thread"] for result in results)
 
 
+@pytest.mark.parametrize(("kind", "jobs"), [("overdue", 2), ("overdue-step", 1)])
+async def test_synchronous_code_is_not_tried_again_while_its_thread_lives(
+    running: Service, connection: Connection, kind: str, jobs: int
+) -> None:
+    """Nor does its slot come free. The thread is told that its time is over."""
+    identities = [await enqueue(connection, kind, max_attempts=2) for _ in range(jobs)]
+    assert {(await ended(connection, identity))["outcome"] for identity in identities} == {"failed"}
+    lines = [json.loads(line) for line in running.output if f'"event": "{kind} thread ends"' in line]
+    assert [(line["most"], line["told"]) for line in lines] == [(1, True)] * 4
+
+
 async def test_handler_that_exits_fails_its_attempt_only(connection: Connection) -> None:
     row = await ended(connection, await enqueue(connection, "exit", max_attempts=1))
     assert json.loads(row["errors"])[0]["type"] == "SystemExit"

@@ -209,6 +209,37 @@ def sleep_in_a_thread(event: Event, ctx: Context) -> dict[str, object]:
     return {"replied_from_a_thread": replied, "began": began, "ended": time.time()}
 
 
+class Overdue:
+    """Blocks its thread past the timeout, until ``ctx.cancelled`` says that it is over."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.now = self.most = 0
+
+    def __call__(self, ctx: Context) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        until = time.monotonic() + 20
+        while not ctx.cancelled and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        ctx.log.info("%s thread ends", self.kind, most=self.most, told=ctx.cancelled)
+        self.now -= 1
+
+
+overdue, overdue_step = Overdue("overdue"), Overdue("overdue-step")
+
+
+@handlers.on("overdue", timeout="200ms", concurrency=1)
+def is_overdue(event: Event, ctx: Context) -> None:
+    overdue(ctx)
+
+
+@handlers.on("overdue-step")
+async def has_overdue_step(event: Event, ctx: Context) -> None:
+    await ctx.step("block", lambda: overdue_step(ctx), timeout="200ms", retries=1)
+
+
 @handlers.on("too-slow", timeout="200ms")
 async def too_slow(event: Event, ctx: Context) -> None:
     """Run until it is cancelled."""

@@ -4,6 +4,7 @@
 import asyncio
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
 from surelane_worker.handling.loading import load_handlers
 from surelane_worker.handling.steps import StepError
+from surelane_worker.handling.threads import Threads
 
 NO_EVENT = cast("Event", None)
-NO_CONTEXT = cast("Context", None)
+NO_CONTEXT = cast("Context", SimpleNamespace(threads=Threads(lambda: False)))
 
 
 async def handle(event: Event, ctx: Context) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import Annotated, Any, cast
 from uuid import UUID
 
@@ -18,9 +19,10 @@ from surelane.errors import InvalidInput
 from surelane.jobs import Job, job_text
 from surelane_worker import Context, Event, Handlers, HandlersError
 from surelane_worker.handling.payload import InvalidPayloadError
+from surelane_worker.handling.threads import Threads
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-NO_CONTEXT = cast("Context", None)
+NO_CONTEXT = cast("Context", SimpleNamespace(threads=Threads(lambda: False)))
 
 
 class Item(BaseModel):

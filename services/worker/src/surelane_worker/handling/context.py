@@ -24,6 +24,7 @@ from surelane_worker.handling.answers import (
 from surelane_worker.handling.asks import Answer, Asks, People
 from surelane_worker.handling.outcomes import Backoff, Pause, Suspend
 from surelane_worker.handling.steps import StepError, Steps
+from surelane_worker.handling.threads import Threads
 from surelane_worker.handling.waits import Waits
 from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import SlackClients
@@ -86,6 +87,7 @@ class Context:
         "_log",
         "_services",
         "_slack",
+        "_threads",
         "_waits",
         "_work",
         "held",
@@ -116,6 +118,7 @@ class Context:
         self._work = work
         self._grouped = grouped
         self._coalesced = coalesced
+        self._threads: Threads | None = None
         self._slack: Replies | None = None
         self._log: Logger | None = None
         self._answered = False
@@ -184,12 +187,19 @@ class Context:
         return self._events[0].attempts
 
     @property
-    def cancelled(self) -> bool:
-        """Whether the event was cancelled, the lease is lost, or the worker stops.
+    def threads(self) -> Threads:
+        """What runs the handler and its steps if they are synchronous."""
+        if self._threads is None:
+            self._threads = Threads(lambda: self._work.stopped is not None)
+        return self._threads
 
-        A thread cannot be cancelled, so synchronous handlers should ask.
+    @property
+    def cancelled(self) -> bool:
+        """Whether the event was cancelled, the lease is lost, the worker stops, or a synchronous function is overdue.
+
+        A thread cannot be cancelled, so synchronous handlers and steps should ask.
         """
-        return self._work.stopped is not None
+        return self._work.stopped is not None or (self._threads is not None and self._threads.overdue > 0)
 
     async def ack(
         self,
@@ -432,6 +442,7 @@ class Context:
                 check_claim,
                 grouped=self._grouped,
                 retries=self._services.step_retries,
+                threads=self.threads,
             )
             self._waits = Waits(steps)
         return self._waits

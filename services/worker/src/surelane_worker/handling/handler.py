@@ -15,7 +15,6 @@ from surelane_worker.handling.limit import Limit, refused
 from surelane_worker.handling.outcomes import Complete, Pause
 from surelane_worker.handling.payload import with_payload
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
-from surelane_worker.handling.threads import in_thread
 
 NO_ROUTE = {"unhandled": "no route"}
 """The result of an event that no route took."""
@@ -109,7 +108,7 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
     """Return a synchronous handler as an asynchronous one that runs each call in its own thread."""
 
     async def call(given: Given, context: Context) -> object:
-        return await in_thread(partial(function, given, context))
+        return await context.threads.run(partial(function, given, context))
 
     return call
 

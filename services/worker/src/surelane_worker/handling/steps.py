@@ -26,7 +26,7 @@ from surelane_service.engine import Engine, Settled, StoredStep
 from surelane_service.logs import Logger
 from surelane_worker.handling.outcomes import Backoff, Pause, duration
 from surelane_worker.handling.records import message_of, plain
-from surelane_worker.handling.threads import in_thread
+from surelane_worker.handling.threads import Threads
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.replies import SCOPE
 
@@ -79,6 +79,7 @@ class Steps:
         *,
         grouped: bool,
         retries: Backoff = RETRIES,
+        threads: Threads | None = None,
     ) -> None:
         """Keep the arguments.
 
@@ -89,7 +90,9 @@ class Steps:
             check_claim: awaited before each step: it returns while the claim stands, or cancels the handler.
             grouped: whether the handler takes several events. Then it has no steps.
             retries: the pauses between the tries of one step.
+            threads: runs synchronous steps.
         """
+        self._threads = threads or Threads(lambda: False)
         self.engine = engine
         self.event = event
         self._grouped = grouped
@@ -180,7 +183,7 @@ class Steps:
         inside, scope = _INSIDE.set(key.name), SCOPE.set(f"{key.name}:{key.nth}")
         try:
             async with asyncio.timeout(limit):
-                result = call() if shape.is_async else await in_thread(call)
+                result = call() if shape.is_async else await self._threads.run(call)
                 if inspect.isawaitable(result):
                     result = await result
         finally:

@@ -1,7 +1,8 @@
-"""Run a synchronous function in a thread of its own, and wait for its result in the event loop.
+"""Run synchronous functions in threads of their own, and wait for their results in the event loop.
 
-A thread cannot be stopped. After a timeout or a lost lease it runs on, and its result is ignored. So the threads are
-daemons: the threads of a pool would keep the process from ending.
+A thread cannot be stopped. After a timeout its caller waits until it ends: nothing runs twice at once, and its slot
+stays taken. After a lost lease, a cancel or a drain it runs on, and its result is ignored. So the threads are daemons:
+the threads of a pool would keep the process from ending.
 """
 
 import asyncio
@@ -10,14 +11,46 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from surelane_service.logs import get_logger
 
-async def in_thread(function: Callable[[], object]) -> object:
-    """Call a function in a new thread and return its result, or raise what it raised."""
-    loop = asyncio.get_running_loop()
-    finished: asyncio.Future[object] = loop.create_future()
-    run = partial(contextvars.copy_context().run, function)
-    threading.Thread(target=_report, args=(run, loop, finished), name="handler", daemon=True).start()
-    return await finished
+log = get_logger("surelane_worker.handling.threads")
+
+
+class Threads:
+    """The threads of one attempt.
+
+    Attributes:
+        overdue: how many of them go on after their timeout.
+    """
+
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        """``stopped`` returns whether the attempt must end, without regard to its threads."""
+        self._stopped = stopped
+        self.overdue = 0
+
+    async def run(self, function: Callable[[], object]) -> object:
+        """Call a function in a new thread and return its result, or raise what it raised."""
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[object] = loop.create_future()
+        run = partial(contextvars.copy_context().run, function)
+        threading.Thread(target=_report, args=(run, loop, finished), name="handler", daemon=True).start()
+        try:
+            await asyncio.wait([finished])
+        except asyncio.CancelledError:
+            if not self._stopped():
+                await self._outlast(finished)
+            finished.cancel()
+            raise
+        return finished.result()
+
+    async def _outlast(self, finished: asyncio.Future[object]) -> None:
+        log.warning("a synchronous function goes on after its timeout; it keeps its slot until it ends")
+        self.overdue += 1
+        try:
+            await asyncio.wait([finished])
+        finally:
+            self.overdue -= 1
+        finished.exception()
 
 
 def _report(
