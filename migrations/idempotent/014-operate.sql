@@ -234,7 +234,8 @@ $$;
 
 -- Moves events from history back into the queue, 500 in one statement. Returns the ids that were
 -- moved. An event whose item key is live again stays in history. No continuation waits for a
--- requeued child.
+-- requeued child. A call is one transaction, and others that enter its groups wait for it: give 500
+-- ids at a time, as the clients do.
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -414,7 +415,8 @@ end
 $$;
 
 -- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed; running
--- ones end as they would. They do not hold up other kinds of their groups.
+-- ones end as they would. They do not hold up other kinds of their groups: this call frees 1,000
+-- such groups. The clients then call agent.free_groups until it frees none; else sweeps do.
 create or replace function agent.pause_kind(_kind text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
