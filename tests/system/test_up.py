@@ -12,9 +12,12 @@ import aiohttp
 import asyncpg
 import psutil  # type: ignore[import-untyped]
 
+from surelane_dev.simulator.client import SimulatorClient
 from tests.processes import until
 from tests.scenario import answered_once
 from tests.system.up import Up, leftovers, up
+
+BOLT = Path(__file__).parents[2] / "examples/bolt"
 
 
 async def gone(system: Up, within: float = 60) -> None:
@@ -114,6 +117,18 @@ async def test_a_worker_that_does_not_start_is_the_last_line(tmp_path: Path) -> 
         await until(lambda: "No message is answered" in system.shown, within=120, what="the last line")
         assert "Surelane is up" not in system.shown
         assert "the worker did not start" in system.output[-1]
+        assert await system.end() == 0
+
+
+async def test_the_example_s_bolt_app_answers_without_any_secret(tmp_path: Path) -> None:
+    """The app reads SLACK_BOT_TOKEN when it is imported, and the real one is not given to it."""
+    env = {"SURELANE_HANDLERS": "app:app", "SLACK_BOT_TOKEN": "xoxb-mine"}
+    async with up(tmp_path / "pg", env, project=BOLT) as system:
+        await system.ready()
+        assert system.found("handlers +(.+)$") == "app:app"
+        async with SimulatorClient(system.page) as slack:
+            message = (await slack.say("hello", channel="general", mention=True))["message"]
+            assert (await slack.reply(message, 90))["text"] == f"Hello <@{message['user']}>!"
         assert await system.end() == 0
 
 

@@ -13,6 +13,7 @@ from surelane_operator.console.access.sessions import Signer
 from surelane_operator.console.access.tokens import Codes
 from surelane_service.settings import (
     DEMO_API_TOKEN,
+    DEMO_BOT_TOKEN,
     DEMO_CLIENT_ID,
     DEMO_CLIENT_SECRET,
     DEMO_SIGNING_SECRET,
@@ -101,7 +102,8 @@ def test_where_the_simulator_is_slack_a_real_app_s_secrets_are_set_aside(
         monkeypatch.setenv(name, value)
     found = environments()
     assert found["ingest"]["SLACK_SIGNING_SECRET"] == DEMO_SIGNING_SECRET
-    assert not {"SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET"} & found["worker"].keys()
+    assert found["worker"]["SLACK_BOT_TOKEN"] == DEMO_BOT_TOKEN
+    assert "SLACK_CLIENT_SECRET" not in found["worker"]
     assert "mine" not in "\n".join(found["simulator"].values())
     assert found["simulator"]["SURELANE_SIMULATOR_POSTING"] == "on"
     assert "SLACK_SIGNING_SECRET, SLACK_BOT_TOKEN" in set_aside()[0]
@@ -183,6 +185,18 @@ def test_a_project_s_handlers_and_manifest_are_used_unless_the_environment_names
     assert environments()["simulator"]["SURELANE_SIMULATOR_MANIFEST"] == "/home/ada/mybot/manifest.yaml"
     monkeypatch.setenv("SURELANE_HANDLERS", "other:handlers")
     assert environments()["worker"]["SURELANE_HANDLERS"] == "other:handlers"
+
+
+def test_the_handlers_that_run_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(project: Project) -> str:
+        lines = where_to_look(load_settings(DevSettings), project, PORTS, Databases.given("postgresql://"))
+        return next(line for line in lines if line.startswith("  handlers"))
+
+    assert "the built-in ones" in shown(Project(Path()))
+    assert "mybot.handlers:handlers" in shown(PROJECT)
+    monkeypatch.setenv("SURELANE_HANDLERS", "app:app")
+    assert "app:app" in shown(Project(Path()))
+    assert "app:app" in shown(PROJECT)
 
 
 def test_two_tokens_are_enough_for_a_real_app(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,15 @@ class Project:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The variables that the project gives to the services. Those of the environment win."""
+        """The variables that name the handlers and the manifest. Those of the environment win over the project's."""
         manifest = str(self.manifest) if self.manifest else None
         given = {"SURELANE_HANDLERS": self.handlers, "SURELANE_SIMULATOR_MANIFEST": manifest}
-        return {name: os.environ.get(name) or value for name, value in given.items() if value}
+        return {name: found for name, value in given.items() if (found := os.environ.get(name) or value)}
 
     @property
     def is_a_teams(self) -> bool:
         """Whether a team's handlers run, so that their code is worth watching."""
-        return bool(self.handlers or os.environ.get("SURELANE_HANDLERS"))
+        return "SURELANE_HANDLERS" in self.settings
 
 
 def find_project(start: Path) -> Project:

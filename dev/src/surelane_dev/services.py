@@ -11,7 +11,12 @@ from surelane_dev.project import Project
 from surelane_dev.settings import DevSettings
 from surelane_dev.supervisor import Start
 from surelane_operator.console.access.access import sign_in_link
-from surelane_service.settings import DEMO_API_TOKEN, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET
+from surelane_service.settings import (
+    DEMO_API_TOKEN,
+    DEMO_BOT_TOKEN,
+    DEMO_CLIENT_SECRET,
+    DEMO_SIGNING_SECRET,
+)
 
 DATABASE = "surelane"
 SLACK_SECRETS = ("SLACK_APP_TOKEN", "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET")
@@ -58,8 +63,8 @@ def services(
 ) -> dict[str, Start]:
     """Return how to start the simulator, ingest and a worker. Variables of the environment win.
 
-    There are two exceptions. Without ``SLACK_API_URL`` the simulator stands in Slack's place, and the services do not
-    get the real app's secrets. And the databases are always these. The simulator never gets a secret.
+    There are two exceptions. Without ``SLACK_API_URL`` the simulator stands in Slack's place, and the services get the
+    demonstration's secrets instead of the real app's. And the databases are always these. The simulator never gets a secret.
     """
     at = settings.url
     simulator = f"{at}:{ports['simulator']}"
@@ -68,7 +73,7 @@ def services(
     if simulated():
         given = {name: value for name, value in given.items() if not _is_real(name, value)}
         limits = given.get("SURELANE_SIMULATOR_TIERS", "off")
-        stand_in = {"SURELANE_SLACK_LIMITS": limits}
+        stand_in = {"SURELANE_SLACK_LIMITS": limits, "SLACK_BOT_TOKEN": DEMO_BOT_TOKEN}
         if settings.is_local:  # the token is public
             stand_in["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
     if "SURELANE_API_TOKEN" in stand_in | given:
