@@ -64,7 +64,8 @@ def services(
     """Return how to start the simulator, ingest and a worker. Variables of the environment win.
 
     There are two exceptions. Without ``SLACK_API_URL`` the simulator stands in Slack's place, and the services get the
-    demonstration's secrets instead of the real app's. And the databases are always these. The simulator never gets a secret.
+    demonstration's secrets instead of the real app's. And the databases are always these. The simulator never gets a
+    secret.
     """
     at = settings.url
     simulator = f"{at}:{ports['simulator']}"
